@@ -21,7 +21,9 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "collector": ("ingest", "many_runs", "memory"),
 }  # fmt: skip
 """Room to its measurements, in the order in which they run."""
-MODULES = {name: f"benchmarks.{room}.{name}" for room, names in ROOMS.items() for name in names}
+MODULES = {
+    name: f"benchmarks.{room}.{name}" for room, names in ROOMS.items() for name in names
+}
 
 
 def main() -> None:

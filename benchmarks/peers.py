@@ -43,7 +43,9 @@ def ours(exporters: str = "trackio", *, hold: bool = True) -> Iterator[Log]:
 
     os.environ["OTEL_BRIDGE_OFFLINE"] = str(int(hold))
     run = otel_bridge.init(
-        project="bench", name=f"ours-{os.getpid()}-{os.urandom(3).hex()}", exporters=exporters
+        project="bench",
+        name=f"ours-{os.getpid()}-{os.urandom(3).hex()}",
+        exporters=exporters,
     )
     yield run.log
     run.finish(timeout_s=0.0 if hold else 120.0)
@@ -69,7 +71,10 @@ def trackio_bulk() -> Iterator[Log]:
     """The fastest way Trackio has: the call of its store that its own server and importers use, 1,000 rows a call."""
     from trackio.sqlite_storage import SQLiteStorage
 
-    name, batch = f"trackio-{os.urandom(3).hex()}", list[tuple[Mapping[str, float], int]]()
+    name, batch = (
+        f"trackio-{os.urandom(3).hex()}",
+        list[tuple[Mapping[str, float], int]](),
+    )
 
     def store() -> None:
         rows, steps = [dict(values) for values, _ in batch], [step for _, step in batch]
@@ -92,7 +97,9 @@ def wandb() -> Iterator[Log]:
     import wandb as peer
 
     run = peer.init(
-        project="bench", mode="offline", settings=peer.Settings(silent=True, x_disable_stats=True)
+        project="bench",
+        mode="offline",
+        settings=peer.Settings(silent=True, x_disable_stats=True),
     )
     yield lambda values, step: run.log({**values, "step": step})
     run.finish()
@@ -104,7 +111,9 @@ def wandb_online() -> Iterator[Log]:
     import wandb as peer
 
     run = peer.init(
-        project="bench", mode="online", settings=peer.Settings(silent=True, x_disable_stats=True)
+        project="bench",
+        mode="online",
+        settings=peer.Settings(silent=True, x_disable_stats=True),
     )
     yield lambda values, step: run.log({**values, "step": step})
     run.finish()
@@ -133,7 +142,9 @@ def mlflow_batches() -> Iterator[Log]:
 
     def log(values: Mapping[str, float], step: int) -> None:
         now_ms = time.time_ns() // 1_000_000
-        batch.extend([Metric(key, value, now_ms, step) for key, value in values.items()])
+        batch.extend(
+            [Metric(key, value, now_ms, step) for key, value in values.items()]
+        )
         if len(batch) >= 1_000:
             client.log_batch(run_id, metrics=batch)
             batch.clear()
@@ -144,4 +155,8 @@ def mlflow_batches() -> Iterator[Log]:
     client.set_terminated(run_id)
 
 
-PEERS: Mapping[str, Callable[[], object]] = {"trackio": trackio, "wandb": wandb, "mlflow": mlflow}
+PEERS: Mapping[str, Callable[[], object]] = {
+    "trackio": trackio,
+    "wandb": wandb,
+    "mlflow": mlflow,
+}

@@ -48,16 +48,29 @@ def median(values: Sequence[float]) -> float:
 
 def show(title: str, results: Sequence[Result]) -> None:
     """Print *results* as a table."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
     for column in ("what", "ours", "peer", "unit", "peer / ours", "goal", "met"):
         table.add_column(
-            column, justify="right" if column in {"ours", "peer", "peer / ours"} else "left"
+            column,
+            justify="right" if column in {"ours", "peer", "peer / ours"} else "left",
         )
     for result in results:
         peer = "" if result.peer is None else f"{result.peer:,.4g}"
         ratio = "" if result.ratio is None else f"{result.ratio:,.3g}"
         met = {None: "", True: "[green]yes[/green]", False: "[red]no[/red]"}[result.met]
         table.add_row(
-            result.what, f"{result.ours:,.4g}", peer, result.unit, ratio, result.goal, met
+            result.what,
+            f"{result.ours:,.4g}",
+            peer,
+            result.unit,
+            ratio,
+            result.goal,
+            met,
         )
     Console(width=150).print(table)

@@ -22,7 +22,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the style sheet, and the pages of the root, to the files of ``docs/``."""
     files.append(
         File.generated(
-            config, _STYLE, content=(_ROOT / "docs_site" / "site.css").read_text("utf-8")
+            config,
+            _STYLE,
+            content=(_ROOT / "docs_site" / "site.css").read_text("utf-8"),
         )
     )
     for source, target in _PAGES.items():

@@ -8,7 +8,11 @@ from prometheus_client import Metric
 
 from otel_bridge.bridge.supervisor import SupervisorState
 from otel_bridge_collector.telemetry.counters import Counters
-from otel_bridge_collector.telemetry.service_metrics import of_host, of_receiver, of_runs
+from otel_bridge_collector.telemetry.service_metrics import (
+    of_host,
+    of_receiver,
+    of_runs,
+)
 
 _HEAD = """\
 # Metrics of the service

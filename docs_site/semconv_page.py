@@ -22,7 +22,11 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "semantic-conventions.md"
 _FOLDER: Final = ROOT / "semconv"
 _CHAPTERS: Final = (
-    ("entities", "Resource", "The resource names the run and the process. Every request has it."),
+    (
+        "entities",
+        "Resource",
+        "The resource names the run and the process. Every request has it.",
+    ),
     (
         "metrics",
         "Metrics",
@@ -66,7 +70,11 @@ class Registry:
             found |= {one["ref"] for one in group.get("attributes", ())}
             found |= {group["name"]} if group["type"] == "event" else set()
             found |= {group["metric_name"]} if group["type"] == "metric" else set()
-            found |= {span_name(group).partition(" ")[0]} if group["type"] == "span" else set()
+            found |= (
+                {span_name(group).partition(" ")[0]}
+                if group["type"] == "span"
+                else set()
+            )
         return found
 
 
@@ -78,7 +86,9 @@ def load(folder: Path = _FOLDER) -> Registry:
         if path.stem != "manifest"
     }
     own = {one["id"]: one for groups in files.values() for one in _definitions(groups)}
-    upstream = {one["id"]: one for one in _definitions(_groups(folder / "upstream.yaml"))}
+    upstream = {
+        one["id"]: one for one in _definitions(_groups(folder / "upstream.yaml"))
+    }
     chapters = {
         name: [group for group in groups if not group["id"].startswith("registry.")]
         for name, groups in files.items()
@@ -123,7 +133,8 @@ def page(registry: Registry | None = None) -> str:
     for chapter, title, about in _CHAPTERS:
         parts.append(f"## {title}\n\n{about}\n")
         parts += [
-            _section(group, registry, titles, explained) for group in registry.chapters[chapter]
+            _section(group, registry, titles, explained)
+            for group in registry.chapters[chapter]
         ]
     return "\n".join([*parts, _file("foot.md")])
 
@@ -140,7 +151,10 @@ def _title(group: Mapping[str, Any]) -> str:
 
 
 def _section(
-    group: Mapping[str, Any], registry: Registry, titles: Mapping[str, str], explained: set[str]
+    group: Mapping[str, Any],
+    registry: Registry,
+    titles: Mapping[str, str],
+    explained: set[str],
 ) -> str:
     """Return the section of *group*; notes of attributes in *explained* are on the page already."""
     lines = [f"### {titles[group['id']]}\n", _paragraph(group["brief"])]
@@ -157,7 +171,9 @@ def _section(
             f"The {group['type']} has the attributes of [{title}](#{_anchor(title)}){own}\n"
         )
     if group.get("attributes"):
-        attributes = [{**registry.attributes[one["ref"]], **one} for one in group["attributes"]]
+        attributes = [
+            {**registry.attributes[one["ref"]], **one} for one in group["attributes"]
+        ]
         lines.append(_table("attribute", map(_row, attributes)))
         lines += _notes(attributes, explained)
     if "body" in group:
@@ -167,8 +183,15 @@ def _section(
 
 def _body(body: Mapping[str, Any]) -> list[str]:
     example = _examples(body)
-    lines = [_paragraph(f"Body: {body['brief']}" + (f" Example: {example}" if example else ""))]
-    rows = [_row({**field, "ref": path}) for path, field in _fields(body.get("fields", ()), "")]
+    lines = [
+        _paragraph(
+            f"Body: {body['brief']}" + (f" Example: {example}" if example else "")
+        )
+    ]
+    rows = [
+        _row({**field, "ref": path})
+        for path, field in _fields(body.get("fields", ()), "")
+    ]
     return [*lines, _table("field of the body", rows)] if rows else lines
 
 
@@ -203,7 +226,9 @@ def _notes(attributes: Iterable[Mapping[str, Any]], explained: set[str]) -> list
         if not attribute.get("note") or attribute["ref"] in explained:
             continue
         explained.add(attribute["ref"])
-        items.append(_paragraph(f"* `{attribute['ref']}`: {attribute['note']}", indent="  "))
+        items.append(
+            _paragraph(f"* `{attribute['ref']}`: {attribute['note']}", indent="  ")
+        )
     return ["".join(items)] if items else []
 
 
@@ -217,9 +242,7 @@ def _level(level: str | Mapping[str, str]) -> str:
     if isinstance(level, str):
         return level.replace("_", "-").capitalize()
     ((name, condition),) = level.items()
-    return (
-        f"{name.replace('_', ' ').capitalize()}: {condition[0].lower()}{condition[1:].rstrip('.')}"
-    )
+    return f"{name.replace('_', ' ').capitalize()}: {condition[0].lower()}{condition[1:].rstrip('.')}"
 
 
 def _examples(attribute: Mapping[str, Any]) -> str:
@@ -227,7 +250,11 @@ def _examples(attribute: Mapping[str, Any]) -> str:
 
 
 def _text(example: object) -> str:
-    return example.replace("\n", "\\n") if isinstance(example, str) else json.dumps(example)
+    return (
+        example.replace("\n", "\\n")
+        if isinstance(example, str)
+        else json.dumps(example)
+    )
 
 
 def _table(first: str, rows: Iterable[str]) -> str:
@@ -238,7 +265,11 @@ def _table(first: str, rows: Iterable[str]) -> str:
 def _paragraph(text: str, *, indent: str = "") -> str:
     words = " ".join(text.split())
     lines = textwrap.fill(
-        words, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        words,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return lines + "\n"
 

@@ -212,7 +212,11 @@ def page() -> str:
             names = (*_TRACKERS, "console", "file", exporter.WEBHOOK, exporter.OTLP)
             parts += [
                 _CONTENT,
-                _table(settings.content_of(name) for name in exporter.available() if name in names),
+                _table(
+                    settings.content_of(name)
+                    for name in exporter.available()
+                    if name in names
+                ),
             ]
     for name, title in _TRACKERS.items():
         text = f"The bridge reads them, and [{title}'s own variables]({name}.md#where-it-writes)."
@@ -228,7 +232,11 @@ def _chapter(section: Section) -> str:
 def _internal() -> str:
     text = "otel-bridge sets them for its own processes. Do not set them yourself."
     return _chapter(
-        Section("Internal variables", text, [one for one in settings.declared() if one.internal])
+        Section(
+            "Internal variables",
+            text,
+            [one for one in settings.declared() if one.internal],
+        )
     )
 
 
@@ -236,7 +244,9 @@ def _table(declared: Iterable[Setting[object]]) -> str:
     lines = ["| variable | default | meaning |", "|---|---|---|"]
     for one in declared:
         default = one.written(one.default)
-        lines.append(f"| `{one.name}` | {f'`{default}`' if default else '-'} | {one.doc} |")
+        lines.append(
+            f"| `{one.name}` | {f'`{default}`' if default else '-'} | {one.doc} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ Importing this starts nothing and imports no tracker; each name is loaded when i
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_bridge.capture.hook import capture
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
         summary,
     )
     from otel_bridge.emit.encode.histogram import Histogram
-    from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Table, Text, Video
+    from otel_bridge.emit.media.values import (
+        Audio,
+        Html,
+        Image,
+        Markdown,
+        Table,
+        Text,
+        Video,
+    )
     from otel_bridge.emit.phases.phase import Phase, phase
     from otel_bridge.emit.rollouts.context import attach_context, get_context
     from otel_bridge.emit.rollouts.live import LiveRollout, chat, tool
@@ -78,7 +86,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES: Final = {
+_HOMES = {
     "ChatSpan": "otel_bridge.emit.rollouts.live_spans",
     "ConfigError": "otel_bridge.errors",
     "Histogram": "otel_bridge.emit.encode.histogram",
@@ -110,7 +118,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "capture":  # the package, which is callable
         return import_module("otel_bridge.capture")
-    value: object = getattr(import_module(_HOMES.get(name, "otel_bridge.emit.api")), name)
+    value: object = getattr(
+        import_module(_HOMES.get(name, "otel_bridge.emit.api")), name
+    )
     globals()[name] = value
     return value
 

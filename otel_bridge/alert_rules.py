@@ -12,20 +12,19 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Final
 
 NO_RULES: tuple[AlertRule, ...] = ()
-_MAX_RULES: Final = 100
-_SECOND_NS: Final = 1_000_000_000
-_MAX_DURATION_NS: Final = 366 * 86_400 * _SECOND_NS
-_BOUND: Final = re.compile(r"([^<>=]+?)\s*(>=|<=|>|<)\s*([^<>=]+)")
-_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|h|d)")
-_UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_STRAGGLER: Final = re.compile(
+_MAX_RULES = 100
+_SECOND_NS = 1_000_000_000
+_MAX_DURATION_NS = 366 * 86_400 * _SECOND_NS
+_BOUND = re.compile(r"([^<>=]+?)\s*(>=|<=|>|<)\s*([^<>=]+)")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|h|d)")
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_STRAGGLER = re.compile(
     r"straggler\s*>\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*x(?:\s*:\s*([1-9][0-9]{0,5}))?(?::(.+))?"
 )
-_STRAGGLER_STEPS: Final = 5
-_EXPECTED: Final = (
+_STRAGGLER_STEPS = 5
+_EXPECTED = (
     "expected nan, stalled:DURATION, straggler>FACTORx:STEPS or KEY>NUMBER (>, >=, <, <=), e.g. nan, stalled:10m, "
     "straggler>1.5x:5, trainer/kl>0.2"
 )
@@ -71,7 +70,11 @@ class AlertRule:
         """Return whether the rule watches the full *key* of a row of *role*."""
         if self._names(key):
             return True
-        return bool(role) and key.startswith(f"{role}/") and self._names(key[len(role or "") + 1 :])
+        return (
+            bool(role)
+            and key.startswith(f"{role}/")
+            and self._names(key[len(role or "") + 1 :])
+        )
 
     def watches_role(self, role: str | None) -> bool:
         """Return whether the rule watches *role*; ``*`` also watches processes without a role."""
@@ -123,12 +126,18 @@ def _rule(text: str) -> AlertRule:
         steps = int(straggler[2] or _STRAGGLER_STEPS)
         pattern = (straggler[3] or "*").strip()
         bound = _number(text, straggler[1])
-        return AlertRule(AlertKind.STRAGGLER, pattern, text, operator=">", bound=bound, steps=steps)
+        return AlertRule(
+            AlertKind.STRAGGLER, pattern, text, operator=">", bound=bound, steps=steps
+        )
     found = _BOUND.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a rule; {_EXPECTED}")
     return AlertRule(
-        AlertKind.BOUND, found[1], text, operator=found[2], bound=_number(text, found[3])
+        AlertKind.BOUND,
+        found[1],
+        text,
+        operator=found[2],
+        bound=_number(text, found[3]),
     )
 
 
@@ -148,5 +157,7 @@ def _number(text: str, number: str) -> float:
     except ValueError:
         bound = math.nan
     if not math.isfinite(bound):
-        raise ValueError(f"{text!r}: {number!r} is not a finite number, e.g. trainer/kl>0.2")
+        raise ValueError(
+            f"{text!r}: {number!r} is not a finite number, e.g. trainer/kl>0.2"
+        )
     return bound

@@ -11,18 +11,17 @@ import inspect
 import re
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from otel_bridge.errors import BlockedError, OtelBridgeError
 
-_SIGNATURE: Final = re.compile(
+_SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|positional arguments? but|missing a required"
     r"|got multiple values for argument"
 )
-_PROTOBUF: Final = re.compile(r'Protocol message \w+ has no "?\w+"? field')
-_NOTHING: Final[Mapping[str, str]] = {}
+_PROTOBUF = re.compile(r'Protocol message \w+ has no "?\w+"? field')
+_NOTHING: Mapping[str, str] = {}
 
 
 class Capabilities:
@@ -65,7 +64,11 @@ def accepts(owner: object, call: str, *arguments: str) -> bool:
 
 
 def incompatibility(
-    exc: BaseException, tracker: str, install: str, *, hints: Mapping[str, str] = _NOTHING
+    exc: BaseException,
+    tracker: str,
+    install: str,
+    *,
+    hints: Mapping[str, str] = _NOTHING,
 ) -> BlockedError | None:
     """Return the `BlockedError` for a tracker that lacks a module, a name or an argument; ``None`` for another error.
 
@@ -81,7 +84,9 @@ def incompatibility(
         return None
     text = " ".join(str(exc).split())[:500] or type(exc).__name__
     help_ = next((hint for word, hint in hints.items() if word in text), install)
-    what = "cannot be imported" if isinstance(exc, ImportError) else "lacks what is called"
+    what = (
+        "cannot be imported" if isinstance(exc, ImportError) else "lacks what is called"
+    )
     return BlockedError(f"{tracker} {what}: {text}", help=help_)
 
 
@@ -93,7 +98,10 @@ def _is_incompatible(exc: BaseException) -> bool:
     if isinstance(exc, AttributeError):
         # A plain value without an attribute (None, a dict) is a fault of one call, not of the installed version.
         owner: object = exc.obj
-        if isinstance(owner, (type, ModuleType)) or type(owner).__module__ != "builtins":
+        if (
+            isinstance(owner, (type, ModuleType))
+            or type(owner).__module__ != "builtins"
+        ):
             return True
     if isinstance(exc, (AttributeError, ValueError)):
         return bool(_PROTOBUF.search(str(exc)))
@@ -108,7 +116,9 @@ def _lack(owner: object, call: str, arguments: tuple[str, ...], *, whole: bool) 
         return f"has no {name}.{call}"
     try:
         signature = inspect.signature(found)
-        (signature.bind if whole else signature.bind_partial)(**dict.fromkeys(arguments))
+        (signature.bind if whole else signature.bind_partial)(
+            **dict.fromkeys(arguments)
+        )
     except TypeError as exc:
         return f"has another {name}.{call}: {exc}"
     except ValueError:

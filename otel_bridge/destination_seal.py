@@ -16,14 +16,13 @@ import stat
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
-SEAL: Final = "seal"
+SEAL = "seal"
 """Key of the seal beside the variables of a destination; no variable is called so."""
-_KEY_BYTES: Final = 32
-_LOCAL_SCHEMES: Final = frozenset({"", "file", "sqlite"})
-_SERVERS_WITHOUT_ADDRESS: Final = frozenset({"TRACKIO_SPACE_ID"})
+_KEY_BYTES = 32
+_LOCAL_SCHEMES = frozenset({"", "file", "sqlite"})
+_SERVERS_WITHOUT_ADDRESS = frozenset({"TRACKIO_SPACE_ID"})
 """Variables that name a server by something else than an address: a Space gets the user's token."""
 
 
@@ -42,7 +41,9 @@ def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> 
     key = _user_key()
     if key is None:
         return False
-    return hmac.compare_digest(_seal(key, run_id, exporter, plain), variables.get(SEAL, ""))
+    return hmac.compare_digest(
+        _seal(key, run_id, exporter, plain), variables.get(SEAL, "")
+    )
 
 
 def names_file(value: str) -> bool:
@@ -56,7 +57,9 @@ def names_server(variable: str, value: str) -> bool:
         return bool(value)
     try:
         scheme = urlsplit(value).scheme.partition("+")[0]
-    except ValueError:  # not an address that anything could be sent to, but not a file either
+    except (
+        ValueError
+    ):  # not an address that anything could be sent to, but not a file either
         return True
     return scheme not in _LOCAL_SCHEMES or value.startswith("databricks")
 
@@ -97,7 +100,9 @@ def _state_folder() -> Path:
 def _make_key(path: Path) -> None:
     """Store a new key; of two processes that do so at once the first one's stays."""
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(os.urandom(_KEY_BYTES))
@@ -108,7 +113,9 @@ def _make_key(path: Path) -> None:
 
 
 def _read_key(path: Path) -> bytes | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         private = (

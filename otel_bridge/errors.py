@@ -134,7 +134,13 @@ class BlockedError(ExporterError):
         help: The command or the step that fixes it, e.g. ``wandb login``.
     """
 
-    def __init__(self, message: str, *, position: int | None = None, help: str = "") -> None:  # noqa: A002
+    def __init__(
+        self,
+        message: str,
+        *,
+        position: int | None = None,
+        help: str = "",  # noqa: A002
+    ) -> None:
         super().__init__(message, position=position)
         self.help = help
 
@@ -158,7 +164,11 @@ def any_error() -> tuple[type[Exception], ...]:
 
 
 def _is_of_handler(error: BaseException | None) -> bool:
-    trace = None if error is None or error.__traceback__ is None else error.__traceback__.tb_next
+    trace = (
+        None
+        if error is None or error.__traceback__ is None
+        else error.__traceback__.tb_next
+    )
     if trace is None:  # raised by the very code of the ``try``
         return False
     codes = set(_handler_codes())
@@ -173,6 +183,8 @@ def _handler_codes() -> Iterator[CodeType]:
         handler: object = signal.getsignal(number)
         handler = getattr(handler, "func", handler)  # of a partial
         for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004  # its code is wanted
-            code: object = getattr(getattr(function, "__func__", function), "__code__", None)
+            code: object = getattr(
+                getattr(function, "__func__", function), "__code__", None
+            )
             if isinstance(code, CodeType):
                 yield code

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.records import (
@@ -29,15 +29,15 @@ from otel_bridge.records import (
 from otel_bridge.settings import Setting
 from otel_bridge.text.addresses import without_credentials
 
-GROUP: Final = "otel_bridge.exporters"
-OTLP: Final = "otlp"
+GROUP = "otel_bridge.exporters"
+OTLP = "otlp"
 """The only exporter without a writer: the bridge forwards the bytes of the segments."""
-WEBHOOK: Final = "webhook"
+WEBHOOK = "webhook"
 """The exporter of alerts alone; a bridge adds it to its runs when the address is set."""
-NONE: Final = "none"
-NEW_RUN_HINT: Final = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
+NONE = "none"
+NEW_RUN_HINT = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
 """End of the line that reports that a tracker already holds the run."""
-SIGNALS: Final = ("metrics", "traces", "logs")
+SIGNALS = ("metrics", "traces", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,9 @@ class ExporterSettings(Protocol):
 
 def destination_of(settings: ExporterSettings) -> dict[str, str]:
     """Return the destination of *settings* without credentials, so that it may be stored and shown."""
-    return {name: without_credentials(value) for name, value in settings.destination.items()}
+    return {
+        name: without_credentials(value) for name, value in settings.destination.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +351,11 @@ def load(name: str) -> Exporter:
 
 def missing_of(name: str, exporter: Exporter) -> str:
     """Return what *exporter* needs and this environment lacks, with the command to install it; empty if complete."""
-    missing = [module for module in exporter.requires if importlib.util.find_spec(module) is None]
+    missing = [
+        module
+        for module in exporter.requires
+        if importlib.util.find_spec(module) is None
+    ]
     if not missing:
         return ""
     package = f"otel-bridge[{exporter.extra}]" if exporter.extra else " ".join(missing)

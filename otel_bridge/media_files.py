@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.journal.files import create_regular
 from otel_bridge.records import MediaItem
 
-_EXTENSIONS: Final = {
+_EXTENSIONS = {
     "application/json": "json", "audio/flac": "flac", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/wav": "wav",
     "image/gif": "gif", "image/jpeg": "jpg", "image/png": "png", "image/svg+xml": "svg", "image/webp": "webp",
     "text/html": "html", "text/markdown": "md", "text/plain": "txt", "video/mp4": "mp4", "video/ogg": "ogg",
     "video/webm": "webm",
 }  # fmt: skip
-_OTHER: Final = "bin"
+_OTHER = "bin"
 
 
 def extension_of(item: MediaItem) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-SUMMARY_KINDS: Final = ("min", "max", "mean", "first", "last")
-NO_SUMMARY: Final = "none"
+SUMMARY_KINDS = ("min", "max", "mean", "first", "last")
+NO_SUMMARY = "none"
 """Kind of a key that a summary does not show at all."""
-_NUMBERS: Final = frozenset({int, float})
-_MAX_NAMES: Final = 10_000
-_NOTHING: Final[frozenset[str]] = frozenset()
+_NUMBERS = frozenset({int, float})
+_MAX_NAMES = 10_000
+_NOTHING: frozenset[str] = frozenset()
 
 
 class SummaryDefinitions:
@@ -27,7 +27,9 @@ class SummaryDefinitions:
         self._known: dict[str, frozenset[str]] = {}
         self.defined = False
 
-    def define(self, name: str, kinds: Collection[str], *, replace: bool = False) -> list[str]:
+    def define(
+        self, name: str, kinds: Collection[str], *, replace: bool = False
+    ) -> list[str]:
         """Note the kinds of a key, or of all keys that begin as *name* does before its ``*``.
 
         Args:
@@ -38,8 +40,12 @@ class SummaryDefinitions:
         Returns:
             Kinds that trackers cannot show: `NO_SUMMARY`, and those that are not known.
         """
-        known = frozenset(kind for kind in kinds if kind in SUMMARY_KINDS or kind == NO_SUMMARY)
-        names, place = (self._globs, name[:-1]) if name.endswith("*") else (self._exact, name)
+        known = frozenset(
+            kind for kind in kinds if kind in SUMMARY_KINDS or kind == NO_SUMMARY
+        )
+        names, place = (
+            (self._globs, name[:-1]) if name.endswith("*") else (self._exact, name)
+        )
         if place in names or len(self._exact) + len(self._globs) < _MAX_NAMES:
             names[place] = known if replace else names.get(place, _NOTHING) | known
         self.defined = self.defined or bool(known)
@@ -61,7 +67,9 @@ class SummaryDefinitions:
         exact = self._exact.get(key)
         if exact is not None:
             return exact
-        prefix = max((one for one in self._globs if key.startswith(one)), key=len, default=None)
+        prefix = max(
+            (one for one in self._globs if key.startswith(one)), key=len, default=None
+        )
         if prefix is None:
             return _NOTHING
         return self._globs[prefix]
@@ -110,8 +118,8 @@ class KeySummary:
         }
 
 
-_OF_ANY: Final = frozenset({"first", "last"})
-_RESULTS: Final[Mapping[str, Callable[[KeySummary], Any]]] = {
+_OF_ANY = frozenset({"first", "last"})
+_RESULTS: Mapping[str, Callable[[KeySummary], Any]] = {
     "min": lambda key: key.low,
     "max": lambda key: key.high,
     "mean": lambda key: key.total / key.count,

@@ -13,11 +13,11 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from otel_bridge.emit.console import notify
 
-_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S = 60.0
 
 
 class RayMethod(Protocol):
@@ -54,7 +54,9 @@ class _Ray(Protocol):
     def get(self, reference: object, *, timeout: float) -> object: ...
 
 
-def end_with_driver(*actors: RayActor, timeout_s: float = _TIMEOUT_S) -> Callable[[], None]:
+def end_with_driver(
+    *actors: RayActor, timeout_s: float = _TIMEOUT_S
+) -> Callable[[], None]:
     """End *actors* regularly when this driver ends well, before Ray kills them.
 
     Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs its exit handlers, so
@@ -82,7 +84,9 @@ def end_with_driver(*actors: RayActor, timeout_s: float = _TIMEOUT_S) -> Callabl
 
 
 def _end(actors: tuple[RayActor, ...], timeout_s: float) -> None:
-    ray = cast("_Ray", importlib.import_module("ray"))  # a driver of Ray has it, others do not
+    ray = cast(
+        "_Ray", importlib.import_module("ray")
+    )  # a driver of Ray has it, others do not
     deadline = time.monotonic() + timeout_s
     if not ray.is_initialized():
         notify(

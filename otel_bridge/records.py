@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 Position: TypeAlias = int
 """Number of a record in the run's order, from 1; 0 in a record that has none yet."""
@@ -29,7 +29,7 @@ class Status(str, Enum):
     KILLED = "killed"
 
 
-NARROW: Final = 1e-9
+NARROW = 1e-9
 """Width, relative to its lower edge, of a bucket whose numbers are all equal; trackers cannot draw a width of 0."""
 
 
@@ -136,7 +136,9 @@ class Row:
         if not self.of_statistics:
             return self.values
         return {
-            key: value for key, value in self.values.items() if not _NUMBERS_OF_ROLLOUTS.search(key)
+            key: value
+            for key, value in self.values.items()
+            if not _NUMBERS_OF_ROLLOUTS.search(key)
         }
 
 
@@ -331,10 +333,15 @@ class MediaRecord:
         rows: list[list[Any]] = held["rows"]
         names: dict[str, None] = {}
         for name in held["columns"]:
-            others = (f"{name}_{number}" for number in range(2, len(held["columns"]) + 2))
+            others = (
+                f"{name}_{number}" for number in range(2, len(held["columns"]) + 2)
+            )
             names[next(one for one in (name, *others) if one not in names)] = None
         return [*names], [
-            [self.cells[cell["media"]] if isinstance(cell, dict) else cell for cell in row]
+            [
+                self.cells[cell["media"]] if isinstance(cell, dict) else cell
+                for cell in row
+            ]
             for row in rows
         ]
 
@@ -398,23 +405,31 @@ class End:
 
 
 Record: TypeAlias = (
-    Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord | Config | Summary | Alert | End
+    Row
+    | RolloutRecord
+    | PlainTrace
+    | Evaluation
+    | MediaRecord
+    | Config
+    | Summary
+    | Alert
+    | End
 )
 
-AXIS: Final = "step"
-STATISTICS_ID: Final = "s:"
+AXIS = "step"
+STATISTICS_ID = "s:"
 """Beginning of the ids of rows that hold the statistics of rollouts."""
-_NUMBERS_OF_ROLLOUTS: Final = re.compile(r"(?:^|/)rollouts/(?:[^/]+/)?(?:total|kept)$")
+_NUMBERS_OF_ROLLOUTS = re.compile(r"(?:^|/)rollouts/(?:[^/]+/)?(?:total|kept)$")
 """Keys of the numbers of rollouts, of all or of one split."""
-PHASES_ID: Final = "p:"
+PHASES_ID = "p:"
 """Beginning of the ids of rows that hold the times of phases."""
-LINEAGE_ID: Final = "t:"
+LINEAGE_ID = "t:"
 """Beginning of the ids of rows on the rollouts that a training step consumed."""
-ENGINES_ID: Final = "g:"
+ENGINES_ID = "g:"
 """Beginning of the ids of rows on what inference engines measured."""
-TOKENS_ID: Final = "k:"
+TOKENS_ID = "k:"
 """Beginning of the ids of rows on the tokens of a step."""
-_DERIVED_FROM: Final = {
+_DERIVED_FROM = {
     STATISTICS_ID: "rollout statistics",
     PHASES_ID: "phases",
     LINEAGE_ID: "consumed rollouts",
@@ -444,8 +459,8 @@ def run_id_of(project: str, name: str) -> str:
     ).hexdigest()[:16]
 
 
-_HEX_DIGITS: Final = frozenset("0123456789abcdef")
-_NO_TRACE: Final = "0" * 32
+_HEX_DIGITS = frozenset("0123456789abcdef")
+_NO_TRACE = "0" * 32
 
 
 def trace_id_of(run_id: str, rollout_id: str) -> str:
@@ -454,5 +469,6 @@ def trace_id_of(run_id: str, rollout_id: str) -> str:
     if len(lowered) == 32 and _HEX_DIGITS.issuperset(lowered) and lowered != _NO_TRACE:
         return lowered
     return hashlib.md5(
-        f"{run_id}\0{rollout_id}".encode("utf-8", "surrogatepass"), usedforsecurity=False
+        f"{run_id}\0{rollout_id}".encode("utf-8", "surrogatepass"),
+        usedforsecurity=False,
     ).hexdigest()

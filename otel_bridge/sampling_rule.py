@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-STRATIFIED: Final = "stratified"
-FIRST: Final = "first"
-_SHARE: Final = 4
+STRATIFIED = "stratified"
+FIRST = "first"
+_SHARE = 4
 """Failures, and truncated ones, may each take one seat in so many, so that they cannot crowd out the rest."""
 
 
@@ -36,7 +35,9 @@ class Candidate:
     key: str
 
 
-def choose(candidates: Sequence[Candidate], cap: int, *, rule: str, seed: str) -> list[int]:
+def choose(
+    candidates: Sequence[Candidate], cap: int, *, rule: str, seed: str
+) -> list[int]:
     """Choose at most *cap* of *candidates*.
 
     ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each at most), then whole
@@ -55,8 +56,12 @@ def choose(candidates: Sequence[Candidate], cap: int, *, rule: str, seed: str) -
         [candidate.reward for candidate in candidates],
         [candidate.group for candidate in candidates],
         cap,
-        failed=[index for index, candidate in enumerate(candidates) if candidate.failed],
-        truncated=[index for index, candidate in enumerate(candidates) if candidate.truncated],
+        failed=[
+            index for index, candidate in enumerate(candidates) if candidate.failed
+        ],
+        truncated=[
+            index for index, candidate in enumerate(candidates) if candidate.truncated
+        ],
         key=lambda index: candidates[index].key,
         rule=rule,
         seed=seed,
@@ -103,7 +108,9 @@ def choose_columns(
     for indices in (failed, truncated):
         seats = min(max(cap // _SHARE, 1), cap - len(kept))
         kept.update(
-            dict.fromkeys(order.first([index for index in indices if index not in kept], seats))
+            dict.fromkeys(
+                order.first([index for index in indices if index not in kept], seats)
+            )
         )
     if len(kept) < cap:
         _fill_with_groups(kept, cap, order)
@@ -118,17 +125,22 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     high, low = max(known), min(known)
     wanted = (high,) if high == low else (high, low)
     return [
-        [index for index, value in enumerate(rewards) if value == extreme] for extreme in wanted
+        [index for index, value in enumerate(rewards) if value == extreme]
+        for extreme in wanted
     ]
 
 
 class _RewardOrder:
     """Orders by a hash of seed and group, within a group by seed and rollout; each step has another order."""
 
-    def __init__(self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]) -> None:
+    def __init__(
+        self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]
+    ) -> None:
         self._key = key
         self._seed = seed.encode("utf-8", "surrogatepass") + b"\0"
-        hashes = {group: self._hash(group) for group in set(groups) if group is not None}
+        hashes = {
+            group: self._hash(group) for group in set(groups) if group is not None
+        }
         self.digests = [
             self._hash(key(index)) if group is None else hashes[group]
             for index, group in enumerate(groups)

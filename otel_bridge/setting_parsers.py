@@ -56,7 +56,9 @@ class Setting(Generic[T]):
             return str(int(value))
         if isinstance(value, Mapping):
             table = cast("Mapping[str, tuple[str, ...]]", value)
-            return ";".join(f"{name}={','.join(listed)}" for name, listed in table.items())
+            return ";".join(
+                f"{name}={','.join(listed)}" for name, listed in table.items()
+            )
         if isinstance(value, tuple):
             return ",".join(map(str, cast("tuple[object, ...]", value)))
         if self.parse is size_bytes and isinstance(value, int):
@@ -99,8 +101,15 @@ def webhook_address(raw: str) -> str:
         scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
     except ValueError:
         scheme, host = "", ""
-    if not host or not raw.isprintable() or " " in raw or scheme not in {"http", "https"}:
-        raise ValueError("expected an address such as https://hooks.slack.com/services/…")
+    if (
+        not host
+        or not raw.isprintable()
+        or " " in raw
+        or scheme not in {"http", "https"}
+    ):
+        raise ValueError(
+            "expected an address such as https://hooks.slack.com/services/…"
+        )
     if scheme == "http" and not _is_loopback(host):
         raise ValueError(
             "expected https, because others could read the address on its way; http is for 127.0.0.1 only"
@@ -298,7 +307,9 @@ def message_content(raw: str) -> str:
     kind, _, count = value.partition(":")
     if value in {"full", "off"} or (kind == "truncate" and _is_count(count)):
         return value
-    raise ValueError("expected full, off or truncate:N with N characters per message part")
+    raise ValueError(
+        "expected full, off or truncate:N with N characters per message part"
+    )
 
 
 def _is_count(raw: str) -> bool:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.alert_rules import NO_RULES, alert_rules
 from otel_bridge.setting_parsers import (
@@ -52,7 +52,9 @@ __all__ = [
 ]
 
 # --- which run --------------------------------------------------------------------------------------------------------
-PROJECT = Setting("OTEL_BRIDGE_PROJECT", "", text, "Project of the run (MLflow: experiment).")
+PROJECT = Setting(
+    "OTEL_BRIDGE_PROJECT", "", text, "Project of the run (MLflow: experiment)."
+)
 RUN_NAME = Setting(
     "OTEL_BRIDGE_RUN_NAME",
     "",
@@ -65,7 +67,9 @@ RUN_ID = Setting(
     text,
     "Id of the run; default: 16 hex digits derived from project and name.",
 )
-ROLE = Setting("OTEL_BRIDGE_ROLE", "", text, "Role of this process: trainer, explorer, …")
+ROLE = Setting(
+    "OTEL_BRIDGE_ROLE", "", text, "Role of this process: trainer, explorer, …"
+)
 GENERATED_PROJECT = Setting(
     "OTEL_BRIDGE_GENERATED_PROJECT",
     "",
@@ -79,10 +83,16 @@ GENERATED_NAME = Setting(
     "Internal: set by init() and `run` for their children when the name was generated.",
 )
 NEW_RUN = Setting(
-    "OTEL_BRIDGE_NEW_RUN", False, flag, "Start a new run even if one of this name exists."
+    "OTEL_BRIDGE_NEW_RUN",
+    False,
+    flag,
+    "Start a new run even if one of this name exists.",
 )
 NODE_RANK = Setting(
-    "OTEL_BRIDGE_NODE_RANK", None, optional(non_negative_int), "Number of this machine in the job."
+    "OTEL_BRIDGE_NODE_RANK",
+    None,
+    optional(non_negative_int),
+    "Number of this machine in the job.",
 )
 ATTEMPT = Setting(
     "OTEL_BRIDGE_ATTEMPT",
@@ -91,7 +101,10 @@ ATTEMPT = Setting(
     "Number of this attempt of the job, from 1.",
 )
 OWNER_ROLE = Setting(
-    "OTEL_BRIDGE_OWNER_ROLE", "trainer", text, "Role whose end determines the run's status."
+    "OTEL_BRIDGE_OWNER_ROLE",
+    "trainer",
+    text,
+    "Role whose end determines the run's status.",
 )
 
 # --- which exporters --------------------------------------------------------------------------------------------------
@@ -151,7 +164,7 @@ CAPTURE = Setting(
     names,
     "Internal: set by `otel-bridge run --capture` for its children: what they capture, e.g. wandb,tensorboard.",
 )
-CAPTURE_MODES: Final = ("replace", "tee")
+CAPTURE_MODES = ("replace", "tee")
 CAPTURE_MODE = Setting(
     "OTEL_BRIDGE_CAPTURE_MODE",
     "replace",
@@ -170,7 +183,9 @@ CAPTURE_COUNTS = Setting(
     text,
     "Internal: set by `otel-bridge run --capture` for its children: folder of the counts for the table at its end.",
 )
-QUIET = Setting("OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish().")
+QUIET = Setting(
+    "OTEL_BRIDGE_QUIET", False, flag, "Do not print the lines of init() and finish()."
+)
 NO_BRIDGE = Setting(
     "OTEL_BRIDGE_NO_BRIDGE",
     False,
@@ -210,7 +225,10 @@ SCRAPE = Setting(
     "Prometheus endpoints of inference engines that the bridge reads, e.g. http://10.0.0.1:8000/metrics,….",
 )
 SCRAPE_S = Setting(
-    "OTEL_BRIDGE_SCRAPE_S", 10.0, positive_seconds, "Interval at which the bridge reads them."
+    "OTEL_BRIDGE_SCRAPE_S",
+    10.0,
+    positive_seconds,
+    "Interval at which the bridge reads them.",
 )
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
@@ -337,7 +355,10 @@ ROLLOUT_KEY = Setting(
     "Key of the traces in trackers; {split} is replaced.",
 )
 MESSAGE_CONTENT = Setting(
-    "OTEL_BRIDGE_MESSAGE_CONTENT", "full", message_content, "Message text: full, truncate:N or off."
+    "OTEL_BRIDGE_MESSAGE_CONTENT",
+    "full",
+    message_content,
+    "Message text: full, truncate:N or off.",
 )
 REDACT = Setting(
     "OTEL_BRIDGE_REDACT",
@@ -367,7 +388,10 @@ POLL_S = Setting(
     "Interval at which the bridge reads new data from the segments.",
 )
 ROW_WAIT_S = Setting(
-    "OTEL_BRIDGE_ROW_WAIT_S", 10.0, seconds, "How long a row waits for its missing fragments."
+    "OTEL_BRIDGE_ROW_WAIT_S",
+    10.0,
+    seconds,
+    "How long a row waits for its missing fragments.",
 )
 END_OF_STREAM_WAIT_S = Setting(
     "OTEL_BRIDGE_END_OF_STREAM_WAIT_S",
@@ -439,7 +463,10 @@ TOKEN = Setting(
     secret=True,
 )
 FSYNC = Setting(
-    "OTEL_BRIDGE_FSYNC", True, flag, "Whether the receiver syncs to disk before it acknowledges."
+    "OTEL_BRIDGE_FSYNC",
+    True,
+    flag,
+    "Whether the receiver syncs to disk before it acknowledges.",
 )
 MAX_REQUESTS = Setting(
     "OTEL_BRIDGE_MAX_REQUESTS",
@@ -472,9 +499,14 @@ STALL_S = Setting(
     "How long the thread that reads run folders may make no progress before /readyz answers 503.",
 )
 TLS_CERT = Setting(
-    "OTEL_BRIDGE_TLS_CERT", "", text, "File with the receiver's certificate and its chain (PEM)."
+    "OTEL_BRIDGE_TLS_CERT",
+    "",
+    text,
+    "File with the receiver's certificate and its chain (PEM).",
 )
-TLS_KEY = Setting("OTEL_BRIDGE_TLS_KEY", "", text, "File with the key of that certificate (PEM).")
+TLS_KEY = Setting(
+    "OTEL_BRIDGE_TLS_KEY", "", text, "File with the key of that certificate (PEM)."
+)
 TLS_CLIENT_CA = Setting(
     "OTEL_BRIDGE_TLS_CLIENT_CA",
     "",
@@ -504,7 +536,9 @@ def truncate_for_some(env: Mapping[str, str]) -> bool:
         for name, value in env.items()
         if name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END)
     )
-    return content_mode(env) != "full" or any(value.strip() not in {"", "full"} for value in given)
+    return content_mode(env) != "full" or any(
+        value.strip() not in {"", "full"} for value in given
+    )
 
 
 _CONTENT_END = "_MESSAGE_CONTENT"
@@ -512,7 +546,9 @@ _CONTENT_END = "_MESSAGE_CONTENT"
 
 def content_mode(env: Mapping[str, str]) -> str:
     """Return the content policy of *env*: `MESSAGE_CONTENT` if set, else off when the GenAI switch is off."""
-    if not env.get(MESSAGE_CONTENT.name, "").strip() and not CAPTURE_MESSAGE_CONTENT.read(env):
+    if not env.get(
+        MESSAGE_CONTENT.name, ""
+    ).strip() and not CAPTURE_MESSAGE_CONTENT.read(env):
         return "off"
     return MESSAGE_CONTENT.read(env)
 
@@ -520,5 +556,7 @@ def content_mode(env: Mapping[str, str]) -> str:
 def declared() -> tuple[Setting[object], ...]:
     """Return every setting of this module, in the order declared."""
     return tuple(
-        cast("Setting[object]", value) for value in globals().values() if isinstance(value, Setting)
+        cast("Setting[object]", value)
+        for value in globals().values()
+        if isinstance(value, Setting)
     )

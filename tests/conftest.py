@@ -83,7 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _shares_fixture(item: pytest.Item) -> bool:
     found: Mapping[str, list[object]] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009  # no public name
     return any(
-        getattr(one, "scope", "") in {"module", "class", "package"} and getattr(one, "baseid", "")
+        getattr(one, "scope", "") in {"module", "class", "package"}
+        and getattr(one, "baseid", "")
         for definitions in found.values()
         for one in definitions
     )

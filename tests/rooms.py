@@ -42,7 +42,9 @@ def imported(source: str, known: Mapping[str, object]) -> set[str]:
 def circle(imports: Mapping[str, set[str]]) -> list[str]:
     """Return the modules of one import circle, in order; empty without one."""
     try:
-        TopologicalSorter({name: others - {name} for name, others in imports.items()}).prepare()
+        TopologicalSorter(
+            {name: others - {name} for name, others in imports.items()}
+        ).prepare()
     except CycleError as exc:
         found: list[str] = exc.args[1]
         return found
@@ -56,7 +58,9 @@ def problems() -> Iterator[str]:
         {name: imported(path.read_text("utf-8"), known) for name, path in known.items()}
     ):
         yield f"import circle: {' <- '.join(found)}"
-    sizes = Counter(path.parent for path in known.values() if path.name != "__init__.py")
+    sizes = Counter(
+        path.parent for path in known.values() if path.name != "__init__.py"
+    )
     for folder, number in sizes.items():
         if number > MAX_MODULES:
             yield f"{folder.relative_to(ROOT)}: {number} modules, at most {MAX_MODULES}"

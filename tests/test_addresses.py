@@ -14,14 +14,20 @@ from otel_bridge.text.addresses import without_credentials
         ("https://s3cr3t@host", "https://host"),
         ("http://me:s3@cr3t@host:4318", "http://host:4318"),
         ("http://me:s3/cr3t?@host:4318/a", "http://host:4318/a"),
-        ("http://me:5/s3cr3t@host/a", "http://me:5/s3cr3t@host/a"),  # a port, and a path with an @
+        (
+            "http://me:5/s3cr3t@host/a",
+            "http://me:5/s3cr3t@host/a",
+        ),  # a port, and a path with an @
         ("me:s3cr3t@host:4317", "host:4317"),
         (
             "postgresql://me:s3cr3t@db/mlflow?sslmode=require&password=s3cr3t",
             "postgresql://db/mlflow?sslmode=require",
         ),
         ("http://host/?write_token=s3cr3t#top", "http://host/#top"),
-        ("http://host/?X-Amz-Signature=s3cr3t&a=1&api%5Fkey=s3cr3t", "http://host/?a=1"),
+        (
+            "http://host/?X-Amz-Signature=s3cr3t&a=1&api%5Fkey=s3cr3t",
+            "http://host/?a=1",
+        ),
         ("http://[::1]:4318/a@b", "http://[::1]:4318/a@b"),
         ("http://me:s3cr3t@[::1]:4318/a@b", "http://[::1]:4318/a@b"),
         ("http://host:4318/@team/runs", "http://host:4318/@team/runs"),

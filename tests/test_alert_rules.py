@@ -25,10 +25,21 @@ def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
         AlertRule(AlertKind.BOUND, "trainer/kl", "trainer/kl>0.2", ">", 0.2),
         AlertRule(AlertKind.BOUND, "reward/mean", "reward/mean <= -1e2", "<=", -100.0),
         AlertRule(AlertKind.NOT_FINITE, "trainer/*", "nan:trainer/*"),
-        AlertRule(AlertKind.STALLED, "ex*", "stalled:1.5h:ex*", after_ns=90 * MINUTE_NS),
+        AlertRule(
+            AlertKind.STALLED, "ex*", "stalled:1.5h:ex*", after_ns=90 * MINUTE_NS
+        ),
         AlertRule(AlertKind.STRAGGLER, "*", "straggler>2x", ">", 2.0, steps=5),
-        AlertRule(AlertKind.STRAGGLER, "trainer", "straggler > 1.5x:7:trainer", ">", 1.5, steps=7),
-        AlertRule(AlertKind.BOUND, "straggler", "straggler>3", ">", 3.0),  # a key of that name
+        AlertRule(
+            AlertKind.STRAGGLER,
+            "trainer",
+            "straggler > 1.5x:7:trainer",
+            ">",
+            1.5,
+            steps=7,
+        ),
+        AlertRule(
+            AlertKind.BOUND, "straggler", "straggler>3", ">", 3.0
+        ),  # a key of that name
     )
 
 
@@ -49,8 +60,14 @@ def test_rules_are_separated_by_commas_and_each_is_taken_once() -> None:
         ("stalled", "'' is not a duration above 0"),
         ("stalled:10", "'10' is not a duration above 0"),
         ("stalled:0s", "'0s' is not a duration above 0"),
-        ("stalled:999999999d", "'999999999d' is not a duration above 0 and up to a year"),
-        (",".join(f"k{number}>1" for number in range(101)), "101 rules, expected at most 100"),
+        (
+            "stalled:999999999d",
+            "'999999999d' is not a duration above 0 and up to a year",
+        ),
+        (
+            ",".join(f"k{number}>1" for number in range(101)),
+            "101 rules, expected at most 100",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_an_error_that_shows_one_that_can(

@@ -50,7 +50,9 @@ def test_a_required_call_that_is_missing_is_named_with_what_to_install(
     assert raised.value.help == INSTALL
 
 
-def test_a_call_with_another_required_argument_still_has_the_ability_that_is_asked_for() -> None:
+def test_a_call_with_another_required_argument_still_has_the_ability_that_is_asked_for() -> (
+    None
+):
     assert accepts(Storage, "write_in", "rows")
     assert not accepts(Storage, "write", "run_id")
 
@@ -64,7 +66,11 @@ def test_an_ability_that_can_be_done_without_is_one_sentence() -> None:
     ]
     ids = found.prefer(accepts(Storage, "write", "ids"), "Tracker 1.0 keeps no ids")
 
-    assert (spans, ids, found.degraded) == ([False, False], True, ("Tracker 1.0 shows no spans",))
+    assert (spans, ids, found.degraded) == (
+        [False, False],
+        True,
+        ("Tracker 1.0 shows no spans",),
+    )
 
 
 def raised_by(program: str) -> Exception:
@@ -96,7 +102,9 @@ def raised_by(program: str) -> Exception:
         "from opentelemetry.proto.common.v1.common_pb2 import KeyValue; KeyValue(field_of_tomorrow=True)",
     ],
 )
-def test_a_name_or_an_argument_that_the_tracker_lacks_is_blocked_with_help(program: str) -> None:
+def test_a_name_or_an_argument_that_the_tracker_lacks_is_blocked_with_help(
+    program: str,
+) -> None:
     exc = raised_by(program)
 
     found = incompatibility(exc, "Tracker 1.0", INSTALL)
@@ -120,7 +128,9 @@ def test_a_name_or_an_argument_that_the_tracker_lacks_is_blocked_with_help(progr
     ],
     ids=str,
 )
-def test_an_error_of_one_call_is_not_taken_as_one_of_the_version(exc: Exception) -> None:
+def test_an_error_of_one_call_is_not_taken_as_one_of_the_version(
+    exc: Exception,
+) -> None:
     assert incompatibility(exc, "Tracker 1.0", INSTALL) is None
 
 

@@ -51,10 +51,12 @@ def test_no_module_joins_a_command_and_a_value_by_itself() -> None:
             if not isinstance(node, ast.JoinedStr):
                 continue
             text = "".join(
-                str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values
+                str(one.value) if isinstance(one, ast.Constant) else "\0"
+                for one in node.values
             )
             found += [
-                f"{name}: {one}" for one in re.findall(r"(?<!`)otel-bridge [a-z][^`\0]*\0", text)
+                f"{name}: {one}"
+                for one in re.findall(r"(?<!`)otel-bridge [a-z][^`\0]*\0", text)
             ]
 
     assert found == []
@@ -88,7 +90,12 @@ def test_a_command_that_the_shell_finds_stays_short(
     assert runnable("trackio show") == "trackio show"
 
 
-def test_a_command_of_otel_bridge_has_the_path_that_a_shell_needs(environment_folder: Path) -> None:
+def test_a_command_of_otel_bridge_has_the_path_that_a_shell_needs(
+    environment_folder: Path,
+) -> None:
     (environment_folder / "otel-bridge").touch(mode=0o755)
 
-    assert command_line("drain", "/runs") == f"'{environment_folder}/otel-bridge' drain /runs"
+    assert (
+        command_line("drain", "/runs")
+        == f"'{environment_folder}/otel-bridge' drain /runs"
+    )

@@ -34,7 +34,11 @@ _NEVER = [
     ("ENDPOINT", "http://he ad:4318", "expected http://host:port"),
     ("ENDPOINT", "http://he\nad:4318", "expected http://host:port"),
     ("ENDPOINT", f"http://me:{_SECRET}@:4318", "expected http://host:port"),
-    ("HEADERS", f"authorization={_SECRET}%0Ax", "the value of authorization has a line break"),
+    (
+        "HEADERS",
+        f"authorization={_SECRET}%0Ax",
+        "the value of authorization has a line break",
+    ),
     (
         "HEADERS",
         f"authorization={_SECRET}\u00e9",
@@ -81,11 +85,15 @@ def test_a_file_without_certificates_ends_init_too(tmp_path: Path) -> None:
         pass
 
 
-def test_a_token_that_no_header_can_hold_ends_init_without_showing_it(tmp_path: Path) -> None:
+def test_a_token_that_no_header_can_hold_ends_init_without_showing_it(
+    tmp_path: Path,
+) -> None:
     token = f"{_SECRET}\u00e9"
 
     with (
-        pytest.raises(ConfigError, match="OTEL_BRIDGE_TOKEN has a line break") as raised,
+        pytest.raises(
+            ConfigError, match="OTEL_BRIDGE_TOKEN has a line break"
+        ) as raised,
         run_in(tmp_path, {**_BASE, "OTEL_BRIDGE_TOKEN": token}),
     ):
         pass
@@ -139,6 +147,12 @@ def test_without_an_endpoint_all_signals_go_to_the_default_and_with_some_only_th
     assert destination.signals_sent(env) == signals
 
 
-def test_a_setting_of_otlp_is_not_read_where_another_exporter_is_chosen(tmp_path: Path) -> None:
-    with run_in(tmp_path, {**_BASE, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, exporters="file"):
+def test_a_setting_of_otlp_is_not_read_where_another_exporter_is_chosen(
+    tmp_path: Path,
+) -> None:
+    with run_in(
+        tmp_path,
+        {**_BASE, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+        exporters="file",
+    ):
         pass

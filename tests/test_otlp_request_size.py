@@ -37,7 +37,9 @@ def test_a_smaller_request_that_times_out_is_halved_from_what_it_held() -> None:
     assert size.now == 20
 
 
-def test_the_size_doubles_after_sixteen_requests_that_were_half_full_and_went_through() -> None:
+def test_the_size_doubles_after_sixteen_requests_that_were_half_full_and_went_through() -> (
+    None
+):
     size = RequestSize(50)
     seen: list[int] = []
     timed_out(size, 50)

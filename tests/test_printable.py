@@ -17,7 +17,10 @@ CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
     [
         (CLIPBOARD, r"\x1b]52;c;ZXZpbA==\x07"),
         ("a\x9b31mb", r"a\x9b31mb"),  # CSI as a C1 control
-        ("user\u202eexe.txt\u2066", r"user\u202eexe.txt\u2066"),  # bidirectional overrides
+        (
+            "user\u202eexe.txt\u2066",
+            r"user\u202eexe.txt\u2066",
+        ),  # bidirectional overrides
         ("one\r\ntwo\x00", r"one\r\ntwo\x00"),
         ("schön ✓ 数学", "schön ✓ 数学"),
     ],
@@ -40,7 +43,9 @@ def test_json_stays_the_same_json() -> None:
     assert json.loads(printable_json(text)) == said
 
 
-def test_a_report_is_read_without_control_characters_in_names_keys_and_reasons() -> None:
+def test_a_report_is_read_without_control_characters_in_names_keys_and_reasons() -> (
+    None
+):
     raw = {
         "project": f"p{CLIPBOARD}", "name": "n\x9b", "steps": {"a\x1b/step": 3},
         "exporters": {"wandb": {"reason": f"no{CLIPBOARD}"}},

@@ -22,7 +22,9 @@ def test_this_machine_and_the_named_host_are_reached_without_each_kind_of_proxy(
 
     hosts = ["127.0.0.1", "localhost", "[::1]", "10.0.0.7"]
 
-    assert [get_environ_proxies(f"http://{host}:4318/v1/metrics") for host in hosts] == [{}] * 4
+    assert [
+        get_environ_proxies(f"http://{host}:4318/v1/metrics") for host in hosts
+    ] == [{}] * 4
     if name != "grpc_proxy":  # requests does not read it
         assert PROXY in get_environ_proxies("http://tracker.example/").values()
 
@@ -35,7 +37,9 @@ def test_exceptions_that_the_user_made_stay(name: str) -> None:
 
 
 def test_an_exception_of_everything_stays_as_it_is() -> None:
-    assert set(direct_variables({"http_proxy": PROXY, "NO_PROXY": "*"}).values()) == {"*"}
+    assert set(direct_variables({"http_proxy": PROXY, "NO_PROXY": "*"}).values()) == {
+        "*"
+    }
 
 
 def test_without_a_proxy_no_variable_is_set() -> None:

@@ -81,9 +81,15 @@ def test_what_only_sounds_like_a_secret_stays(key: str, value: object) -> None:
         ),
         ("--max_tokens=512000 --lr 1", "--max_tokens=512000 --lr 1"),
         ("--max-tokens 512000 --lr 1", "--max-tokens 512000 --lr 1"),
-        ("serve --api-key abc-123-def --port 80", "serve --api-key [redacted] --port 80"),
+        (
+            "serve --api-key abc-123-def --port 80",
+            "serve --api-key [redacted] --port 80",
+        ),
         ("--tokenizer gpt2xlarge", "--tokenizer gpt2xlarge"),
-        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "[redacted]"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----",
+            "[redacted]",
+        ),
         ("meta-llama/Llama-3-8B", "meta-llama/Llama-3-8B"),
     ],
 )
@@ -116,7 +122,9 @@ def test_names_hold_for_all_below_them_and_flags_for_what_follows(
 
 
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
-def test_names_count_in_json_that_stands_in_a_text_however_often_it_is_escaped(levels: int) -> None:
+def test_names_count_in_json_that_stands_in_a_text_however_often_it_is_escaped(
+    levels: int,
+) -> None:
     text = 'ok {"password": "a\\"b", "user": "me", "apiKey" : "x", "n": 1, "pad_token":"<pad>"}'
     kept = 'ok {"password": "[redacted]", "user": "me", "apiKey" : "[redacted]", "n": 1, "pad_token":"<pad>"}'
     for _ in range(levels):
@@ -134,7 +142,8 @@ def test_the_value_of_a_name_is_redacted_where_the_text_was_cut_behind_it() -> N
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=30),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=12), inner, max_size=4)
     ),
     max_leaves=20,
 )
@@ -151,7 +160,10 @@ def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
     ("text", "expected"),
     [
         ("clone https://me:hunter2@host/x now", "clone https://[redacted]@host/x now"),
-        ("log in with password=hunter2 please", "log in with password=[redacted] please"),
+        (
+            "log in with password=hunter2 please",
+            "log in with password=[redacted] please",
+        ),
         ("Password: hunter2", "Password: [redacted]"),
         ("?token=abc123def456&x=1", "?token=[redacted]&x=1"),
         ("api_key=abc123def456", "api_key=[redacted]"),

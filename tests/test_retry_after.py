@@ -26,9 +26,14 @@ NOON_S = 1_792_152_000.0
     ],
 )
 def test_seconds_and_dates_say_how_long_to_wait(
-    header: str, seconds: float, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    header: str,
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")  # a date without a zone is UTC, wherever this runs
+    monkeypatch.setenv(
+        "TZ", "Asia/Tokyo"
+    )  # a date without a zone is UTC, wherever this runs
     time.tzset()
     request.addfinalizer(time.tzset)
     assert retry_after_s(header, NOON_S) == seconds

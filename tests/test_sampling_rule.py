@@ -14,13 +14,17 @@ from otel_bridge.sampling_rule import Candidate, choose
 def candidate(
     key: str, reward: float | None = None, group: str | None = None, **marks: bool
 ) -> Candidate:
-    return Candidate(reward, group, marks.get("failed", False), marks.get("truncated", False), key)
+    return Candidate(
+        reward, group, marks.get("failed", False), marks.get("truncated", False), key
+    )
 
 
 def kept_keys(
     candidates: list[Candidate], cap: int, rule: str = "stratified", seed: str = "run/3"
 ) -> set[str]:
-    return {candidates[index].key for index in choose(candidates, cap, rule=rule, seed=seed)}
+    return {
+        candidates[index].key for index in choose(candidates, cap, rule=rule, seed=seed)
+    }
 
 
 CANDIDATES = st.lists(
@@ -66,7 +70,9 @@ def test_the_rule_first_keeps_those_that_came_first() -> None:
 
 
 def test_best_worst_a_failure_and_a_truncated_one_are_kept_before_the_rest() -> None:
-    plain = [candidate(f"plain{index}", reward=0.5, group=f"p{index}") for index in range(50)]
+    plain = [
+        candidate(f"plain{index}", reward=0.5, group=f"p{index}") for index in range(50)
+    ]
     marked = [
         candidate("best", reward=1.0),
         candidate("worst", reward=-1.0),
@@ -87,12 +93,20 @@ def test_many_failures_leave_seats_for_the_others() -> None:
 
     assert len(kept) == 8
     assert sum(index >= 100 for index in kept) >= 1
-    assert sum(index < 100 for index in choose(failures, 8, rule="stratified", seed="run/1")) == 8
+    assert (
+        sum(
+            index < 100
+            for index in choose(failures, 8, rule="stratified", seed="run/1")
+        )
+        == 8
+    )
 
 
 def test_groups_are_kept_whole_while_they_fit() -> None:
     candidates = [
-        candidate(f"{group}-{n}", group=f"g{group}") for group in range(10) for n in range(4)
+        candidate(f"{group}-{n}", group=f"g{group}")
+        for group in range(10)
+        for n in range(4)
     ]
 
     kept = kept_keys(candidates, 8)
@@ -125,7 +139,9 @@ def test_rewards_that_are_not_number_are_neither_best_nor_worst() -> None:
 def test_another_step_keeps_other_rollouts_of_equals() -> None:
     candidates = [candidate(str(index), reward=1.0) for index in range(500)]
 
-    steps = [frozenset(kept_keys(candidates, 4, seed=f"run/{step}")) for step in range(20)]
+    steps = [
+        frozenset(kept_keys(candidates, 4, seed=f"run/{step}")) for step in range(20)
+    ]
 
     assert len(set(steps)) == 20
 
@@ -147,7 +163,9 @@ def test_indices_are_increasing_and_hold_the_best_and_the_worst(
     candidates: list[Candidate], cap: int
 ) -> None:
     rewards = [
-        one.reward for one in candidates if one.reward is not None and not math.isnan(one.reward)
+        one.reward
+        for one in candidates
+        if one.reward is not None and not math.isnan(one.reward)
     ]
 
     kept = choose(candidates, cap, rule="stratified", seed="run/3")

@@ -33,7 +33,8 @@ def test_every_kind_of_number_is_among_those_that_are_tried() -> None:
 
 @pytest.mark.parametrize("setting", _NUMBERS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize(
-    "value", ["-1", "-0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "²", "1e10"]
+    "value",
+    ["-1", "-0.5", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "²", "1e10"],
 )
 def test_a_number_that_cannot_be_meant_is_an_error_that_names_setting_value_and_what_is_expected(
     setting: Setting[object], value: str
@@ -67,8 +68,12 @@ def test_zero_is_an_error_where_it_means_nothing(setting: Setting[object]) -> No
         setting.read({setting.name: "0"})
 
 
-@pytest.mark.parametrize("setting", settings.declared(), ids=lambda setting: setting.name)
-def test_a_default_is_shown_as_the_variable_would_have_it(setting: Setting[object]) -> None:
+@pytest.mark.parametrize(
+    "setting", settings.declared(), ids=lambda setting: setting.name
+)
+def test_a_default_is_shown_as_the_variable_would_have_it(
+    setting: Setting[object],
+) -> None:
     shown = setting.written(setting.default)
 
     assert setting.read({setting.name: shown}) == setting.default
@@ -91,8 +96,14 @@ def test_values_are_shown_as_variables_have_them() -> None:
 
 
 def test_zero_rollouts_are_none_and_not_an_error() -> None:
-    assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "0"}) == 0
-    assert settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"}) == 0
+    assert (
+        settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "0"})
+        == 0
+    )
+    assert (
+        settings.MAX_ROLLOUTS_PER_STEP.read({"OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP": "-1"})
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,9 @@ def test_a_timeout_of_forwarding_that_cannot_be_meant_is_an_error(value: str) ->
         ),
     ],
 )
-def test_addresses_of_engines_get_the_usual_path(raw: str, addresses: tuple[str, ...]) -> None:
+def test_addresses_of_engines_get_the_usual_path(
+    raw: str, addresses: tuple[str, ...]
+) -> None:
     assert settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw}) == addresses
 
 

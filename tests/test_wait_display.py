@@ -39,7 +39,9 @@ def test_without_a_terminal_there_is_one_line_every_ten_seconds(clock: Clock) ->
             clock.now_s = 100.0 + passed_s
             display.show(
                 amounts(
-                    mlflow=Amount(1000 * passed_s, 30000), evaluator=Amount(passed_s), end=Amount()
+                    mlflow=Amount(1000 * passed_s, 30000),
+                    evaluator=Amount(passed_s),
+                    end=Amount(),
                 )
             )
 
@@ -49,7 +51,9 @@ def test_without_a_terminal_there_is_one_line_every_ten_seconds(clock: Clock) ->
     ]
 
 
-def test_a_terminal_shows_bars_after_two_seconds_and_no_line_remains(clock: Clock) -> None:
+def test_a_terminal_shows_bars_after_two_seconds_and_no_line_remains(
+    clock: Clock,
+) -> None:
     lines: list[str] = []
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100)
@@ -70,12 +74,14 @@ def test_a_terminal_shows_bars_after_two_seconds_and_no_line_remains(clock: Cloc
 
     assert lines == []
     assert output.getvalue().endswith("\x1b[2K"), "the bars are erased"
-    assert output.getvalue().rfind("\x1b[?25h") > output.getvalue().rfind("\x1b[?25l"), (
-        "the cursor is shown"
-    )
+    assert output.getvalue().rfind("\x1b[?25h") > output.getvalue().rfind(
+        "\x1b[?25l"
+    ), "the cursor is shown"
 
 
-def test_a_terminal_that_has_gone_ends_the_display_and_not_the_wait(clock: Clock) -> None:
+def test_a_terminal_that_has_gone_ends_the_display_and_not_the_wait(
+    clock: Clock,
+) -> None:
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True)
     with WaitDisplay(print, lambda: terminal) as display:
@@ -85,10 +91,15 @@ def test_a_terminal_that_has_gone_ends_the_display_and_not_the_wait(clock: Clock
         display.show(amounts(mlflow=Amount(4, 40)))
 
 
-def test_records_of_all_runs_are_counted_by_tracker_and_one_that_has_ended_has_them_all() -> None:
+def test_records_of_all_runs_are_counted_by_tracker_and_one_that_has_ended_has_them_all() -> (
+    None
+):
     first = Report(
         position=10,
-        exporters={"mlflow": ExporterReport(written=4), "wandb": ExporterReport(state="ended")},
+        exporters={
+            "mlflow": ExporterReport(written=4),
+            "wandb": ExporterReport(state="ended"),
+        },
     )
     second = Report(
         position=5,

@@ -45,7 +45,9 @@ THIRD_PARTY = "# third-party name"
 """Ends a line of code with a word that another library writes, such as a key of its messages."""
 VERB = re.compile(r"Raised\b|[A-Z][a-z]*[a-rt-z]s (?!of )")
 """A word that ends like a verb, and is not a noun: "Numbers of …"."""
-ROOMS_WITHOUT_VERBS = tuple(Path("otel_bridge") / room for room in ("bridge", "capture"))
+ROOMS_WITHOUT_VERBS = tuple(
+    Path("otel_bridge") / room for room in ("bridge", "capture")
+)
 """Rooms whose classes are not checked for a verb yet."""
 
 
@@ -81,7 +83,11 @@ def without_verb(path: str, text: str) -> Iterator[str]:
 def files(*below: str) -> Iterator[Path]:
     """Yield the files that are read, below the root."""
     for name in below:
-        for path in [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")):
+        for path in (
+            [ROOT / name]
+            if (ROOT / name).is_file()
+            else sorted((ROOT / name).rglob("*"))
+        ):
             relative = path.relative_to(ROOT)
             hidden = any(
                 part.startswith(".") or part in {"__pycache__", "node_modules"}
@@ -105,7 +111,9 @@ def problems() -> list[str]:
         for number, word in refused((ROOT / path).read_text("utf-8", "replace"))
     ]
     code = {
-        path: (ROOT / path).read_text("utf-8") for path in files(*PRODUCT) if path.suffix == ".py"
+        path: (ROOT / path).read_text("utf-8")
+        for path in files(*PRODUCT)
+        if path.suffix == ".py"
     }
     found += defined_twice((str(path), text) for path, text in code.items())
     for path, text in code.items():

@@ -28,7 +28,12 @@ from otel_bridge.journal.report import read_report
 _REQUESTS = int(os.environ.get("INGEST_REQUESTS", "3000"))
 _ROUNDS = int(os.environ.get("INGEST_ROUNDS", "3"))
 _IN_FLIGHT = 4
-_CASES = (("grpc", True, 1.5), ("grpc", False, 1.5), ("http", True, 1.2), ("http", False, 1.2))
+_CASES = (
+    ("grpc", True, 1.5),
+    ("grpc", False, 1.5),
+    ("http", True, 1.2),
+    ("http", False, 1.2),
+)
 _CACHE = Path.home() / ".cache" / "otel-bridge" / "otelcol"
 _PIPELINE = """
 receivers: {{otlp: {{protocols: {{grpc: {{endpoint: "127.0.0.1:{grpc}"}}, http: {{endpoint: "127.0.0.1:{http}"}}}}}}}}
@@ -51,12 +56,22 @@ def run() -> list[Result]:
     collector = _collector()
     results = []
     for kind, fsync, goal in _CASES:
-        pairs = [(_ours(kind, fsync), _theirs(collector, kind, fsync)) for _ in range(_ROUNDS)]
+        pairs = [
+            (_ours(kind, fsync), _theirs(collector, kind, fsync))
+            for _ in range(_ROUNDS)
+        ]
         own = median([one for one, _ in pairs])
         level = "on disk" if fsync else "in kernel"
         if collector is None:
             results.append(
-                Result(f"{kind}, {level}", own, None, "points/core-s", "no Collector here", None)
+                Result(
+                    f"{kind}, {level}",
+                    own,
+                    None,
+                    "points/core-s",
+                    "no Collector here",
+                    None,
+                )
             )
             continue
         ratio = median([one / other for one, other in pairs])
@@ -64,7 +79,12 @@ def run() -> list[Result]:
         what = f"{kind}, {level} (ours / peer = {ratio:.2f})"
         results.append(
             Result(
-                what, own, peer, "points/core-s", f">= {goal:g} times the Collector", ratio >= goal
+                what,
+                own,
+                peer,
+                "points/core-s",
+                f">= {goal:g} times the Collector",
+                ratio >= goal,
             )
         )
     return results
@@ -74,7 +94,10 @@ def _ours(kind: str, fsync: bool) -> float:
     with tempfile.TemporaryDirectory() as folder, _service(folder, fsync) as serving:
         address = serving.grpc if kind == "grpc" else serving.http
         return _rate(
-            serving.process, kind, address, lambda: _wait_for_failing(Path(folder, "runs"))
+            serving.process,
+            kind,
+            address,
+            lambda: _wait_for_failing(Path(folder, "runs")),
         )
 
 
@@ -88,13 +111,17 @@ def _theirs(collector: str | None, kind: str, fsync: bool) -> float:
         return _rate(process, kind, ends[kind], lambda: time.sleep(1))
 
 
-def _rate(process: psutil.Process, kind: str, address: str, ready: Callable[[], None]) -> float:
+def _rate(
+    process: psutil.Process, kind: str, address: str, ready: Callable[[], None]
+) -> float:
     """Return points a core-second; begins warm, and when *ready* returned: the exporter knows that nobody is there."""
     load = [sys.executable, "-m", "benchmarks.collector.ingest_load", kind, address]
     subprocess.run([*load, "200", str(_IN_FLIGHT)], check=True, capture_output=True)
     ready()
     before = cpu_s(process)
-    subprocess.run([*load, str(_REQUESTS), str(_IN_FLIGHT)], check=True, capture_output=True)
+    subprocess.run(
+        [*load, str(_REQUESTS), str(_IN_FLIGHT)], check=True, capture_output=True
+    )
     return _REQUESTS * POINTS / (cpu_s(process) - before)
 
 
@@ -105,7 +132,11 @@ def cpu_s(process: psutil.Process) -> float:
         *(child.cpu_times() for child in process.children(recursive=True)),
     ]
     own = times[0]
-    return sum(one.user + one.system for one in times) + own.children_user + own.children_system
+    return (
+        sum(one.user + one.system for one in times)
+        + own.children_user
+        + own.children_system
+    )
 
 
 def _service(folder: str, fsync: bool) -> AbstractContextManager[Service]:
@@ -114,7 +145,9 @@ def _service(folder: str, fsync: bool) -> AbstractContextManager[Service]:
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
         "MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     }  # fmt: skip
-    return service(Path(folder), env, exporters=os.environ.get("INGEST_EXPORTERS", "mlflow"))
+    return service(
+        Path(folder), env, exporters=os.environ.get("INGEST_EXPORTERS", "mlflow")
+    )
 
 
 @contextmanager
@@ -126,7 +159,9 @@ def _otelcol(
     config.write_text(
         _PIPELINE.format(grpc=grpc, http=http, folder=folder, fsync=str(fsync).lower())
     )
-    process = subprocess.Popen([binary, "--config", str(config)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [binary, "--config", str(config)], stderr=subprocess.DEVNULL
+    )
     try:
         for port in (grpc, http):
             _wait_for(port)

@@ -8,7 +8,9 @@ import threading
 import time
 
 import grpc
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
@@ -36,7 +38,9 @@ def body(number: int) -> bytes:
         for row in range(POINTS // KEYS):
             step = number * POINTS // KEYS + row
             said = messages.pairs({semconv.STEP: step, semconv.ROLE: "trainer"})
-            gauge.data_points.add(as_double=step / 7, time_unix_nano=_T0 + step, attributes=said)
+            gauge.data_points.add(
+                as_double=step / 7, time_unix_nano=_T0 + step, attributes=said
+            )
     return request.SerializeToString()
 
 

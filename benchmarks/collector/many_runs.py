@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import HTTPError
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from benchmarks.collector.service import OFF, Service
 from benchmarks.results import Result, reported, show
@@ -48,7 +50,11 @@ def measure(runs: int, *, exporters: str) -> list[Result]:
     """
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("OTEL_")
+        }
         service = Service(folder, env, exporters=exporters, grpc=OFF)
         try:
             began_s = time.monotonic()
@@ -64,7 +70,9 @@ def measure(runs: int, *, exporters: str) -> list[Result]:
         finally:
             service.kill()
     return [
-        Result("runs delivered", delivered, None, "runs", f"= {runs}", delivered == runs),
+        Result(
+            "runs delivered", delivered, None, "runs", f"= {runs}", delivered == runs
+        ),
         Result("/readyz other than 200", unready, None, "looks", "= 0", unready == 0),
         reported("requests refused and sent again", refused, "requests"),
         reported("until all are taken", taken_s, "s"),
@@ -79,7 +87,10 @@ def _send(address: str, runs: int) -> int:
     for number in range(runs):
         while True:
             connection.request(
-                "POST", "/v1/metrics", _body(number), {"Content-Type": "application/x-protobuf"}
+                "POST",
+                "/v1/metrics",
+                _body(number),
+                {"Content-Type": "application/x-protobuf"},
             )
             answer = connection.getresponse()
             answer.read()
@@ -101,7 +112,9 @@ def _body(number: int) -> bytes:
     gauge = part.scope_metrics.add().metrics.add(name="loss").gauge
     for step in range(ROWS):
         said = messages.pairs({semconv.STEP: step, semconv.ROLE: "trainer"})
-        gauge.data_points.add(as_double=step / 7, time_unix_nano=_T0 + step, attributes=said)
+        gauge.data_points.add(
+            as_double=step / 7, time_unix_nano=_T0 + step, attributes=said
+        )
     return request.SerializeToString()
 
 
@@ -110,7 +123,10 @@ def _delivered(base: Path, exporters: str) -> int:
     reports = [read_report(folder) for folder in run_folders(base)]
     return sum(
         report is not None
-        and all(name in report.exporters and report.exporters[name].rows == ROWS for name in names)
+        and all(
+            name in report.exporters and report.exporters[name].rows == ROWS
+            for name in names
+        )
         for report in reports
     )
 
@@ -132,7 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--exporters", default="file")
     asked = parser.parse_args(arguments)
-    if asked.files is not None:  # both limits: the service raises the soft one as far as it may
+    if (
+        asked.files is not None
+    ):  # both limits: the service raises the soft one as far as it may
         resource.setrlimit(resource.RLIMIT_NOFILE, (asked.files, asked.files))
     show(f"{asked.runs} runs", measure(asked.runs, exporters=asked.exporters))
 

@@ -48,7 +48,10 @@ class _Look:
 def run() -> list[Result]:
     """Measure."""
     starts = [_started_s() for _ in range(_STARTS)]
-    with tempfile.TemporaryDirectory() as folder, _service(folder, EXPORTERS) as serving:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _service(folder, EXPORTERS) as serving,
+    ):
         first = _look(serving.process)
         looks = _hour(serving, Path(folder, "runs"))
     return [_start_up(starts), *_memory(first, looks)]
@@ -57,7 +60,12 @@ def run() -> list[Result]:
 def _start_up(starts: Sequence[float]) -> Result:
     took_s = median(starts)
     return Result(
-        "start-up, no tracker", took_s, None, "s", "<= 1 s until it takes data", took_s <= 1.0
+        "start-up, no tracker",
+        took_s,
+        None,
+        "s",
+        "<= 1 s until it takes data",
+        took_s <= 1.0,
     )
 
 
@@ -69,11 +77,30 @@ def _memory(first: _Look, looks: Sequence[_Look]) -> list[Result]:
     shown = " ".join(f"{one.rss_mb:.0f}" for one in looks)
     return [
         reported("memory when it begins", first.rss_mb, "MB"),
-        Result(f"memory, {what} ({shown})", highest, None, "MB", goal, highest <= _GROWTH * half),
-        reported("memory a run", (highest - first.rss_mb) / RUNS, "MB"),
-        Result("threads", last.threads, None, "", "<= 2 a run + 40", last.threads <= 2 * RUNS + 40),
         Result(
-            "open files", last.files, None, "", "<= 20 a run + 60", last.files <= 20 * RUNS + 60
+            f"memory, {what} ({shown})",
+            highest,
+            None,
+            "MB",
+            goal,
+            highest <= _GROWTH * half,
+        ),
+        reported("memory a run", (highest - first.rss_mb) / RUNS, "MB"),
+        Result(
+            "threads",
+            last.threads,
+            None,
+            "",
+            "<= 2 a run + 40",
+            last.threads <= 2 * RUNS + 40,
+        ),
+        Result(
+            "open files",
+            last.files,
+            None,
+            "",
+            "<= 20 a run + 60",
+            last.files <= 20 * RUNS + 60,
         ),
     ]
 
@@ -113,7 +140,9 @@ class _Run:
         parts: list[bytes] = []
         for role, encoder in self._encoders.items():
             scope = encoder.encode(values, time_ns, minute, None, minute + 1)
-            parts.append(message(1, message(1, self._resources[role]) + message(2, scope)))
+            parts.append(
+                message(1, message(1, self._resources[role]) + message(2, scope))
+            )
         return b"".join(parts)
 
 
@@ -140,7 +169,9 @@ def _wait_until_written(base: Path, rows: int) -> None:
 
 
 def _look(process: psutil.Process) -> _Look:
-    return _Look(process.memory_info().rss / 1e6, process.num_threads(), process.num_fds())
+    return _Look(
+        process.memory_info().rss / 1e6, process.num_threads(), process.num_fds()
+    )
 
 
 def _started_s() -> float:

@@ -53,7 +53,13 @@ class Service:
             "--dir",
             str(folder / "runs"),
         ]
-        call += ["--grpc", grpc, "--http", http, *(["--exporters", exporters] if exporters else [])]
+        call += [
+            "--grpc",
+            grpc,
+            "--http",
+            http,
+            *(["--exporters", exporters] if exporters else []),
+        ]
         # To a file: nobody need read on, and what a tracker starts may hold it open for longer than the service lives.
         with log.open("ab") as said:
             before = said.tell()
@@ -92,7 +98,12 @@ class Service:
 
 @contextmanager
 def service(
-    folder: Path, env: Mapping[str, str], *, exporters: str = "", grpc: str = FREE, http: str = FREE
+    folder: Path,
+    env: Mapping[str, str],
+    *,
+    exporters: str = "",
+    grpc: str = FREE,
+    http: str = FREE,
 ) -> Iterator[Service]:
     """Yield a `Service`, which ends with the block."""
     running = Service(folder, env, exporters=exporters, grpc=grpc, http=http)

@@ -25,8 +25,12 @@ from pathlib import Path
 
 import psutil
 import requests
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 
 from benchmarks.collector.service import FREE, OFF, Service
@@ -135,7 +139,11 @@ class Target:
         with suppress(psutil.Error):
             seen = self._life.process
             with seen.oneshot():
-                rss, files, threads = seen.memory_info().rss, seen.num_fds(), seen.num_threads()
+                rss, files, threads = (
+                    seen.memory_info().rss,
+                    seen.num_fds(),
+                    seen.num_threads(),
+                )
             return Sample(
                 self.lives,
                 age_s,
@@ -152,7 +160,10 @@ class Target:
     def _undelivered(self) -> int:
         reports = [read_report(folder) for folder in run_folders(self.folder / "runs")]
         young_ns = time.time_ns() - int(_CLOSES_S * 1e9)
-        return sum(one is None or not one.ended or one.time_unix_ns > young_ns for one in reports)
+        return sum(
+            one is None or not one.ended or one.time_unix_ns > young_ns
+            for one in reports
+        )
 
     def _disk(self) -> int:
         total = 0
@@ -164,31 +175,46 @@ class Target:
 
 def main() -> None:
     """Soak; exits 1 when a row is missing or something grew."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(
-        "--seconds-between-kills", type=float, help="default: 45, and up to 300 in a long soak"
+        "--seconds-between-kills",
+        type=float,
+        help="default: 45, and up to 300 in a long soak",
     )
     parser.add_argument(
         "--storm",
         action="store_true",
         help="real trackers, three roles, everything killed: see storm.py",
     )
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the storm; printed")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="of the storm; printed"
+    )
     asked = parser.parse_args()
-    folder, seconds = Path(tempfile.mkdtemp(prefix="otel-bridge-soak-")), asked.minutes * 60
+    folder, seconds = (
+        Path(tempfile.mkdtemp(prefix="otel-bridge-soak-")),
+        asked.minutes * 60,
+    )
     if asked.storm:
         print(f"storm with --seed {asked.seed}")
         faults = storm(folder, seconds, asked.seed)
     else:
-        faults = soak(folder, seconds, asked.seconds_between_kills or _between_kills_s(seconds))
+        faults = soak(
+            folder, seconds, asked.seconds_between_kills or _between_kills_s(seconds)
+        )
     for line in faults:
         print(f"✗ {line}")
     if faults:
         print(f"all of it is in {folder}")
         sys.exit(1)
     shutil.rmtree(folder)
-    print("✓ everything arrived, once" if asked.storm else "✓ every row arrived, nothing grew")
+    print(
+        "✓ everything arrived, once"
+        if asked.storm
+        else "✓ every row arrived, nothing grew"
+    )
 
 
 def _between_kills_s(seconds: float) -> float:
@@ -213,14 +239,20 @@ def soak(folder: Path, seconds: float, between_kills_s: float) -> list[str]:
         f"{sent.count:,} rows of {len(sent.rows)} runs, {service.lives} lives, refused {sent.refused or 'none'}"
     )
     faults = [*_missing(folder, sent), *_grown(samples)]
-    return faults if code == 0 else [*faults, f"serve ended with {code}: look at service.log"]
+    return (
+        faults
+        if code == 0
+        else [*faults, f"serve ended with {code}: look at service.log"]
+    )
 
 
 def _install(folder: Path) -> None:
     info = folder / "site" / "soak_tracker-1.0.dist-info"
     info.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("soak_tracker.py"), folder / "site")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-tracker\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: soak-tracker\nVersion: 1.0\n"
+    )
     (info / "entry_points.txt").write_text(
         "[otel_bridge.exporters]\nsoak = soak_tracker:exporter\n"
     )
@@ -263,7 +295,9 @@ def _clients(service: Target, sent: Sent) -> Iterator[threading.Event]:
             thread.join()
 
 
-def _client(service: Target, sent: Sent, numbers: Iterator[int], stop: threading.Event) -> None:
+def _client(
+    service: Target, sent: Sent, numbers: Iterator[int], stop: threading.Event
+) -> None:
     session = requests.Session()
     while not stop.is_set():
         runs = [f"soak-{next(numbers)}" for _ in range(_RUNS_AT_A_TIME)]
@@ -293,7 +327,10 @@ def _send(
     while True:
         try:
             answer = session.post(
-                f"http://{service.address}/v1/{signal_name}", body, headers=headers, timeout=10
+                f"http://{service.address}/v1/{signal_name}",
+                body,
+                headers=headers,
+                timeout=10,
             )
         except requests.RequestException as exc:
             sent.refuse(type(exc).__name__)
@@ -317,7 +354,9 @@ def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
         at_step = messages.pairs({semconv.STEP: seq})
         for key in range(_KEYS):
             gauge = scope.metrics.add(name=f"actor/metric_{key}").gauge
-            gauge.data_points.add(as_double=seq / 7, time_unix_nano=_T0 + seq, attributes=at_step)
+            gauge.data_points.add(
+                as_double=seq / 7, time_unix_nano=_T0 + seq, attributes=at_step
+            )
         said = messages.pairs({semconv.STEP: seq, semconv.SEQ: seq})
         mark = scope.metrics.add(name=semconv.ROW).gauge
         mark.data_points.add(as_int=_KEYS, time_unix_nano=_T0 + seq, attributes=said)
@@ -326,9 +365,14 @@ def _rows(run: str, role: str, batch: int) -> tuple[bytes, set[str]]:
 
 def _end(run: str, role: str) -> bytes:
     seq = _BATCH * _BATCHES_OF_A_RUN
-    said: dict[str, Json] = {semconv.RUN_STATUS: "finished", semconv.EVENT_SEQ: 1, semconv.SEQ: seq}
+    said: dict[str, Json] = {
+        semconv.RUN_STATUS: "finished",
+        semconv.EVENT_SEQ: 1,
+        semconv.SEQ: seq,
+    }
     scope = ScopeLogs(
-        scope=messages.OURS, log_records=[messages.event(semconv.EVENT_END, time.time_ns(), said)]
+        scope=messages.OURS,
+        log_records=[messages.event(semconv.EVENT_END, time.time_ns(), said)],
     )
     part = ResourceLogs(resource=messages.resource(_who(run, role)), scope_logs=[scope])
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
@@ -392,9 +436,13 @@ def _beyond_need(life: int, given: list[Sample]) -> Iterator[str]:
         ("threads", _THREADS, _THREADS_A_RUN, [one.threads for one in given]),
         ("bytes of memory", _RSS, _RSS_A_RUN, [one.rss for one in given]),
     ):
-        limits = [fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given]
+        limits = [
+            fixed + for_a_run * (one.undelivered + _CLOSING_RUNS) for one in given
+        ]
         rows = given[-1].rows - given[0].rows
-        print(f"life {life}, {rows:,} rows: {what} {max(seen):,}, at most {max(limits):,}")
+        print(
+            f"life {life}, {rows:,} rows: {what} {max(seen):,}, at most {max(limits):,}"
+        )
         over = [
             f"{count} {what}, at most {limit}"
             for count, limit in zip(seen, limits, strict=True)

@@ -32,7 +32,15 @@ ROUND_S = 75.0
 _CALM_S = (0.3, 3.0)
 _STOPPED_S = (0.2, 3.0)
 _END_S = 240.0
-_NOT_OURS = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "PYTHONPATH", "RANK", "WORLD_SIZE")
+_NOT_OURS = (
+    "OTEL_",
+    "WANDB_",
+    "MLFLOW_",
+    "TRACKIO_",
+    "PYTHONPATH",
+    "RANK",
+    "WORLD_SIZE",
+)
 
 
 @dataclass
@@ -52,7 +60,11 @@ class Round:
         """Start the worker of *role*, or start it again where it died."""
         machine = self.folder / (role if self.served else "machine")
         machine.mkdir(exist_ok=True)
-        env = {**self.env, "OTEL_BRIDGE_DIR": str(machine / "runs"), "STORM_NAME": self.name}
+        env = {
+            **self.env,
+            "OTEL_BRIDGE_DIR": str(machine / "runs"),
+            "STORM_NAME": self.name,
+        }
         if self.service is not None:
             env["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://{self.service.http}"
             env["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
@@ -75,7 +87,9 @@ class Round:
         env = {**self.env, "PATH": os.environ["PATH"]}
         exporters = env.pop("OTEL_BRIDGE_EXPORTERS")
         address = FREE if self.service is None else self.service.http
-        self.service = Service(self.folder, env, exporters=exporters, grpc=OFF, http=address)
+        self.service = Service(
+            self.folder, env, exporters=exporters, grpc=OFF, http=address
+        )
 
     def journal(self, role: str) -> Path:
         """Return the file in which the worker of *role* notes what it did."""
@@ -108,12 +122,16 @@ def storm(folder: Path, seconds: float, seed: int) -> list[str]:
         own = folder / f"storm-{number}"
         own.mkdir()
         length_s = min(ROUND_S, max(seconds - (time.monotonic() - began), 10.0))
-        found += _round(own, served=served, online=online, length_s=length_s, seed=seed + number)
+        found += _round(
+            own, served=served, online=online, length_s=length_s, seed=seed + number
+        )
         number += 1
     return found
 
 
-def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: int) -> list[str]:
+def _round(
+    folder: Path, *, served: bool, online: bool, length_s: float, seed: int
+) -> list[str]:
     with ExitStack() as after:
         server = after.enter_context(WandbServer()) if online else None
         stores = Stores(
@@ -123,7 +141,11 @@ def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: i
             wandb_online=server,
         )
         round_ = Round(
-            folder, folder.name, served, _environment(folder, stores), random.Random(seed)
+            folder,
+            folder.name,
+            served,
+            _environment(folder, stores),
+            random.Random(seed),
         )
         after.callback(_kill_all, round_)
         if served:
@@ -134,7 +156,8 @@ def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: i
         ended = _calm(round_)
         noted = {role: Noted.read(round_.journal(role)) for role in ROLES}
         counts = {
-            role: (len(one.rows), len(one.rollouts), len(one.late)) for role, one in noted.items()
+            role: (len(one.rows), len(one.rollouts), len(one.late))
+            for role, one in noted.items()
         }
         where = f"{'service' if served else 'one machine'}, W&B {'online' if online else 'offline'}"
         print(
@@ -145,7 +168,11 @@ def _round(folder: Path, *, served: bool, online: bool, length_s: float, seed: i
 
 
 def _environment(folder: Path, stores: Stores) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_NOT_OURS)
+    }
     (folder / "wandb").mkdir()
     wandb = (
         {"WANDB_MODE": "offline"}
@@ -212,7 +239,9 @@ def _kill_service(round_: Round) -> None:
 def _stop_one(round_: Round) -> None:
     """Stop a process for a while, as a swapping or paused machine does."""
     candidates = [
-        psutil.Process(worker.pid) for worker in round_.workers.values() if worker.poll() is None
+        psutil.Process(worker.pid)
+        for worker in round_.workers.values()
+        if worker.poll() is None
     ]
     candidates += round_.bridges()
     if round_.service is not None:
@@ -238,7 +267,9 @@ def _calm(round_: Round) -> list[str]:
         except subprocess.TimeoutExpired:
             code = None
         if code != 0:
-            found.append(f"{round_.name}: worker {role} ended with {code}: look at {role}.log")
+            found.append(
+                f"{round_.name}: worker {role} ended with {code}: look at {role}.log"
+            )
     deadline = time.monotonic() + _END_S
     for base in sorted(path.parent for path in round_.folder.glob("*/runs")):
         found += _drained(round_, base / "runs", deadline)
@@ -250,7 +281,9 @@ def _calm(round_: Round) -> list[str]:
             round_.start_service()
             code = round_.service.end(timeout_s=_END_S)
         if code != 0:
-            found.append(f"{round_.name}: the service ended with {code}: look at service.log")
+            found.append(
+                f"{round_.name}: the service ended with {code}: look at service.log"
+            )
     return found
 
 

@@ -42,7 +42,12 @@ class Noted:
     def read(cls, journal: Path) -> Noted:
         """Read a worker's journal; a torn last line counts as not noted."""
         noted = cls()
-        kinds = {"b": noted.begun, "r": noted.rows, "o": noted.rollouts, "l": noted.late}
+        kinds = {
+            "b": noted.begun,
+            "r": noted.rows,
+            "o": noted.rollouts,
+            "l": noted.late,
+        }
         for line in journal.read_text().split("\n")[:-1]:
             kinds[line[0]].add(int(line[2:]))
         return noted
@@ -63,7 +68,10 @@ def faults(name: str, stores: Stores, noted: Mapping[str, Noted]) -> list[str]:
     run = RunInfo(run_id_of(PROJECT, name), PROJECT, name, stores.trackio)
     found: list[str] = []
     for tracker, contents in _contents(stores, run):
-        found += [f"{name}: {tracker}: {line}" for line in _wrong(tracker, contents, run.id, noted)]
+        found += [
+            f"{name}: {tracker}: {line}"
+            for line in _wrong(tracker, contents, run.id, noted)
+        ]
     return found
 
 
@@ -71,9 +79,15 @@ def _contents(stores: Stores, run: RunInfo) -> Iterator[tuple[str, Contents]]:
     yield "mlflow", mlflow_reading.contents(stores.mlflow, run)
     yield "trackio", _trackio(stores.trackio, run)
     if stores.wandb_offline is not None:
-        yield "wandb offline", wandb_reading.offline_contents(stores.wandb_offline, run.id)
+        yield (
+            "wandb offline",
+            wandb_reading.offline_contents(stores.wandb_offline, run.id),
+        )
     if stores.wandb_online is not None:
-        yield "wandb online", conformance_reading.wandb_online(stores.wandb_online, run).contents
+        yield (
+            "wandb online",
+            conformance_reading.wandb_online(stores.wandb_online, run).contents,
+        )
 
 
 def _trackio(directory: Path, run: RunInfo) -> Contents:
@@ -91,7 +105,9 @@ def _trackio(directory: Path, run: RunInfo) -> Contents:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"Trackio's store in {directory} cannot be read: {done.stderr.decode()}")
+        raise RuntimeError(
+            f"Trackio's store in {directory} cannot be read: {done.stderr.decode()}"
+        )
     shown: conformance_reading.Shown = pickle.loads(done.stdout)
     return shown.contents
 
@@ -109,13 +125,19 @@ def _wrong(
             yield from _compare(
                 f"{role}/{key}", Counter(step for step, _ in held), one.rows, one.begun
             )
-            bad = [(step, value) for step, value in held if step is None or value != step * factor]
+            bad = [
+                (step, value)
+                for step, value in held
+                if step is None or value != step * factor
+            ]
             if bad:
                 yield f"{role}/{key}: {len(bad)} with another value, e.g. {bad[:SHOWN]}"
         ids = {trace_id_of(run_id, f"{role}-{step}"): step for step in one.begun}
         rollouts = [rollout for rollout in contents.rollouts if rollout.id in ids]
         held_rollouts = Counter(ids[rollout.id] for rollout in rollouts)
-        yield from _compare(f"rollouts of {role}", held_rollouts, one.rollouts, one.begun)
+        yield from _compare(
+            f"rollouts of {role}", held_rollouts, one.rollouts, one.begun
+        )
         wrong = [
             rollout.id
             for rollout in rollouts
@@ -137,13 +159,20 @@ def _wrong(
         # A worker that was killed inside `log_rollouts` may have logged none: then the tracker refuses the late reward.
         wanted = one.late & one.rollouts
         yield from _compare(
-            f"late rewards of {role}", Counter(step for step, _ in late), wanted, one.begun
+            f"late rewards of {role}",
+            Counter(step for step, _ in late),
+            wanted,
+            one.begun,
         )
-        bad_late = [(step, value) for step, value in late if value != (step + LATE_AFTER) / 4]
+        bad_late = [
+            (step, value) for step, value in late if value != (step + LATE_AFTER) / 4
+        ]
         if bad_late:
             yield f"late rewards of {role}: {len(bad_late)} with another value, e.g. {bad_late[:SHOWN]}"
     known = {
-        trace_id_of(run_id, f"{role}-{step}") for role, one in noted.items() for step in one.begun
+        trace_id_of(run_id, f"{role}-{step}")
+        for role, one in noted.items()
+        for step in one.begun
     }
     strange = [rollout.id for rollout in contents.rollouts if rollout.id not in known]
     if strange:

@@ -34,7 +34,10 @@ def main() -> None:
     notes = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     pace = random.Random(os.getpid())
     run = otel_bridge.init(
-        "storm", os.environ["STORM_NAME"], role=role, config={"lr": 0.1, "pace": {"s": pace_s}}
+        "storm",
+        os.environ["STORM_NAME"],
+        role=role,
+        config={"lr": 0.1, "pace": {"s": pace_s}},
     )
     step = max(begun, default=-1) + 1
 
@@ -51,7 +54,12 @@ def main() -> None:
                 {"role": "assistant", "content": str(step + 1)},
             ]
             run.log_rollouts(
-                [otel_bridge.Rollout(messages, reward=float(step), id=f"{role}-{step}")], step=step
+                [
+                    otel_bridge.Rollout(
+                        messages, reward=float(step), id=f"{role}-{step}"
+                    )
+                ],
+                step=step,
             )
             note("o", step)
             if step >= LATE_AFTER:

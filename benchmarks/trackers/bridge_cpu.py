@@ -37,6 +37,12 @@ def run() -> list[Result]:
     results = []
     for name in ("mlflow", "trackio"):
         with tempfile.TemporaryDirectory() as folder:
-            share = float(printed(_CODE, {**below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "0"}, name))
-        results.append(reported(f"CPU of the bridge, 200 rows/s into {name}", share, "% of a core"))
+            share = float(
+                printed(
+                    _CODE, {**below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "0"}, name
+                )
+            )
+        results.append(
+            reported(f"CPU of the bridge, 200 rows/s into {name}", share, "% of a core")
+        )
     return results

@@ -37,7 +37,15 @@ class _Case:
 
 
 _CASES = (
-    _Case("trackio", "trackio", 0.9, 60_000, 60_000, "trackio, a loop of trackio.log", rounds=7),
+    _Case(
+        "trackio",
+        "trackio",
+        0.9,
+        60_000,
+        60_000,
+        "trackio, a loop of trackio.log",
+        rounds=7,
+    ),
     _Case("wandb", "wandb", 0.8, 40_000, 40_000, "wandb offline, a loop of run.log"),
     _Case(
         "wandb",
@@ -50,10 +58,21 @@ _CASES = (
     ),
     _Case("mlflow", "mlflow", 4.0, 2_000, 300, "mlflow sqlite, a loop of log_metrics"),
     _Case(
-        "mlflow", "mlflow_batches", 0.9, 4_000, 4_000, "mlflow sqlite, log_batch of 1,000 metrics"
+        "mlflow",
+        "mlflow_batches",
+        0.9,
+        4_000,
+        4_000,
+        "mlflow sqlite, log_batch of 1,000 metrics",
     ),
     _Case(
-        "mlflow", "mlflow", 4.0, 2_000, 300, "an mlflow server, a loop of log_metrics", online=True
+        "mlflow",
+        "mlflow",
+        4.0,
+        2_000,
+        300,
+        "an mlflow server, a loop of log_metrics",
+        online=True,
     ),
     _Case(
         "mlflow",
@@ -127,19 +146,28 @@ def _measured(case: _Case) -> Result:
         if case.online and case.tracker == "mlflow":
             # One for all rounds, since it takes seconds to start: each round writes a run of its own.
             folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+                stack.enter_context(
+                    tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+                )
             )
             env["MLFLOW_TRACKING_URI"] = stack.enter_context(mlflow_server(folder))
-        pairs = [(_served(_ours, case, env), _served(_peer, case, env)) for _ in range(case.rounds)]
+        pairs = [
+            (_served(_ours, case, env), _served(_peer, case, env))
+            for _ in range(case.rounds)
+        ]
     own, peer = median([one for one, _ in pairs]), median([one for _, one in pairs])
     ratios = [one / other for one, other in pairs]
     ratio = median(ratios)
     what = f"rows/s into {case.what} (ours / peer: {', '.join(f'{one:.2f}' for one in ratios)})"
-    return Result(what, own, peer, "rows/s", f">= {case.goal:g} of it", ratio >= case.goal)
+    return Result(
+        what, own, peer, "rows/s", f">= {case.goal:g} of it", ratio >= case.goal
+    )
 
 
 def _served(
-    measure: Callable[[_Case, Mapping[str, str]], float], case: _Case, env: Mapping[str, str]
+    measure: Callable[[_Case, Mapping[str, str]], float],
+    case: _Case,
+    env: Mapping[str, str],
 ) -> float:
     """Measure with a W&B server of its own where one is needed: a run that is there already is another case."""
     with ExitStack() as stack:
@@ -163,4 +191,8 @@ def _ours(case: _Case, env: Mapping[str, str]) -> float:
 
 def _peer(case: _Case, env: Mapping[str, str]) -> float:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        return float(printed(_PEER, {**os.environ, **env}, case.peer, str(case.peer_rows), folder))
+        return float(
+            printed(
+                _PEER, {**os.environ, **env}, case.peer, str(case.peer_rows), folder
+            )
+        )

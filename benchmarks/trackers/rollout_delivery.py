@@ -17,7 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 import requests
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_bridge_mlflow
@@ -47,17 +49,25 @@ def run() -> list[Result]:
             "the same, bare",
         ),
         _information(
-            "rollouts/s into an MLflow server, spans alone posted bare", [one[2] for one in mlflow]
+            "rollouts/s into an MLflow server, spans alone posted bare",
+            [one[2] for one in mlflow],
         ),
         _result("rollouts/s into Trackio", trackio, 0.85, "its bulk call"),
     ]
 
 
-def _result(what: str, pairs: Sequence[tuple[float, float]], goal: float, peer: str) -> Result:
+def _result(
+    what: str, pairs: Sequence[tuple[float, float]], goal: float, peer: str
+) -> Result:
     ratio = median([ours / theirs for ours, theirs in pairs])
     ours, theirs = median([one for one, _ in pairs]), median([one for _, one in pairs])
     return Result(
-        f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "1/s", f">= {goal:g}", ratio >= goal
+        f"{what} (ours / {peer} = {ratio:.2f})",
+        ours,
+        theirs,
+        "1/s",
+        f">= {goal:g}",
+        ratio >= goal,
     )
 
 
@@ -72,7 +82,9 @@ def _rate(count: int, act: Callable[[], object]) -> float:
 
 
 def _rollouts(count: int, seed: str) -> list[RolloutRecord]:
-    return samples.placed([_long(samples.rollout(number, seed=seed)) for number in range(count)])
+    return samples.placed(
+        [_long(samples.rollout(number, seed=seed)) for number in range(count)]
+    )
 
 
 def _long(rollout: RolloutRecord) -> RolloutRecord:
@@ -92,7 +104,9 @@ def _mlflow(folder: Path) -> list[tuple[float, float, float]]:
     with mlflow_server(folder) as url:
         exporter = otel_bridge_mlflow.exporter
         settings = exporter.read_settings({"MLFLOW_TRACKING_URI": url}, folder)
-        writer = open_writer(exporter, samples.run_info(folder, "bench"), settings, MemoryTable())
+        writer = open_writer(
+            exporter, samples.run_info(folder, "bench"), settings, MemoryTable()
+        )
         session = requests.Session()
 
         def post(one: _Post) -> None:
@@ -104,7 +118,10 @@ def _mlflow(folder: Path) -> list[tuple[float, float, float]]:
         rounds = []
         for number in range(_REQUESTS):
             given = _rollouts(_POST, f"ours-{number}")
-            same, bare = made.of(warm, f"same-{number}"), made.with_spans(warm, f"bare-{number}")
+            same, bare = (
+                made.of(warm, f"same-{number}"),
+                made.with_spans(warm, f"bare-{number}"),
+            )
             acts: list[Callable[[], object]] = [
                 lambda of=given: writer.write_rollouts(of),  # type: ignore[misc]
                 lambda of=same: post(of),  # type: ignore[misc]
@@ -138,7 +155,9 @@ class _Post:
         scope = request.resource_spans.add().scope_spans.add()
         for rollout in rollouts:
             scope.spans.extend(Span.FromString(span.otlp) for span in rollout.spans)
-        return dataclasses.replace(self, body=request.SerializeToString()).of(rollouts, seed)
+        return dataclasses.replace(self, body=request.SerializeToString()).of(
+            rollouts, seed
+        )
 
 
 def _other_id(rollout: RolloutRecord, seed: str) -> bytes:
@@ -153,10 +172,16 @@ def _post_of(act: Callable[[], object]) -> _Post:
     def noting(
         session: requests.Session, request: requests.PreparedRequest, **named: Any
     ) -> requests.Response:
-        if request.url and request.url.endswith("/v1/traces") and isinstance(request.body, bytes):
+        if (
+            request.url
+            and request.url.endswith("/v1/traces")
+            and isinstance(request.body, bytes)
+        ):
             # requests sets the length anew; the rest, User-Agent and credentials included, is sent as it was.
             headers = {
-                key: value for key, value in request.headers.items() if key != "Content-Length"
+                key: value
+                for key, value in request.headers.items()
+                if key != "Content-Length"
             }
             posts.append(_Post(request.url, request.body, headers))
         return send(session, request, **named)
@@ -194,13 +219,20 @@ def _trackio(folder: Path) -> list[tuple[float, float]]:
     for number in range(_ROUNDS):
         ours = _rollouts(count, f"t-ours-{number}")
         payloads = [
-            dict(rollout_trace(rollout)) for rollout in _rollouts(count, f"t-theirs-{number}")
+            dict(rollout_trace(rollout))
+            for rollout in _rollouts(count, f"t-theirs-{number}")
         ]
         own = _rate(
             count,
             lambda given=ours: [
-                writer.write_rollouts(given[n : n + _BULK]) for n in range(0, count, _BULK)
+                writer.write_rollouts(given[n : n + _BULK])
+                for n in range(0, count, _BULK)
             ],  # type: ignore[misc]
         )
-        pairs.append((own, _rate(count, lambda given=payloads, of=number: theirs(given, f"s{of}"))))  # type: ignore[misc]
+        pairs.append(
+            (
+                own,
+                _rate(count, lambda given=payloads, of=number: theirs(given, f"s{of}")),
+            )
+        )  # type: ignore[misc]
     return pairs

@@ -35,7 +35,10 @@ def run() -> list[Result]:
         server = _server(Path(folder))
     return [
         _result(
-            "ms a rollout into an MLflow database, with rewards", "its spans alone", database, 1.6
+            "ms a rollout into an MLflow database, with rewards",
+            "its spans alone",
+            database,
+            1.6,
         ),
         _result(
             "ms a rollout into an MLflow server, with rewards",
@@ -46,12 +49,19 @@ def run() -> list[Result]:
     ]
 
 
-def _result(what: str, peer: str, pairs: Sequence[tuple[float, float]], goal: float) -> Result:
+def _result(
+    what: str, peer: str, pairs: Sequence[tuple[float, float]], goal: float
+) -> Result:
     ratio = median([ours / theirs for ours, theirs in pairs])
     ours = median([pair[0] for pair in pairs])
     theirs = median([pair[1] for pair in pairs])
     return Result(
-        f"{what} (ours / {peer} = {ratio:.2f})", ours, theirs, "ms", f"<= {goal:g}", ratio <= goal
+        f"{what} (ours / {peer} = {ratio:.2f})",
+        ours,
+        theirs,
+        "ms",
+        f"<= {goal:g}",
+        ratio <= goal,
     )
 
 
@@ -103,7 +113,10 @@ def _pairs(
 
 def _rollouts(seed: str) -> list[RolloutRecord]:
     return samples.placed(
-        [_with_five_spans(samples.rollout(number, seed=seed)) for number in range(_ROLLOUTS)]
+        [
+            _with_five_spans(samples.rollout(number, seed=seed))
+            for number in range(_ROLLOUTS)
+        ]
     )
 
 

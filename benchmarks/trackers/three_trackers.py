@@ -90,7 +90,9 @@ def run() -> list[Result]:
     peers, together = _peers_s(), _served(TRACKERS)
     ratio = together.cpu_s / sum(peers.values())
     parts = ", ".join(f"{name} {took:.2f}" for name, took in peers.items())
-    what = f"CPU of {ROWS:,} rows into all three (ours / sum = {ratio:.2f}; sum: {parts})"
+    what = (
+        f"CPU of {ROWS:,} rows into all three (ours / sum = {ratio:.2f}; sum: {parts})"
+    )
     results = [
         Result(
             what,
@@ -108,7 +110,14 @@ def run() -> list[Result]:
         had = f"{rate / alone:.2f} of alone, {share:.0%} when {first} had all"
         what = f"rows/s into {name} beside two others ({had})"
         results.append(
-            Result(what, rate, alone, "rows/s", f">= {_FAIR:.2f} of alone", rate >= _FAIR * alone)
+            Result(
+                what,
+                rate,
+                alone,
+                "rows/s",
+                f">= {_FAIR:.2f} of alone",
+                rate >= _FAIR * alone,
+            )
         )
     return results
 
@@ -146,9 +155,13 @@ def _served(trackers: Sequence[str]) -> _Served:
 def _send(channel: grpc.Channel, name: str, rows: int) -> None:
     export = channel.unary_unary(_SERVICE.format("metrics", "Metrics"), None, None)
     with ThreadPoolExecutor(_IN_FLIGHT) as senders:
-        for answer in [senders.submit(export, data, 60.0) for data in requests(name, rows)]:
+        for answer in [
+            senders.submit(export, data, 60.0) for data in requests(name, rows)
+        ]:
             answer.result()
-    channel.unary_unary(_SERVICE.format("logs", "Logs"), None, None)(end_request(name, rows), 60.0)
+    channel.unary_unary(_SERVICE.format("logs", "Logs"), None, None)(
+        end_request(name, rows), 60.0
+    )
 
 
 def _until_ended(
@@ -189,15 +202,23 @@ def _rows_in_mlflow(database: Path) -> int:
     with contextlib.closing(sqlite3.connect(database)) as sql:
         return (
             int(
-                sql.execute("SELECT count(*) FROM metrics WHERE key LIKE '%metric/0'").fetchone()[0]
+                sql.execute(
+                    "SELECT count(*) FROM metrics WHERE key LIKE '%metric/0'"
+                ).fetchone()[0]
             )
             - _WARM_ROWS
         )
 
 
-def _all_ended(exporters: Mapping[str, ExporterReport], trackers: Sequence[str]) -> bool:
-    return {*exporters} == {*trackers} and all(one.state == "ended" for one in exporters.values())
+def _all_ended(
+    exporters: Mapping[str, ExporterReport], trackers: Sequence[str]
+) -> bool:
+    return {*exporters} == {*trackers} and all(
+        one.state == "ended" for one in exporters.values()
+    )
 
 
 def _service(folder: str, trackers: Sequence[str]) -> AbstractContextManager[Service]:
-    return service(Path(folder), below(Path(folder)), exporters=",".join(trackers), http=OFF)
+    return service(
+        Path(folder), below(Path(folder)), exporters=",".join(trackers), http=OFF
+    )

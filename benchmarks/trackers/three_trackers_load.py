@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics, ScopeMetrics
 
@@ -22,7 +26,10 @@ _STEP_NS = 1_000_000
 
 def rows_of(rows: int) -> Iterator[dict[str, float]]:
     """Return *rows* rows of ten keys."""
-    return ({key: n + (step % 100) / 7 for n, key in enumerate(_KEYS)} for step in range(rows))
+    return (
+        {key: n + (step % 100) / 7 for n, key in enumerate(_KEYS)}
+        for step in range(rows)
+    )
 
 
 def requests(name: str, rows: int) -> list[bytes]:
@@ -36,7 +43,9 @@ def requests(name: str, rows: int) -> list[bytes]:
         if len(scopes) == ROWS_A_REQUEST or step == rows - 1:
             parts = [ScopeMetrics.FromString(scope) for scope in scopes]
             whole = ExportMetricsServiceRequest(
-                resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=parts)]
+                resource_metrics=[
+                    ResourceMetrics(resource=resource, scope_metrics=parts)
+                ]
             )
             made.append(whole.SerializeToString())
             scopes.clear()

@@ -28,7 +28,10 @@ _HELD_S = 300.0
 
 def run() -> list[Result]:
     """Measure."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, WandbServer() as server:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        WandbServer() as server,
+    ):
         env = {**server.environment(), "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "600"}
         with patch.dict(os.environ, env):
             return _measured(Path(folder), server, env)
@@ -36,7 +39,9 @@ def run() -> list[Result]:
 
 def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Result]:
     info = samples.run_info(folder, "bench")
-    writer = open_writer(exporter, info, exporter.read_settings(env, folder), MemoryTable())
+    writer = open_writer(
+        exporter, info, exporter.read_settings(env, folder), MemoryTable()
+    )
     began = time.perf_counter()
     position = 0
     for step in range(1, _STEPS + 1):
@@ -60,7 +65,12 @@ def _measured(folder: Path, server: WandbServer, env: dict[str, str]) -> list[Re
     growth = sum(lines[-part:]) / sum(lines[:part])
     return [
         Result(
-            f"rows held of {_STEPS * _ROLLOUTS}", rows, None, "", "all", rows == _STEPS * _ROLLOUTS
+            f"rows held of {_STEPS * _ROLLOUTS}",
+            rows,
+            None,
+            "",
+            "all",
+            rows == _STEPS * _ROLLOUTS,
         ),
         Result(
             f"history bytes, the last {part} steps / the first",

@@ -41,13 +41,20 @@ def _offline() -> Result:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run_id, took_s = _delivered(Path(folder), KEYS, {"WANDB_MODE": "offline"})
         (directory,) = offline_directories(Path(folder), run_id)
-        size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-        axes = {name: one.axis for name, one in read_offline_run(directory).metrics.items()}
+        size = sum(
+            file.stat().st_size for file in directory.rglob("*") if file.is_file()
+        )
+        axes = {
+            name: one.axis for name, one in read_offline_run(directory).metrics.items()
+        }
     return _result("offline directory", KEYS, axes, cost=(size, took_s))
 
 
 def _online() -> Result:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, WandbServer() as server:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        WandbServer() as server,
+    ):
         run_id, took_s = _delivered(Path(folder), KEYS, server.environment())
         held = server.run(run_id)
         size = len(json.dumps(held.raw_config)) + sum(
@@ -57,11 +64,18 @@ def _online() -> Result:
     return _result("upload to the stand-in", KEYS, axes, cost=(size, took_s))
 
 
-def _result(what: str, keys: int, axes: Mapping[str, str], *, cost: tuple[int, float]) -> Result:
+def _result(
+    what: str, keys: int, axes: Mapping[str, str], *, cost: tuple[int, float]
+) -> Result:
     expected = {
-        f"{role}/metric/{number}": f"{role}/step" for role in _ROLES for number in range(keys)
+        f"{role}/metric/{number}": f"{role}/step"
+        for role in _ROLES
+        for number in range(keys)
     }
-    right, (size_bytes, took_s) = sum(axes.get(key) == axis for key, axis in expected.items()), cost
+    right, (size_bytes, took_s) = (
+        sum(axes.get(key) == axis for key, axis in expected.items()),
+        cost,
+    )
     text = f"keys of {len(expected):,} with the right axis; {what}: {size_bytes / 1e6:.1f} MB, {took_s:.1f} s"
     return Result(text, right, None, "keys", "all", right == len(expected))
 
@@ -72,7 +86,9 @@ def _delivered(folder: Path, keys: int, where: Mapping[str, str]) -> tuple[str, 
     env |= {"OTEL_BRIDGE_DIR": f"{folder}/runs", "OTEL_BRIDGE_OFFLINE": "1"}
     for role in _ROLES:
         subprocess.run(
-            [sys.executable, "-c", _EMIT, role, str(keys), str(ROWS)], env=env, check=True
+            [sys.executable, "-c", _EMIT, role, str(keys), str(ROWS)],
+            env=env,
+            check=True,
         )
     (found,) = run_folders(folder / "runs")
     began = time.perf_counter()

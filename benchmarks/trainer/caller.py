@@ -14,7 +14,10 @@ from benchmarks.results import Result, median
 _ROUNDS = 7
 _ROWS = {"ours": 4000, "trackio": 2000, "wandb": 300, "mlflow": 20}
 _PAUSE_S = 0.0005
-_TIMES = {"tight": {"trackio": 2, "wandb": 10, "mlflow": 500}, "paced": {"trackio": 2, "wandb": 10}}
+_TIMES = {
+    "tight": {"trackio": 2, "wandb": 10, "mlflow": 500},
+    "paced": {"trackio": 2, "wandb": 10},
+}
 
 
 def run() -> list[Result]:
@@ -31,7 +34,9 @@ def run() -> list[Result]:
         ]
 
 
-def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | None) -> list[Result]:
+def _keys(
+    logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | None
+) -> list[Result]:
     values = {f"metric/{index}": index + 0.5 for index in range(keys)}
     measure = _tight if mode == "tight" else _paced
     times: dict[str, list[float]] = {name: [] for name in logs}
@@ -46,13 +51,20 @@ def _keys(logs: dict[str, peers.Log], keys: int, mode: str, most_us: float | Non
     what = f"log() of {keys} keys, {mode}"
     results = []
     if most_us is not None:
-        results.append(Result(what, own, None, "us", f"<= {most_us:g} us", own <= most_us))
+        results.append(
+            Result(what, own, None, "us", f"<= {most_us:g} us", own <= most_us)
+        )
     if keys == 10:
         for name, factor in _TIMES[mode].items():
             peer = median(times[name])
             results.append(
                 Result(
-                    f"{what}, {name}", own, peer, "us", f">= {factor} times", peer >= factor * own
+                    f"{what}, {name}",
+                    own,
+                    peer,
+                    "us",
+                    f">= {factor} times",
+                    peer >= factor * own,
                 )
             )
     return results

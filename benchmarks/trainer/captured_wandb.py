@@ -58,7 +58,12 @@ def run() -> list[Result]:
             times["wandb"].append(json.loads(printed(_CODE, env)))
     results = []
     for index, how in enumerate(_HOW):
-        own, peer = (median([found[index] for found in times[name]]) for name in ("ours", "wandb"))
+        own, peer = (
+            median([found[index] for found in times[name]])
+            for name in ("ours", "wandb")
+        )
         what = f"captured wandb.log() of 10 keys{how and ', '}{how}"
-        results.append(Result(what, own, peer, "us", f">= {_TIMES} times", peer >= _TIMES * own))
+        results.append(
+            Result(what, own, peer, "us", f">= {_TIMES} times", peer >= _TIMES * own)
+        )
     return results

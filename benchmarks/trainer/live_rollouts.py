@@ -77,7 +77,9 @@ def run() -> list[Result]:
             text=True,
         ) as bridge:
             subprocess.run(
-                [sys.executable, "-c", _EMIT, str(_ROLLOUTS)], env=environment, check=True
+                [sys.executable, "-c", _EMIT, str(_ROLLOUTS)],
+                env=environment,
+                check=True,
             )
             said, _ = bridge.communicate()
     counted, rise = map(int, said.split())

@@ -44,7 +44,10 @@ def run() -> list[Result]:
             )
             if done.returncode != -signal.SIGKILL:
                 raise RuntimeError(done.stderr.decode())
-        lost, lost_by_peer = 20 - _rows_of_segments(folder / "runs"), 20 - _rows_of_wandb(folder)
+        lost, lost_by_peer = (
+            20 - _rows_of_segments(folder / "runs"),
+            20 - _rows_of_wandb(folder),
+        )
     return [
         Result(
             "rows lost of 20 when killed -9, wandb offline",
@@ -66,7 +69,9 @@ def _rows_of_segments(base: Path) -> int:
         frame.signal == Signal.METRICS
         for folder in run_folders(base)
         for segment in folder.segments()
-        for frame in read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)[1].frames
+        for frame in read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)[
+            1
+        ].frames
     )
 
 

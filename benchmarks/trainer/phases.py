@@ -23,7 +23,9 @@ def run() -> list[Result]:
         os.environ["OTEL_BRIDGE_OFFLINE"] = "1"
         import otel_bridge
 
-        job = otel_bridge.init(project="bench", name="phases", role="trainer", exporters="trackio")
+        job = otel_bridge.init(
+            project="bench", name="phases", role="trainer", exporters="trackio"
+        )
         row = {f"metric/{index}": index + 0.5 for index in range(10)}
         calls: dict[str, Callable[[int], object]] = {
             "phase": lambda step: _phase(job, step),
@@ -38,14 +40,22 @@ def run() -> list[Result]:
                 times[name].append(_time_us(call, number))
         job.finish(timeout_s=0.0)
         off = median(
-            [_time_us(lambda step: _phase(None, step), number) for number in range(_ROUNDS)]
+            [
+                _time_us(lambda step: _phase(None, step), number)
+                for number in range(_ROUNDS)
+            ]
         )
     loop_us = median(times["nothing"])
     phase_us, row_us = median(times["phase"]) - loop_us, median(times["row"]) - loop_us
     return [
         Result("phase()", phase_us, None, "us", "<= 15 us", phase_us <= 15),
         Result(
-            "phase(), rows of ten keys", phase_us, row_us, "us", "<= 2 rows", phase_us <= 2 * row_us
+            "phase(), rows of ten keys",
+            phase_us,
+            row_us,
+            "us",
+            "<= 2 rows",
+            phase_us <= 2 * row_us,
         ),
         Result(
             "phase() without a run, rows",
@@ -61,7 +71,11 @@ def run() -> list[Result]:
 def _phase(job: Any, step: int) -> None:
     import otel_bridge
 
-    with otel_bridge.phase("generate", step) if job is None else job.phase("generate", step=step):
+    with (
+        otel_bridge.phase("generate", step)
+        if job is None
+        else job.phase("generate", step=step)
+    ):
         pass
 
 

@@ -28,9 +28,30 @@ def run() -> list[Result]:
         lists_ms, decoded = _generations(job)
         job.finish(timeout_s=0.0)
     return [
-        Result("log_rollouts, a kept rollout", kept_us, None, "us", "<= 200 us", kept_us <= 200),
-        Result("log_rollouts, a left-out rollout", left_us, None, "us", "<= 2 us", left_us <= 2),
-        Result("log_rollouts of 1,024, cap 16", batch_ms, None, "ms", "<= 4 ms", batch_ms <= 4),
+        Result(
+            "log_rollouts, a kept rollout",
+            kept_us,
+            None,
+            "us",
+            "<= 200 us",
+            kept_us <= 200,
+        ),
+        Result(
+            "log_rollouts, a left-out rollout",
+            left_us,
+            None,
+            "us",
+            "<= 2 us",
+            left_us <= 2,
+        ),
+        Result(
+            "log_rollouts of 1,024, cap 16",
+            batch_ms,
+            None,
+            "ms",
+            "<= 4 ms",
+            batch_ms <= 4,
+        ),
         Result(
             "log_generations of 1,024, cap 16, decoding left out",
             lists_ms,
@@ -39,7 +60,14 @@ def run() -> list[Result]:
             "<= 4 ms",
             lists_ms <= 4,
         ),
-        Result("log_generations of 1,024, cap 16: decoded", decoded, None, "", "16", decoded == 16),
+        Result(
+            "log_generations of 1,024, cap 16: decoded",
+            decoded,
+            None,
+            "",
+            "16",
+            decoded == 16,
+        ),
     ]
 
 
@@ -92,7 +120,10 @@ def _generations(job: object) -> tuple[float, int]:
     """Return the time of a call with 24 KB a sample as parallel lists, and how many samples were decoded."""
     text = ("lorem ipsum dolor sit amet " * 800)[: 5 * 4096]
     prompts, answer = [f"{number} {text}" for number in range(128)], "x" * 4096
-    ids, rewards = [[1, 2, 3] for _ in range(1024)], [float(number % 7) for number in range(1024)]
+    ids, rewards = (
+        [[1, 2, 3] for _ in range(1024)],
+        [float(number % 7) for number in range(1024)],
+    )
     calls: list[int] = []
 
     def decode(tokens: list[int]) -> str:
@@ -104,7 +135,11 @@ def _generations(job: object) -> tuple[float, int]:
         calls.clear()
         began = time.perf_counter()
         job.log_generations(  # type: ignore[attr-defined]
-            prompts=prompts, response_token_ids=ids, rewards=rewards, decode=decode, step=step
+            prompts=prompts,
+            response_token_ids=ids,
+            rewards=rewards,
+            decode=decode,
+            step=step,
         )
         times.append(time.perf_counter() - began)
     return median(times) * 1e3, len(calls)

@@ -176,13 +176,18 @@ def run() -> list[Result]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**below(Path(folder)), "OTEL_BRIDGE_OFFLINE": "0"}
-        found = json.loads(printed(_LOOP, env, str(SECONDS), str(PEER_SECONDS), _BESIDE))
+        found = json.loads(
+            printed(_LOOP, env, str(SECONDS), str(PEER_SECONDS), _BESIDE)
+        )
     rounds, peer = _calm(found["rounds"]), _calm(found["thread"])
-    slower, other, write = (_slower(rounds, kind) for kind in ("ours", "other", "write"))
+    slower, other, write = (
+        _slower(rounds, kind) for kind in ("ours", "other", "write")
+    )
     low, high = _interval(slower)
     whole, shown, left_s = median(slower), high - low <= GOAL, found["left_s"]
     judged = _ranged(
-        f"slowdown of a loop at 200 rows/s into MLflow ({len(rounds)} rounds, 95 %%: %s)", slower
+        f"slowdown of a loop at 200 rows/s into MLflow ({len(rounds)} rounds, 95 %%: %s)",
+        slower,
     )
     beyond = _slower(rounds, "ours", "other")
     return [
@@ -207,13 +212,24 @@ def run() -> list[Result]:
             median(other),
             "%",
         ),
-        reported("how busy that process is", found["beside_share"] * 100, "% of a core"),
+        reported(
+            "how busy that process is", found["beside_share"] * 100, "% of a core"
+        ),
         reported(_ranged("ours beyond that (%s)", beyond), median(beyond), "%"),
         reported(
-            _ranged("no telemetry, but one write of a row's bytes (%s)", write), median(write), "%"
+            _ranged("no telemetry, but one write of a row's bytes (%s)", write),
+            median(write),
+            "%",
         ),
         reported("of it the writes", _share(rounds, "write", _calls), "%"),
-        Result("left to deliver when the loop ended", left_s, None, "s", "<= 2 s", left_s <= 2),
+        Result(
+            "left to deliver when the loop ended",
+            left_s,
+            None,
+            "s",
+            "<= 2 s",
+            left_s <= 2,
+        ),
         reported("rows left in the peer's queue", 0, "rows", found["left_rows"]),
     ]
 
@@ -224,7 +240,9 @@ def _calm(rounds: Sequence[Mapping[str, list[Mapping[str, Any]]]]) -> list[Round
         {kind: [Block(**block) for block in blocks] for kind, blocks in one.items()}
         for one in rounds
     ]
-    read.sort(key=lambda one: abs(_clock(one["bare"][:1]) / _clock(one["bare"][1:]) - 1))
+    read.sort(
+        key=lambda one: abs(_clock(one["bare"][:1]) / _clock(one["bare"][1:]) - 1)
+    )
     return read[: len(read) // 2 + 1]
 
 
@@ -240,7 +258,8 @@ def _slower(
 ) -> list[float]:
     """Return by how many percent of the bare loop *kind* is slower than another in each round."""
     return [
-        (measure(one[kind]) - measure(one[than])) / measure(one["bare"]) * 100 for one in rounds
+        (measure(one[kind]) - measure(one[than])) / measure(one["bare"]) * 100
+        for one in rounds
     ]
 
 
@@ -249,7 +268,9 @@ def _share(
 ) -> float:
     """Return how many percent of the work of *kind* *measure* is."""
     return (
-        sum(measure(one[kind]) for one in rounds) / sum(_works(one[kind]) for one in rounds) * 100
+        sum(measure(one[kind]) for one in rounds)
+        / sum(_works(one[kind]) for one in rounds)
+        * 100
     )
 
 
@@ -267,7 +288,9 @@ def _waited(blocks: Sequence[Block]) -> float:
 
 def _middle(blocks: Sequence[Block]) -> float:
     rows = sorted(
-        work + call for block in blocks for work, call in zip(block.works, block.calls, strict=True)
+        work + call
+        for block in blocks
+        for work, call in zip(block.works, block.calls, strict=True)
     )
     return sum(rows[len(rows) // 4 : -len(rows) // 4])
 

@@ -38,7 +38,14 @@ def run() -> list[Result]:
     grown = million["grown"] / 1e6
     return [
         Result("import otel_bridge", imports, None, "ms", "<= 60 ms", imports <= 60),
-        Result("trackers and grpc imported with it", loaded, None, "modules", "0", loaded == 0),
+        Result(
+            "trackers and grpc imported with it",
+            loaded,
+            None,
+            "modules",
+            "0",
+            loaded == 0,
+        ),
         Result(
             "CPU of the process a row of 10 keys",
             million["cpu_us"],
@@ -47,5 +54,7 @@ def run() -> list[Result]:
             "<= 8 us",
             million["cpu_us"] <= 8,
         ),
-        Result("memory after 1,000,000 rows", grown, None, "MB", "+ <= 10 MB", grown <= 10),
+        Result(
+            "memory after 1,000,000 rows", grown, None, "MB", "+ <= 10 MB", grown <= 10
+        ),
     ]

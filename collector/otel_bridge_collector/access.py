@@ -9,15 +9,14 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote
 
 from otel_bridge import settings
 from otel_bridge.errors import ConfigError
 from otel_bridge_collector.error_table import ForbiddenError, UnauthenticatedError
 
-_PORT: Final = re.compile(r":\d*$")
-_SHOWN: Final = 80
+_PORT = re.compile(r":\d*$")
+_SHOWN = 80
 """Most characters of a header that an error shows."""
 
 
@@ -74,7 +73,9 @@ class Tls:
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
         except (ssl.SSLError, OSError) as exc:
-            raise ConfigError(f"{self.client_ca}: {exc}; expected certificates in PEM") from exc
+            raise ConfigError(
+                f"{self.client_ca}: {exc}; expected certificates in PEM"
+            ) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class BrowserHeaders:
     host: str | None = None
 
 
-_NO_BROWSER: Final = BrowserHeaders()
+_NO_BROWSER = BrowserHeaders()
 
 
 class Access:
@@ -118,7 +119,9 @@ class Access:
         """Return whether no token is required."""
         return not self._tokens
 
-    def check(self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER) -> int:
+    def check(
+        self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER
+    ) -> int:
         """Return which token an allowed request has, from 1, and 0 where no token is required.
 
         Raises for a request that is not allowed.
@@ -140,7 +143,9 @@ class Access:
             return 0
         sent = authorization or ""
         candidates = [
-            token for token in (_bearer(sent), _bearer(unquote(sent))) if token is not None
+            token
+            for token in (_bearer(sent), _bearer(unquote(sent)))
+            if token is not None
         ]
         accepted = 0
         # Every token is compared, so that the duration does not reveal which token was similar.
@@ -161,7 +166,11 @@ class Access:
             raise ForbiddenError(
                 "requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN"
             )
-        if not self._any_host and browser.host is not None and not _is_own_name(browser.host):
+        if (
+            not self._any_host
+            and browser.host is not None
+            and not _is_own_name(browser.host)
+        ):
             raise ForbiddenError(
                 f"Host {browser.host[:_SHOWN]!r} is neither localhost nor an address: a web page may be behind it; "
                 "use 127.0.0.1, or set OTEL_BRIDGE_TOKEN"

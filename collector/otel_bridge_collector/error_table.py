@@ -10,17 +10,21 @@ final for clients unless it carries RetryInfo.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import orjson
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from otel_bridge.errors import InvalidRecordError, JournalError, JournalFullError, OtelBridgeError
+from otel_bridge.errors import (
+    InvalidRecordError,
+    JournalError,
+    JournalFullError,
+    OtelBridgeError,
+)
 
-RETRY_S: Final = 1
-NO_HTTP: Final = "this is not an HTTP/1.1 request: gRPC has its own port (4317), and TLS must be set on both sides"
+RETRY_S = 1
+NO_HTTP = "this is not an HTTP/1.1 request: gRPC has its own port (4317), and TLS must be set on both sides"
 
 
 class RefusedError(OtelBridgeError):
@@ -96,12 +100,15 @@ class ErrorResponse:
         """Return the gRPC trailers that carry the details, for both kinds of client."""
         details = (("grpc-status-details-bin", self.status().SerializeToString()),)
         if self.retry:
-            return (*details, ("google.rpc.retryinfo-bin", retry_info().SerializeToString()))
+            return (
+                *details,
+                ("google.rpc.retryinfo-bin", retry_info().SerializeToString()),
+            )
         return details
 
 
 # Kind of error, reason, gRPC code, HTTP status, may be retried. The first row that fits counts.
-TABLE: Final[tuple[tuple[type[Exception], str, int, int, bool], ...]] = (
+TABLE: tuple[tuple[type[Exception], str, int, int, bool], ...] = (
     (InvalidRecordError, "invalid", 3, 400, False),
     (UnauthenticatedError, "unauthenticated", 16, 401, False),
     (ForbiddenError, "forbidden", 7, 403, False),

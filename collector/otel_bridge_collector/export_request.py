@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -35,10 +34,10 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge_collector.error_table import TooLargeError
 
-_FIRST: Final = 0x0A
+_FIRST = 0x0A
 """Tag of field 1, length-delimited."""
 _VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = range(6)
-_FIELDS: Final = 100_000
+_FIELDS = 100_000
 """Most fields of a request at its two outer levels, resources and scopes, and in groups, which no producer sends: five
 times what the largest request of otel-bridge has."""
 
@@ -56,7 +55,8 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     budget = _Left()
     for begin, start, end in _first_fields(body, 0, len(body), budget):
         contents = [
-            body[inner:inner_end] for _, inner, inner_end in _first_fields(body, start, end, budget)
+            body[inner:inner_end]
+            for _, inner, inner_end in _first_fields(body, start, end, budget)
         ]
         yield contents[0] if len(contents) == 1 else b"".join(contents), body[begin:end]
 
@@ -128,7 +128,9 @@ def _first_fields(
             position = _skip(body, position, end, kind, budget.take)
 
 
-def _skip(body: bytes, position: int, end: int, kind: int, take: Callable[[], None]) -> int:
+def _skip(
+    body: bytes, position: int, end: int, kind: int, take: Callable[[], None]
+) -> int:
     if kind == _VARINT:
         return _varint(body, position, end)[1]
     if kind == _START:
@@ -175,7 +177,7 @@ def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
 # Counts the points, spans or records of a request, only for the rejected part of an accepted
 # request.
 
-_JSON_NAMES: Final = {
+_JSON_NAMES = {
     Signal.METRICS: "rejectedDataPoints",
     Signal.TRACES: "rejectedSpans",
     Signal.LOGS: "rejectedLogRecords",
@@ -183,7 +185,9 @@ _JSON_NAMES: Final = {
 
 
 def count_items(
-    request: ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest,
+    request: ExportMetricsServiceRequest
+    | ExportTraceServiceRequest
+    | ExportLogsServiceRequest,
 ) -> int:
     """Return the number of points, spans or records."""
     items = 0
@@ -239,13 +243,13 @@ def _points(metric: Metric) -> int:
 #
 # Source: protobuf, "Encoding" ("Last One Wins", "Message Structure"). No I/O.
 
-WHOLE_BYTES: Final = 1 << 20
+WHOLE_BYTES = 1 << 20
 """Largest message that is parsed in one piece: 50 MB and 50 ms if it consists of empty messages."""
-_RUN_BYTES: Final = 256 << 10
-_MAX_FIELDS: Final = 1_000_000
+_RUN_BYTES = 256 << 10
+_MAX_FIELDS = 1_000_000
 """Most fields of all messages above `WHOLE_BYTES`, more than 64 MiB of real points, spans or log
 records have."""
-_DEPTH: Final = 100
+_DEPTH = 100
 """Deepest nesting of messages: protobuf's own limit."""
 
 
@@ -289,7 +293,9 @@ class _Check:
     ) -> Iterator[tuple[int, int, int]]:
         """Yield sequences of whole fields as number 0, and the content of each large inner message by its number."""
         run_start = start
-        for number, begin, content, field_end in fields(self._body, start, end, self._take):
+        for number, begin, content, field_end in fields(
+            self._body, start, end, self._take
+        ):
             if number in inner and field_end - content > WHOLE_BYTES:
                 yield 0, run_start, begin
                 yield number, content, field_end
@@ -308,7 +314,9 @@ class _Check:
 
     def _parse(self, kind: type[Message], start: int, end: int) -> None:
         try:
-            kind.FromString(self._body if end - start == len(self._body) else self._body[start:end])
+            kind.FromString(
+                self._body if end - start == len(self._body) else self._body[start:end]
+            )
         except DecodeError as exc:
             raise InvalidRecordError(
                 f"{end - start} bytes are not an OTLP {kind.DESCRIPTOR.name}: {exc}"

@@ -12,11 +12,10 @@ import os
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import JournalError
 
-_THREADS: Final = 4
+_THREADS = 4
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -112,7 +111,9 @@ def _synced(file: SyncedFile) -> JournalError | None:
             _sync_folder(folder)
         file.folders = ()
     except OSError as exc:
-        return JournalError(f"the disk refused to sync: {exc.strerror}; nothing was acknowledged")
+        return JournalError(
+            f"the disk refused to sync: {exc.strerror}; nothing was acknowledged"
+        )
     except Exception as exc:  # noqa: BLE001  # a thread that ends would leave its requests without an answer
         return JournalError(
             f"the sync failed: {type(exc).__name__}: {exc}; nothing was acknowledged"

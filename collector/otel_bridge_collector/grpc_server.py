@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -29,26 +29,26 @@ from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
 
-_METHODS: Final = {
+_METHODS = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": Signal.METRICS,
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export": Signal.TRACES,
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": Signal.LOGS,
 }
-_STREAMS: Final = 64
+_STREAMS = 64
 """Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which
 loses none."""
-_PING_MS: Final = 5_000
-_HEAD_BYTES: Final = 64 << 10
-BODY_S: Final = 60.0
+_PING_MS = 5_000
+_HEAD_BYTES = 64 << 10
+BODY_S = 60.0
 """Seconds that a client has to send its message after its metadata."""
-_HANDSHAKE_MS: Final = 10_000
-_IDLE_MS: Final = 120_000
+_HANDSHAKE_MS = 10_000
+_IDLE_MS = 120_000
 """Time without a request after which a connection is closed; clients open another one
 themselves."""
-_SILENCE_MS: Final = 60_000
+_SILENCE_MS = 60_000
 """Time after which a silent client is pinged; its connection is closed when it does not answer."""
-_PROBE_S: Final = 0.5
-_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_PROBE_S = 0.5
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class GrpcServer:
@@ -63,13 +63,18 @@ class GrpcServer:
         RuntimeError: The address cannot be bound.
     """
 
-    def __init__(self, address: str, serving: ServerContext, *, tls: Tls | None) -> None:
+    def __init__(
+        self, address: str, serving: ServerContext, *, tls: Tls | None
+    ) -> None:
         self._server = grpc.aio.server(  # pyright: ignore[reportUnknownMemberType]  # stubs leave handlers open
             options=[
                 ("grpc.max_receive_message_length", serving.request_bytes),
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_metadata_size", _HEAD_BYTES),
-                ("grpc.so_reuseport", 0),  # two receivers on one port would each get half
+                (
+                    "grpc.so_reuseport",
+                    0,
+                ),  # two receivers on one port would each get half
                 # Inflated here, bounded whatever the version of gRPC.
                 ("grpc.per_message_decompression", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
@@ -121,7 +126,9 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     def __init__(self, serving: ServerContext) -> None:
         self._serving = serving
         self._trailers = ((HEADER_SERVER, version("otel-bridge")),)
-        self._methods = {path: self._method(signal) for path, signal in _METHODS.items()}
+        self._methods = {
+            path: self._method(signal) for path, signal in _METHODS.items()
+        }
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -141,13 +148,13 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     ) -> bytes:
         try:
             rejected = await self._store(signal, context)
-        except (
-            Exception
-        ) as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
+        except Exception as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
             answer = answer_to(exc)
             self._serving.counters.refuse(answer, "OTLP/gRPC", exc)
             await context.abort(
-                _CODES[answer.grpc_code], answer.message, (*self._trailers, *answer.trailers())
+                _CODES[answer.grpc_code],
+                answer.message,
+                (*self._trailers, *answer.trailers()),
             )
             raise  # for the type checker: refusing ends the call
         # Sent with the status, not before the response: one operation less for each request.
@@ -162,9 +169,13 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         serving = self._serving
         token = 0
         if not serving.access.open:
-            sent = cast("Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ())
+            sent = cast(
+                "Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ()
+            )
             token = serving.access.check(
-                next((str(value) for key, value in sent if key == "authorization"), None)
+                next(
+                    (str(value) for key, value in sent if key == "authorization"), None
+                )
             )
         # After the token, so that clients without one cannot use up the limit.
         serving.limits.enter()
@@ -180,11 +191,17 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         """Read the one message of a call."""
         try:
             # `grpc.aio.EOF` where the client sent no message.
-            message = cast("bytes | object", await asyncio.wait_for(context.read(), BODY_S))
+            message = cast(
+                "bytes | object", await asyncio.wait_for(context.read(), BODY_S)
+            )
         except asyncio.TimeoutError as exc:
-            raise InvalidRecordError(f"the message did not come within {BODY_S:.0f} s") from exc
+            raise InvalidRecordError(
+                f"the message did not come within {BODY_S:.0f} s"
+            ) from exc
         if not isinstance(message, bytes):
-            raise InvalidRecordError("the client sent no message; expected an export request")
+            raise InvalidRecordError(
+                "the client sent no message; expected an export request"
+            )
         return message
 
     async def _inflated(self, body: bytes) -> bytes:

@@ -16,14 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 from otel_bridge import settings
-from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
+from otel_bridge.bridge.serving.process_limits import (
+    DescriptorShares,
+    descriptor_limit,
+    exhausted,
+)
 from otel_bridge.errors import (
     FormatVersionError,
     InvalidRecordError,
@@ -34,7 +44,11 @@ from otel_bridge.journal.folder import RunFolder, put_file, run_folders
 from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Signal
 from otel_bridge.journal.quota import FREE_SPACE, Quota
 from otel_bridge.translation.decode.resources import RunIdentity, attributes_of, run_of
-from otel_bridge_collector.error_table import TooLargeError, TooManyRunsError, UnavailableError
+from otel_bridge_collector.error_table import (
+    TooLargeError,
+    TooManyRunsError,
+    UnavailableError,
+)
 from otel_bridge_collector.export_request import check_well_formed, count_items, parts
 from otel_bridge_collector.group_sync import GroupSync
 from otel_bridge_collector.run_segment import RunSegment
@@ -45,24 +59,24 @@ Request: TypeAlias = (
     ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
 )
 
-REQUESTS: Final[Mapping[Signal, type[Request]]] = {
+REQUESTS: Mapping[Signal, type[Request]] = {
     Signal.METRICS: ExportMetricsServiceRequest,
     Signal.TRACES: ExportTraceServiceRequest,
     Signal.LOGS: ExportLogsServiceRequest,
 }
-_RUNS: Final = 256
+_RUNS = 256
 """Most runs of one request, because a new run takes ten milliseconds, in which no other request is
 answered."""
-_COUNT_S: Final = 60.0
-_IDLE_S: Final = 60.0
+_COUNT_S = 60.0
+_IDLE_S = 60.0
 # A cache: a producer sends the same resource with each request.
-_KNOWN_RESOURCES: Final = 4096
+_KNOWN_RESOURCES = 4096
 # With the number above, at most 64 MiB of keys.
-_KNOWN_BYTES: Final = 16 << 10
-_NAME_CHARACTERS: Final = 1024
-_OPENED_BYTES: Final = 4 << 10
+_KNOWN_BYTES = 16 << 10
+_NAME_CHARACTERS = 1024
+_OPENED_BYTES = 4 << 10
 """Bytes of an open segment without a record: its header, and the small files of its folder."""
-_INLINE_BYTES: Final = 256 << 10
+_INLINE_BYTES = 256 << 10
 """Size above which requests are checked outside the event loop."""
 
 
@@ -114,9 +128,9 @@ class Ingest:
         self._settings = chosen
         self._counters = counters
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
-        self._identities: OrderedDict[bytes, RunIdentity | InvalidRecordError | None] = (
-            OrderedDict()
-        )
+        self._identities: OrderedDict[
+            bytes, RunIdentity | InvalidRecordError | None
+        ] = OrderedDict()
         self._tokens = _TokensOfRuns()
         self._folders = _FolderCount(chosen.base, chosen.max_runs)
         self._quota = Quota(chosen.base, chosen.max_bytes)
@@ -162,7 +176,9 @@ class Ingest:
         self._disk_full = False
         return ""
 
-    async def accept(self, signal: Signal, body: bytes, token: int = 0) -> Rejected | None:
+    async def accept(
+        self, signal: Signal, body: bytes, token: int = 0
+    ) -> Rejected | None:
         """Append a serialised export request. When this returns, the request is stored and may be acknowledged.
 
         Args:
@@ -232,7 +248,9 @@ class Ingest:
 
     def close(self) -> None:
         """Close all segments; data that requests wait for is synced first."""
-        self._refusing = self._refusing or "the receiver is shutting down; send it again"
+        self._refusing = (
+            self._refusing or "the receiver is shutting down; send it again"
+        )
         runs = list(self._runs.values())
         # Forgotten first: a request that still comes must not append to a segment that is being
         # closed.
@@ -252,7 +270,9 @@ class Ingest:
             return
         self._counting = True
         try:
-            await asyncio.get_running_loop().run_in_executor(self._checking, self._quota.full)
+            await asyncio.get_running_loop().run_in_executor(
+                self._checking, self._quota.full
+            )
         finally:
             self._counting = False
         if self._refusing:
@@ -282,7 +302,10 @@ class Ingest:
         # The usual request: its bytes are kept as they came.
         if whole and len(parts_by_run) == 1:
             return dict.fromkeys(parts_by_run, body), rejected
-        joined = {identity: b"".join(run_parts) for identity, run_parts in parts_by_run.items()}
+        joined = {
+            identity: b"".join(run_parts)
+            for identity, run_parts in parts_by_run.items()
+        }
         return joined, rejected
 
     def _append(
@@ -425,7 +448,9 @@ def _unwritable(base: Path) -> str:
     try:
         put_file(probe, bytes(_OPENED_BYTES))
     except OSError as exc:
-        return f"{base} cannot be written: {exc.strerror or exc}; free space on that disk"
+        return (
+            f"{base} cannot be written: {exc.strerror or exc}; free space on that disk"
+        )
     finally:
         with suppress(OSError):
             probe.unlink()

@@ -9,16 +9,15 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from otel_bridge_collector.error_table import ThrottledError
 
-HEAD_BYTES: Final = 64 << 10
+HEAD_BYTES = 64 << 10
 """Most bytes of the head of an HTTP request."""
-HEAD_S: Final = 30.0
+HEAD_S = 30.0
 """Most time that the head of an HTTP request may take."""
-CONNECTIONS: Final = 1024
-_FEWEST: Final = 8
+CONNECTIONS = 1024
+_FEWEST = 8
 
 
 def max_connections() -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import Metric
 
@@ -26,16 +26,18 @@ from otel_bridge_collector.telemetry.counters import Counters
 from otel_bridge_collector.telemetry.service_metrics import of_receiver, text_of
 
 if TYPE_CHECKING:
-    from otel_bridge_collector.grpc_server import GrpcServer  # needs the extra `collector`
+    from otel_bridge_collector.grpc_server import (
+        GrpcServer,
+    )  # needs the extra `collector`
 
 __all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
 
 _log = logging.getLogger("otel_bridge_collector")
-_GRACE_S: Final = 5.0
-_LOOK_S: Final = 10.0
+_GRACE_S = 5.0
+_LOOK_S = 10.0
 _T = TypeVar("_T")
-_START_S: Final = 30.0
-_QUIET_S: Final = 60.0
+_START_S = 30.0
+_QUIET_S = 60.0
 """Least time between two log lines about descriptors that are used up."""
 
 
@@ -89,7 +91,9 @@ class ReceiverSettings:
             http_host=http_host or host,
             tokens=settings.TOKEN.read(env),
             request_bytes=settings.REQUEST_BYTES.read(env),
-            limits=LimitSettings(settings.MAX_REQUESTS.read(env), settings.MAX_RATE.read(env)),
+            limits=LimitSettings(
+                settings.MAX_REQUESTS.read(env), settings.MAX_RATE.read(env)
+            ),
             ingest=IngestSettings(
                 base=base,
                 max_bytes=settings.MAX_BYTES.read(env),
@@ -99,7 +103,9 @@ class ReceiverSettings:
             ),
             tls=Tls.from_environment(env),
         )
-        is_open = not chosen.tokens and (chosen.tls is None or chosen.tls.client_ca is None)
+        is_open = not chosen.tokens and (
+            chosen.tls is None or chosen.tls.client_ca is None
+        )
         for address in {chosen.host, chosen.http_host}:
             if is_open and not is_loopback(address):
                 raise ConfigError(
@@ -112,7 +118,9 @@ class ReceiverSettings:
     @property
     def in_clear(self) -> bool:
         """Return whether tokens and data are sent unencrypted between machines."""
-        return self.tls is None and not (is_loopback(self.host) and is_loopback(self.http_host))
+        return self.tls is None and not (
+            is_loopback(self.host) and is_loopback(self.http_host)
+        )
 
 
 class Receiver:
@@ -235,7 +243,8 @@ class Receiver:
         self._serving = ServerContext(
             accept=self._ingest.accept,
             access=Access(
-                chosen.tokens, any_host=chosen.tls is not None and chosen.tls.client_ca is not None
+                chosen.tokens,
+                any_host=chosen.tls is not None and chosen.tls.client_ca is not None,
             ),
             limits=ReceiverLimits(chosen.limits),
             counters=self.counters,
@@ -246,7 +255,9 @@ class Receiver:
             try:
                 self._grpc = self._grpc_server(address, self._serving)
             except RuntimeError as exc:
-                raise ConfigError(f"gRPC cannot listen on {address}; is the port taken?") from exc
+                raise ConfigError(
+                    f"gRPC cannot listen on {address}; is the port taken?"
+                ) from exc
             await self._grpc.start()
         if chosen.http_port is not None:
             try:
@@ -283,9 +294,13 @@ class Receiver:
     async def _close(self, grace_s: float) -> None:
         if not hasattr(self, "_ingest"):
             return
-        self._ingest.refuse(self._ingest.refusing or "the receiver is shutting down; send it again")
+        self._ingest.refuse(
+            self._ingest.refusing or "the receiver is shutting down; send it again"
+        )
         servers = [
-            server.stop(grace_s) for server in (self._grpc, self._http) if server is not None
+            server.stop(grace_s)
+            for server in (self._grpc, self._http)
+            if server is not None
         ]
         await asyncio.gather(*servers, return_exceptions=True)
         if hasattr(self, "_idle"):

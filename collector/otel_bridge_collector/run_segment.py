@@ -110,7 +110,9 @@ class RunSegment:
         The previous one is closed when no request waits for it.
         """
         previous_file = self._file
-        self._file = None  # a retired file is never waited for again, whatever fails below
+        self._file = (
+            None  # a retired file is never waited for again, whatever fails below
+        )
         if previous_file is not None:
             sync.retire(previous_file)
         folder = self._folder

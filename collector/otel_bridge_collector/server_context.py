@@ -8,15 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge_collector.access import Access
 from otel_bridge_collector.ingest import Accept
 from otel_bridge_collector.limits import ReceiverLimits
 from otel_bridge_collector.telemetry.counters import Counters
 
-LARGE_BYTES: Final = 1 << 20
-_AFTER_S: Final = 1.0
+LARGE_BYTES = 1 << 20
+_AFTER_S = 1.0
 
 
 class HeapTrimmer:
@@ -30,7 +30,9 @@ class HeapTrimmer:
         """Plan a trim when *size_bytes*, which one request held, is large."""
         if size_bytes < LARGE_BYTES or self._due is not None or self._trim is None:
             return
-        self._due = asyncio.get_running_loop().call_later(_AFTER_S, self._start, self._trim)
+        self._due = asyncio.get_running_loop().call_later(
+            _AFTER_S, self._start, self._trim
+        )
 
     def _start(self, trim: Callable[[int], int]) -> None:
         self._due = None

@@ -27,7 +27,9 @@ class CsvSettings:
 class CsvRunWriter:
     url: str | None = None
 
-    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> None:
+    def __init__(
+        self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> None:
         path = Path(settings.destination["OTEL_BRIDGE_CSV_DIR"], f"{run.id}.csv")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,9 +81,14 @@ class CsvRunWriter:
 
 def _lines(row: Row) -> str:
     step = "" if row.step is None else row.step
-    numbers = {key: value for key, value in row.values.items() if isinstance(value, (int, float))}
+    numbers = {
+        key: value
+        for key, value in row.values.items()
+        if isinstance(value, (int, float))
+    }
     return "".join(
-        f"{_quoted(key)},{step},{row.time_unix_ns},{value!r}\n" for key, value in numbers.items()
+        f"{_quoted(key)},{step},{row.time_unix_ns},{value!r}\n"
+        for key, value in numbers.items()
     )
 
 

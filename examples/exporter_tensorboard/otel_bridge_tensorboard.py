@@ -40,13 +40,17 @@ class TensorBoardRunWriter:
 
     url: str | None = None
 
-    def __init__(self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> None:
+    def __init__(
+        self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> None:
         import otel_bridge_tensorboard_events  # noqa: PLC0415  # brings tensorboardX
 
         self._events: ModuleType = otel_bridge_tensorboard_events
         self._folder = Path(settings.destination["OTEL_BRIDGE_TENSORBOARD_DIR"], run.id)
         self._memory = memory
-        known = json.loads(memory.get(STATE) or b'{"through": 0, "session": 0, "sizes": {}}')
+        known = json.loads(
+            memory.get(STATE) or b'{"through": 0, "session": 0, "sizes": {}}'
+        )
         self._through, self._session = int(known["through"]), int(known["session"]) + 1
         self._sizes: dict[str, int] = known["sizes"]
         self._files: dict[str, BinaryIO] = {}
@@ -67,11 +71,17 @@ class TensorBoardRunWriter:
         self._write(rows, lambda row: (row.role, self._events.of_row(row)))
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        self._write(rollouts, lambda rollout: (rollout.role, self._events.of_rollout(rollout)))
+        self._write(
+            rollouts, lambda rollout: (rollout.role, self._events.of_rollout(rollout))
+        )
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._write(
-            values, lambda evaluation: (evaluation.role, self._events.of_evaluation(evaluation))
+            values,
+            lambda evaluation: (
+                evaluation.role,
+                self._events.of_evaluation(evaluation),
+            ),
         )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
@@ -93,7 +103,9 @@ class TensorBoardRunWriter:
             file.close()
         self._files.clear()
 
-    def _write(self, records: Sequence[R], encode: Callable[[R], tuple[str | None, bytes]]) -> None:
+    def _write(
+        self, records: Sequence[R], encode: Callable[[R], tuple[str | None, bytes]]
+    ) -> None:
         """Append what *records* become; one that cannot be encoded is refused when those before it are written."""
         made: list[tuple[str | None, bytes]] = []
         last, refused = self._through, None
@@ -146,23 +158,35 @@ class TensorBoardRunWriter:
     def _name(self, role: str | None) -> str:
         """Return the file of *role* of this session; TensorBoard reads a folder's in the order of their names."""
         folder = quote(role or "", safe=" @+=").replace(".", "%2E")
-        return os.path.join(folder, f"events.out.tfevents.{self._session:010d}.otel-bridge")
+        return os.path.join(
+            folder, f"events.out.tfevents.{self._session:010d}.otel-bridge"
+        )
 
     def _remember(self) -> None:
-        state = {"through": self._through, "session": self._session, "sizes": self._sizes}
+        state = {
+            "through": self._through,
+            "session": self._session,
+            "sizes": self._sizes,
+        }
         self._memory.put(STATE, json.dumps(state).encode())
 
 
 def _blocked(exc: OSError) -> BlockedError:
     return BlockedError(
-        f"tensorboard: {exc}", help="set OTEL_BRIDGE_TENSORBOARD_DIR to a writable folder"
+        f"tensorboard: {exc}",
+        help="set OTEL_BRIDGE_TENSORBOARD_DIR to a writable folder",
     )
 
 
 def _settings(env: Mapping[str, str], cwd: Path) -> TensorBoardSettings:
-    return TensorBoardSettings(cwd / (env.get("OTEL_BRIDGE_TENSORBOARD_DIR") or "tensorboard"))
+    return TensorBoardSettings(
+        cwd / (env.get("OTEL_BRIDGE_TENSORBOARD_DIR") or "tensorboard")
+    )
 
 
 exporter = Exporter(
-    read_settings=_settings, ordered=True, open=TensorBoardRunWriter, requires=("tensorboardX",)
+    read_settings=_settings,
+    ordered=True,
+    open=TensorBoardRunWriter,
+    requires=("tensorboardX",),
 )

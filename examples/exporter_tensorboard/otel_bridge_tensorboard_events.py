@@ -29,7 +29,9 @@ def of_row(row: Row) -> bytes:
     step = row.time_unix_ns // 1_000_000_000 if row.step is None else row.step
     values = [_value(_tag(row.role, key), value) for key, value in row.values.items()]
     return _framed(
-        Event(wall_time=row.time_unix_ns / 1e9, step=step, summary=Summary(value=values))
+        Event(
+            wall_time=row.time_unix_ns / 1e9, step=step, summary=Summary(value=values)
+        )
     )
 
 
@@ -42,7 +44,8 @@ def of_rollout(rollout: RolloutRecord) -> bytes:
         "split": rollout.split,
     }
     talk = "\n\n".join(
-        f"**{message.get('role')}**: {message.get('content')}" for message in rollout.messages
+        f"**{message.get('role')}**: {message.get('content')}"
+        for message in rollout.messages
     )
     return _text(
         _tag(rollout.role, rollout.key),
@@ -80,7 +83,9 @@ def _tag(role: str | None, key: str) -> str:
 
 def _value(tag: str, value: object) -> Summary.Value:
     if isinstance(value, Distribution):
-        return Summary.Value(tag=tag, tensor=_buckets(value), metadata=_metadata("histograms"))
+        return Summary.Value(
+            tag=tag, tensor=_buckets(value), metadata=_metadata("histograms")
+        )
     if not isinstance(value, int | float):
         raise TypeError(f"{tag} is {type(value).__name__}, expected a number")
     tensor = TensorProto(dtype=DT_DOUBLE, double_val=[value])
@@ -106,11 +111,15 @@ def _buckets(held: Distribution) -> TensorProto:
 def _text(tag: str, text: str, step: int | None, time_unix_ns: int) -> bytes:
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     tensor = TensorProto(
-        dtype=DT_STRING, tensor_shape=shape, string_val=[text.encode("utf-8", "replace")]
+        dtype=DT_STRING,
+        tensor_shape=shape,
+        string_val=[text.encode("utf-8", "replace")],
     )
     value = Summary.Value(tag=tag, tensor=tensor, metadata=_metadata("text"))
     return _framed(
-        Event(wall_time=time_unix_ns / 1e9, step=step or 0, summary=Summary(value=[value]))
+        Event(
+            wall_time=time_unix_ns / 1e9, step=step or 0, summary=Summary(value=[value])
+        )
     )
 
 

@@ -22,4 +22,6 @@ file = Exporter(
     read_back=tracker_counts,
     takes_traces=True,
 )
-webhook = Exporter(read_settings=WebhookSettings.from_environment, ordered=True, open=open_webhook)
+webhook = Exporter(
+    read_settings=WebhookSettings.from_environment, ordered=True, open=open_webhook
+)

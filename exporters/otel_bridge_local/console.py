@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
@@ -36,7 +36,7 @@ from otel_bridge.records import (
 from otel_bridge.settings import LAUNCHER
 from otel_bridge.text.printable import printable
 
-_WIDTH: Final = 80
+_WIDTH = 80
 """Most characters of a text on a line."""
 
 
@@ -111,7 +111,9 @@ class ConsoleRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Print a line for each of *rows*."""
         for row in rows:
-            values = " ".join(f"{key}={_shown(value)}" for key, value in row.values.items())
+            values = " ".join(
+                f"{key}={_shown(value)}" for key, value in row.values.items()
+            )
             self._print(row.position, row.time_unix_ns, _axis(row), values)
         self._flush(rows)
 
@@ -142,11 +144,15 @@ class ConsoleRunWriter:
         for trace in traces:
             took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
             error = next((span.error for span in trace.spans if span.error), None)
-            summary = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
+            summary = (
+                f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
+            )
             failed = ""
             if error:
                 failed = f" error={_clipped(error)}"
-            self._print(trace.position, trace.end_unix_ns, trace.role or "", summary + failed)
+            self._print(
+                trace.position, trace.end_unix_ns, trace.role or "", summary + failed
+            )
         self._flush(traces)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
@@ -176,7 +182,9 @@ class ConsoleRunWriter:
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Print the number of config entries, without their values."""
-        self._print(None, None, "", f"config of {role or 'the run'}: {len(config)} entries")
+        self._print(
+            None, None, "", f"config of {role or 'the run'}: {len(config)} entries"
+        )
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Print a line for each of *alerts*."""
@@ -207,11 +215,17 @@ class ConsoleRunWriter:
         """Do nothing: standard output belongs to the process and stays open."""
 
     def _print(
-        self, position: Position | None, time_unix_ns: int | None, step_text: str, text: str
+        self,
+        position: Position | None,
+        time_unix_ns: int | None,
+        step_text: str,
+        text: str,
     ) -> None:
         clock = ""
         if time_unix_ns:
-            clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
+            clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[
+                :-3
+            ]
         line = " ".join(part for part in (clock, self._name, step_text, text) if part)
         try:
             self._stream.write(printable(line) + "\n")
@@ -219,7 +233,10 @@ class ConsoleRunWriter:
             raise _error(exc, position) from exc
 
     def _flush(
-        self, records: Sequence[Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord]
+        self,
+        records: Sequence[
+            Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord
+        ],
     ) -> None:
         try:
             self._stream.flush()
@@ -243,7 +260,9 @@ def _axis(record: Row | RolloutRecord | MediaRecord) -> str:
 
 def _error(exc: OSError | ValueError, position: Position | None) -> RetryableError:
     """Return the error of a stream that cannot be written, or, with `ValueError`, was closed."""
-    return RetryableError(f"standard output cannot be written: {exc}", position=position)
+    return RetryableError(
+        f"standard output cannot be written: {exc}", position=position
+    )
 
 
 def _shown(value: Value | Scalar) -> str:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 
@@ -50,9 +50,9 @@ from otel_bridge_local.payload import (
 
 T = TypeVar("T", Alert, Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
 
-_FILES: Final = 8
+_FILES = 8
 """Number of files that share the limit, so that deleting the oldest one deletes a small part."""
-_OWNED: Final = "first file"
+_OWNED = "first file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ class FileSettings:
         return f"cat {shlex.quote(str(run.folder / 'file'))}/*.jsonl"
 
 
-def open_file(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileRunWriter:
+def open_file(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> FileRunWriter:
     """Return a writer that continues the run's files after the last whole line."""
     if not isinstance(settings, FileSettings):
         raise TypeError(f"expected FileSettings, got {type(settings).__name__}")
@@ -101,7 +103,9 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 class FileRunWriter:
     """Writes one run as JSON lines, from one delivery thread; each record once."""
 
-    def __init__(self, run: RunInfo, settings: FileSettings, memory: WriterMemory) -> None:
+    def __init__(
+        self, run: RunInfo, settings: FileSettings, memory: WriterMemory
+    ) -> None:
         self.url: str | None = None
         self._folder = run.folder / "file"
         self._limit_bytes = settings.max_bytes
@@ -111,13 +115,17 @@ class FileRunWriter:
             files = sorted(self._folder.glob("records-*.jsonl"))
             self._number = _number(files[-1]) if files else 1
             first = memory.get(_OWNED)
-            if first is None:  # another ledger wrote these files: its positions are not comparable
+            if (
+                first is None
+            ):  # another ledger wrote these files: its positions are not comparable
                 self._number += bool(files)
                 memory.put(_OWNED, str(self._number).encode())
                 first = str(self._number).encode()
             # What the files hold decides where to go on: they may be ahead of the ledger after a
             # kill.
-            self._last = _last_position([file for file in files if _number(file) >= int(first)])
+            self._last = _last_position(
+                [file for file in files if _number(file) >= int(first)]
+            )
             self._descriptor = self._open()
             self._media = MediaFolder(self._folder / "media", settings.max_bytes // 2)
 
@@ -195,7 +203,10 @@ class FileRunWriter:
         # All of it is repeated after an error, as nothing of it stays in the file.
         with _as_bridge_errors(self._last + 1):
             size_bytes = os.fstat(self._descriptor).st_size
-            if size_bytes and size_bytes + len(data) > self._lines_limit_bytes() // _FILES:
+            if (
+                size_bytes
+                and size_bytes + len(data) > self._lines_limit_bytes() // _FILES
+            ):
                 self._roll()
                 size_bytes = 0
             self._write_whole(data, size_bytes)
@@ -231,7 +242,9 @@ class FileRunWriter:
         path = self._folder / f"records-{self._number:06d}.jsonl"
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         data = path.read_bytes()
-        os.ftruncate(descriptor, data.rfind(b"\n") + 1)  # remove a line that a kill has torn
+        os.ftruncate(
+            descriptor, data.rfind(b"\n") + 1
+        )  # remove a line that a kill has torn
         return descriptor
 
 
@@ -251,7 +264,9 @@ class MediaFolder:
 
     def put(self, items: Sequence[MediaItem]) -> None:
         """Write the files of *items*; raises `OSError`."""
-        if self._path.is_symlink():  # the files of another folder would be deleted to make room
+        if (
+            self._path.is_symlink()
+        ):  # the files of another folder would be deleted to make room
             raise OSError(
                 errno.ELOOP,
                 "it is a symbolic link, expected a folder; remove it",
@@ -279,7 +294,7 @@ class MediaFolder:
                 path.unlink(missing_ok=True)
 
 
-_READ_BYTES: Final = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says
+_READ_BYTES = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says
 
 
 def _number(path: Path) -> int:
@@ -294,13 +309,14 @@ def _last_position(files: Sequence[Path]) -> Position:
         data = read_regular(path, _READ_BYTES)
         for line in reversed(data[: data.rfind(b"\n") + 1].splitlines()):
             try:
-                record: object = orjson.loads(line)
+                record: Any = orjson.loads(line)
             except orjson.JSONDecodeError:
                 # A damaged line: the one before it has the position to go on from.
                 continue
-            position: object = record.get("position") if isinstance(record, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # decoded JSON
-            if isinstance(position, int):
-                return position
+            if isinstance(record, dict):
+                position = cast("dict[str, object]", record).get("position")
+                if isinstance(position, int):
+                    return position
     return 0
 
 
@@ -319,4 +335,6 @@ class _as_bridge_errors:  # noqa: N801  # reads as a function, like contextlib's
             ) from exc
         # A full disk passes: the bridge tries again.
         if isinstance(exc, OSError):
-            raise RetryableError(f"file exporter: {exc}", position=self._position) from exc
+            raise RetryableError(
+                f"file exporter: {exc}", position=self._position
+            ) from exc

@@ -7,7 +7,7 @@ has no such numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import orjson
 
@@ -44,7 +44,7 @@ def row_payload(row: Row) -> Payload:
     return {"kind": "row", **_fields(row, names), "values": values}
 
 
-_ROLLOUT_FIELDS: Final = (
+_ROLLOUT_FIELDS = (
     "position", "id", "key", "role", "step", "start_unix_ns", "end_unix_ns", "split", "group", "sample",
     "trajectory_id", "prompt_index", "batch_index", "reward", "rewards", "advantage", "finish_reason", "policy_version",
     "dataset", "dataset_index", "tools", "metadata", "error", "incomplete", "clipped_bytes", "messages",

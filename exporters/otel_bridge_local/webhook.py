@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import orjson
 import requests
@@ -35,27 +34,37 @@ from otel_bridge.errors import (
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.otlp.request_size import retry_after_s
-from otel_bridge.records import Alert, Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.records import (
+    Alert,
+    Evaluation,
+    Json,
+    Position,
+    RolloutRecord,
+    Row,
+    Status,
+)
 from otel_bridge.settings import ALERT_WEBHOOK
 
-TIMEOUT_S: Final = (5.0, 10.0)
+TIMEOUT_S = (5.0, 10.0)
 """Seconds to connect, and to wait for the answer."""
-_THROUGH: Final = "alerts/through"
-_BEGUN: Final = "alerts/begun"
-_MAX_TEXT_CHARS: Final = 3_000
-TOTAL_S: Final = 12.0
+_THROUGH = "alerts/through"
+_BEGUN = "alerts/begun"
+_MAX_TEXT_CHARS = 3_000
+TOTAL_S = 12.0
 """Longest time of one post: *TIMEOUT_S* limits the wait for a connection and that for each single
 byte."""
-_NO_WIDTH: Final = "\u200b"
-_SIGNS: Final = {"info": ":information_source:", "warn": ":warning:", "error": ":rotating_light:"}
+_NO_WIDTH = "\u200b"
+_SIGNS = {
+    "info": ":information_source:",
+    "warn": ":warning:",
+    "error": ":rotating_light:",
+}
 # A timeout of the server, or of a proxy before it: the message may have been posted.
-_UNKNOWN: Final = frozenset({408, 504})
+_UNKNOWN = frozenset({408, 504})
 # The message, not the address, is at fault: another alert may pass.
-_REFUSED: Final = frozenset({400, 413, 422})
-_HELP: Final = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
-UNKNOWN_OUTCOME: Final = (
-    "alerts that may not have arrived: the webhook did not answer; they are not sent again"
-)
+_REFUSED = frozenset({400, 413, 422})
+_HELP = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
+UNKNOWN_OUTCOME = "alerts that may not have arrived: the webhook did not answer; they are not sent again"
 _log = logging.getLogger("otel_bridge")
 
 
@@ -130,7 +139,9 @@ class WebhookRunWriter:
             # position.
             if alert.position <= self._position(_THROUGH):
                 continue
-            if self._position(_BEGUN) == alert.position:  # killed while the answer was awaited
+            if (
+                self._position(_BEGUN) == alert.position
+            ):  # killed while the answer was awaited
                 self._give_up(alert, "its bridge was killed meanwhile")
                 continue
             # Before the request: a kill during it must be seen by the next bridge.
@@ -203,8 +214,14 @@ class WebhookRunWriter:
 
 def message(run: RunInfo, alert: Alert) -> bytes:
     """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take."""
-    text = alert.text if len(alert.text) <= _MAX_TEXT_CHARS else f"{alert.text[:_MAX_TEXT_CHARS]}…"
-    time_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9))
+    text = (
+        alert.text
+        if len(alert.text) <= _MAX_TEXT_CHARS
+        else f"{alert.text[:_MAX_TEXT_CHARS]}…"
+    )
+    time_text = time.strftime(
+        "%Y-%m-%d %H:%M:%S UTC", time.gmtime(alert.time_unix_ns / 1e9)
+    )
     step = None
     if alert.step is not None:
         step = f"step {alert.step}"
@@ -281,16 +298,21 @@ class _Post:
                 self.status = answer.status_code
         except requests.exceptions.SSLError:
             self.failure = BlockedError(
-                "the webhook's certificate is not accepted, so that nothing was sent", help=_HELP
+                "the webhook's certificate is not accepted, so that nothing was sent",
+                help=_HELP,
             )
         except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
             # Before any byte of the request was sent.
-            self.failure = RetryableError("the webhook cannot be reached: no connection in time")
+            self.failure = RetryableError(
+                "the webhook cannot be reached: no connection in time"
+            )
         except requests.RequestException as exc:
             # Only a connection that was never made is certain; after any other error the status
             # stays None.
             reason = exc.args[0] if exc.args else None
-            if isinstance(reason, MaxRetryError) and isinstance(reason.reason, NewConnectionError):
+            if isinstance(reason, MaxRetryError) and isinstance(
+                reason.reason, NewConnectionError
+            ):
                 self.failure = RetryableError(
                     "the webhook cannot be reached: no connection; is its address right?"
                 )
@@ -306,9 +328,13 @@ def _error(status: int, retry_s: float | None, position: Position) -> ExporterEr
     if status == 429 or status >= 500:
         return RetryableError(message_, position=position, retry_after_s=retry_s)
     if status in _REFUSED:
-        return PermanentError(f"{message_}: it does not take this message", position=position)
+        return PermanentError(
+            f"{message_}: it does not take this message", position=position
+        )
     if 300 <= status < 400:
         return BlockedError(
-            f"{message_}, a redirect, which is not followed", position=position, help=_HELP
+            f"{message_}, a redirect, which is not followed",
+            position=position,
+            help=_HELP,
         )
     return BlockedError(f"{message_}, expected 200", position=position, help=_HELP)

@@ -24,11 +24,28 @@ from otel_bridge.capabilities import incompatibility, release_of
 from otel_bridge.errors import BlockedError
 from otel_bridge.text.addresses import without_credentials
 from otel_bridge.text.secret_patterns import redact_and_cut
-from otel_bridge_mlflow.errors import LOGIN, MISSING, Refused, as_bridge_errors, outcome_of_status
+from otel_bridge_mlflow.errors import (
+    LOGIN,
+    MISSING,
+    Refused,
+    as_bridge_errors,
+    outcome_of_status,
+)
 from otel_bridge_mlflow.keys import KeyRules
 from otel_bridge_mlflow.settings import MlflowSettings
-from otel_bridge_mlflow.sqlite_store import prepare, require_writable, revisions_of, sole_opener
-from otel_bridge_mlflow.versions import HINTS, INSTALL, MlflowAbilities, Package, abilities_of
+from otel_bridge_mlflow.sqlite_store import (
+    prepare,
+    require_writable,
+    revisions_of,
+    sole_opener,
+)
+from otel_bridge_mlflow.versions import (
+    HINTS,
+    INSTALL,
+    MlflowAbilities,
+    Package,
+    abilities_of,
+)
 
 _BUSY = "PRAGMA busy_timeout = 5000"
 _MIGRATIONS = "store/db_migrations/versions"
@@ -224,7 +241,9 @@ def _imported(settings: MlflowSettings) -> Package:
         trace_tags = getattr(
             importlib.import_module("mlflow.tracing.constant"), "TraceTagKey", None
         )
-    return Package(version, untyped.MlflowClient, entities, store, trace_tags, rest_utils)
+    return Package(
+        version, untyped.MlflowClient, entities, store, trace_tags, rest_utils
+    )
 
 
 def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
@@ -234,7 +253,9 @@ def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
     if settings.database is not None:
         import mlflow  # noqa: PLC0415
 
-        revisions = revisions_of(Path(str(mlflow.__file__)).parent / _MIGRATIONS, package.version)
+        revisions = revisions_of(
+            Path(str(mlflow.__file__)).parent / _MIGRATIONS, package.version
+        )
         prepare(
             settings,
             settings.database,
@@ -247,13 +268,20 @@ def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
     if settings.database is not None:
         _wait_less(store)
     opened = Connection(
-        settings, client, store, _rules(), package.entities, package.rest.http_request, abilities
+        settings,
+        client,
+        store,
+        _rules(),
+        package.entities,
+        package.rest.http_request,
+        abilities,
     )
     if not settings.remote:
         return opened
     server_version = _server_version(opened)
     return dataclasses.replace(
-        opened, abilities=abilities_of(package, remote=True, server_version=server_version)
+        opened,
+        abilities=abilities_of(package, remote=True, server_version=server_version),
     )
 
 
@@ -324,7 +352,9 @@ def _wait_less(store: Any) -> None:
     def shorten(*call: Any) -> tuple[Any, Any]:
         _, _, statement, parameters, *_ = call
         # Of all statements only this one is changed: 5 s instead of MLflow's 20.
-        return (_BUSY if statement.startswith("PRAGMA busy_timeout") else statement), parameters
+        return (
+            _BUSY if statement.startswith("PRAGMA busy_timeout") else statement
+        ), parameters
 
     event.listen(engine, "before_cursor_execute", shorten, retval=True)
 

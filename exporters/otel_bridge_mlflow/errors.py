@@ -14,7 +14,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from otel_bridge.capabilities import incompatibility
-from otel_bridge.errors import BlockedError, ExporterError, OtelBridgeError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    OtelBridgeError,
+    RetryableError,
+)
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_mlflow.versions import HINTS, INSTALL
@@ -33,7 +38,12 @@ _BLOCKED = {
 }
 # INTERNAL_ERROR too: MLflow's client gives it for a server that is down (3.17).
 _TRIED_AGAIN = frozenset(
-    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
+    {
+        "INTERNAL_ERROR",
+        "TEMPORARILY_UNAVAILABLE",
+        "REQUEST_LIMIT_EXCEEDED",
+        "DEADLINE_EXCEEDED",
+    }
 )
 _KNOWN = _REFUSED | _BLOCKED.keys() | _TRIED_AGAIN
 LOGIN = "check MLFLOW_TRACKING_URI; something before the server may want you to log in"
@@ -107,7 +117,9 @@ class Refused(OtelBridgeError):  # noqa: N818  # an outcome inside this package,
 
 
 @contextmanager
-def as_bridge_errors(doing: str, *, missing_is_refused: bool = False) -> Generator[None]:
+def as_bridge_errors(
+    doing: str, *, missing_is_refused: bool = False
+) -> Generator[None]:
     """Turn any error of MLflow into `Refused`, `RetryableError` or `BlockedError`.
 
     Args:
@@ -133,7 +145,10 @@ def outcome_of(
     if incompatible is not None:
         return incompatible
     # Without a code of MLflow the value did not fit its client: no repetition changes that.
-    if isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError)) and code is None:
+    if (
+        isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError))
+        and code is None
+    ):
         return Refused(f"{doing}: {_line(exc)}")
     if missing_is_refused and code in MISSING:
         return Refused(f"{doing}: {_line(exc)}")

@@ -80,7 +80,11 @@ class Names:
     """
 
     def __init__(
-        self, kind: str, rules: KeyRules, memory: WriterMemory, used_keys: Iterable[str] = ()
+        self,
+        kind: str,
+        rules: KeyRules,
+        memory: WriterMemory,
+        used_keys: Iterable[str] = (),
     ) -> None:
         self._kind = kind
         self._rules = rules
@@ -136,7 +140,9 @@ class Names:
         """Store the new names in memory. Call it before data is sent under these names."""
         if not self._new:
             return
-        self._memory.put(f"{self._slot}/{self._entries:08d}", json.dumps(self._new).encode())
+        self._memory.put(
+            f"{self._slot}/{self._entries:08d}", json.dumps(self._new).encode()
+        )
         self._entries += 1
         self._new = {}
 

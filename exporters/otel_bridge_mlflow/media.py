@@ -18,23 +18,28 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.media_files import extension_of
 from otel_bridge.records import Json, MediaItem, MediaRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 
-_IMAGES_TAG: Final = "mlflow.loggedImages"
-_TABLES_TAG: Final = "mlflow.loggedArtifacts"
-_ILLEGAL_KEY: Final = re.compile(r"[^a-zA-Z0-9_\-./ ]")
-_ILLEGAL_PATH: Final = re.compile(r"[^a-zA-Z0-9_\-.]")
-_MAX_KEY: Final = 120
-_SMALL_SIDE: Final = 256
+_IMAGES_TAG = "mlflow.loggedImages"
+_TABLES_TAG = "mlflow.loggedArtifacts"
+_ILLEGAL_KEY = re.compile(r"[^a-zA-Z0-9_\-./ ]")
+_ILLEGAL_PATH = re.compile(r"[^a-zA-Z0-9_\-.]")
+_MAX_KEY = 120
+_SMALL_SIDE = 256
 """Longest side of the picture that the grid of images shows."""
-_MAX_TAG: Final = 4_500
-_NO_CAPTION: Final = "captions: MLflow shows none"
+_MAX_TAG = 4_500
+_NO_CAPTION = "captions: MLflow shows none"
 
 
 class MediaWriter:
@@ -46,7 +51,9 @@ class MediaWriter:
         left_out: Counts what MLflow cannot show.
     """
 
-    def __init__(self, connection: Connection, run_id: str, left_out: Counter[str]) -> None:
+    def __init__(
+        self, connection: Connection, run_id: str, left_out: Counter[str]
+    ) -> None:
         self._connection = connection
         self._run_id = run_id
         self._left_out = left_out
@@ -72,9 +79,13 @@ class MediaWriter:
             self._write(record)
         except (Refused, BlockedError) as exc:
             # A dead letter, not a block: artifacts have a store of their own, and rows go on.
-            raise PermanentError(f"media {record.key}: {exc}", position=record.position) from exc
+            raise PermanentError(
+                f"media {record.key}: {exc}", position=record.position
+            ) from exc
         except OSError as exc:
-            raise RetryableError(f"media {record.key}: {exc}", position=record.position) from exc
+            raise RetryableError(
+                f"media {record.key}: {exc}", position=record.position
+            ) from exc
         except ExporterError as exc:
             exc.position = record.position
             raise
@@ -100,9 +111,13 @@ class MediaWriter:
                     raise Refused(f"the artifact store: {exc}") from exc
         self._tag(record)
 
-    def _image(self, folder: Path, record: MediaRecord, item: MediaItem, index: int) -> None:
+    def _image(
+        self, folder: Path, record: MediaRecord, item: MediaItem, index: int
+    ) -> None:
         key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY]
-        key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace("/", "~")
+        key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace(
+            "/", "~"
+        )
         facts = (
             "step",
             str(record.step or 0),
@@ -117,7 +132,9 @@ class MediaWriter:
 
     def _table(self, folder: Path, record: MediaRecord, item: MediaItem) -> None:
         columns, rows = record.table(item)
-        data: list[Json] = [[self._cell(folder, record, cell) for cell in row] for row in rows]
+        data: list[Json] = [
+            [self._cell(folder, record, cell) for cell in row] for row in rows
+        ]
         table = {"columns": columns, "data": data}
         _put(folder, _table_path(record), json.dumps(table).encode())
 
@@ -131,7 +148,11 @@ class MediaWriter:
         whole, small = pictures_of(cell)
         _put(folder, f"{stem}.png", whole)
         _put(folder, f"{stem}.webp", small)
-        return {"type": "image", "filepath": f"{stem}.png", "compressed_filepath": f"{stem}.webp"}
+        return {
+            "type": "image",
+            "filepath": f"{stem}.png",
+            "compressed_filepath": f"{stem}.webp",
+        }
 
     def _tag(self, record: MediaRecord) -> None:
         kinds = {item.kind for item in record.items}
@@ -160,7 +181,9 @@ class MediaWriter:
             except ValueError:
                 # Another program wrote the tag: the list begins anew, and the artifacts stay.
                 tables = []
-            self._tables = cast("list[Json]", tables) if isinstance(tables, list) else []
+            self._tables = (
+                cast("list[Json]", tables) if isinstance(tables, list) else []
+            )
         return self._tables
 
     def _set(self, key: str, value: str) -> None:
@@ -181,7 +204,9 @@ def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
             picture: Any = image
             if image.mode not in {"L", "LA", "RGB", "RGBA"}:
                 picture = image.convert("RGBA")
-            whole = item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
+            whole = (
+                item.data if item.mime_type == "image/png" else _saved(picture, "PNG")
+            )
             picture.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
             return whole, _saved(picture.convert("RGBA"), "WEBP")
     except Exception:  # noqa: BLE001  # a picture that pillow cannot read: browsers look at the bytes, not at the name

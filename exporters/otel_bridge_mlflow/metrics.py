@@ -102,14 +102,18 @@ class MetricWriter:
                 rest = points[points.index(bad) + 1 :]
                 position = rows[bad.row].position
                 # The bridge goes on behind this row, so that the rest of it must be written now.
-                self._write_rest([point for point in rest if point.row == bad.row], position)
+                self._write_rest(
+                    [point for point in rest if point.row == bad.row], position
+                )
                 raise PermanentError(reason, position=position)
         if first_bad < len(rows):
             row = rows[first_bad]
             reason = "; ".join(encoded.refused[first_bad])
             raise PermanentError(f"row {row.id}: {reason}", position=row.position)
 
-    def _write_batch(self, batch: Sequence[MetricValue]) -> tuple[MetricValue, str] | None:
+    def _write_batch(
+        self, batch: Sequence[MetricValue]
+    ) -> tuple[MetricValue, str] | None:
         """Write *batch* up to the first point that MLflow refuses; return that point and why."""
         try:
             with self._size.request(len(batch)):
@@ -123,7 +127,9 @@ class MetricWriter:
                 return (batch[0], str(exc))
             # MLflow refuses a batch as a whole, and names no metric that a program could rely on.
             middle = len(batch) // 2
-            return self._write_batch(batch[:middle]) or self._write_batch(batch[middle:])
+            return self._write_batch(batch[:middle]) or self._write_batch(
+                batch[middle:]
+            )
         return None
 
     def _write_rest(self, points: Sequence[MetricValue], position: int) -> None:
@@ -141,15 +147,25 @@ class MetricWriter:
     def _log(self, batch: Sequence[MetricValue]) -> None:
         make = self._connection.entities.Metric
         metrics = [
-            make(key, value, timestamp_ms, step) for _, key, value, timestamp_ms, step in batch
+            make(key, value, timestamp_ms, step)
+            for _, key, value, timestamp_ms, step in batch
         ]
-        with as_bridge_errors(f"logging {len(batch)} metrics to {self._connection.shown}"):
-            self._connection.client.log_batch(self._run_id, metrics=metrics, synchronous=True)
+        with as_bridge_errors(
+            f"logging {len(batch)} metrics to {self._connection.shown}"
+        ):
+            self._connection.client.log_batch(
+                self._run_id, metrics=metrics, synchronous=True
+            )
 
     def _post(self, batch: Sequence[MetricValue]) -> None:
         # In protobuf's JSON a bare NaN becomes 0 (measured); the names are correct.
         metrics = [
-            {"key": key, "value": number_or_name(value), "timestamp": timestamp_ms, "step": step}
+            {
+                "key": key,
+                "value": number_or_name(value),
+                "timestamp": timestamp_ms,
+                "step": step,
+            }
             for _, key, value, timestamp_ms, step in batch
         ]
         self._connection.request(
@@ -166,7 +182,9 @@ class MetricWriter:
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
             values = self._values_of(row)
-            plain_keys = [key for key in values if not isinstance(values[key], Distribution)]
+            plain_keys = [
+                key for key in values if not isinstance(values[key], Distribution)
+            ]
             self._names.add_keys(plain_keys)
             for key, value in values.items():
                 numbers = self._numbers(key, value)
@@ -174,9 +192,13 @@ class MetricWriter:
                     reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
                     encoded.refused.setdefault(index, []).append(reason)
                     continue
-                step = counted_steps[row.position, key] if row.step is None else row.step
+                step = (
+                    counted_steps[row.position, key] if row.step is None else row.step
+                )
                 for name, number in numbers:
-                    encoded.points.append(MetricValue(index, name, number, timestamp_ms, step))
+                    encoded.points.append(
+                        MetricValue(index, name, number, timestamp_ms, step)
+                    )
         # Before anything is sent: after a kill in between, a key must not get another name.
         self._names.store()
         return encoded
@@ -192,7 +214,9 @@ class MetricWriter:
         ``None`` if it is not a number a double holds.
         """
         if isinstance(value, Distribution):
-            return [(self._names.part(key, part), number) for part, number in parts(value)]
+            return [
+                (self._names.part(key, part), number) for part, number in parts(value)
+            ]
         number = _number(value)
         if number is None:
             return None
@@ -209,7 +233,9 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
         "p95": distribution.quantile(0.95),
     }
     # NaN here means unknown, for instance of a distribution without a minimum.
-    return [(part, number) for part, number in numbers.items() if not math.isnan(number)]
+    return [
+        (part, number) for part, number in numbers.items() if not math.isnan(number)
+    ]
 
 
 class Counts:
@@ -263,7 +289,9 @@ class Counts:
             if not counts:
                 del self._given[key]
         pairs = {key: list(counts.items()) for key, counts in self._given.items()}
-        self._memory.put(_COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode())
+        self._memory.put(
+            _COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode()
+        )
 
 
 def _number(value: object) -> float | None:

@@ -34,12 +34,16 @@ class ParamWriter:
         names: Names of the keys.
     """
 
-    def __init__(self, connection: Connection, run: OpenMlflowRun, names: Names) -> None:
+    def __init__(
+        self, connection: Connection, run: OpenMlflowRun, names: Names
+    ) -> None:
         self._connection = connection
         self._run_id = run.id
         self._names = names
         self._params = dict(run.params)
-        self._tags = {key: value for key, value in run.tags.items() if key.startswith(_TAG_PREFIX)}
+        self._tags = {
+            key: value for key, value in run.tags.items() if key.startswith(_TAG_PREFIX)
+        }
 
     def write(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*; an entry that MLflow does not accept is left out and logged.
@@ -54,17 +58,26 @@ class ParamWriter:
             # Another bridge of this run wrote one of these params meanwhile: read them again and
             # compare again.
             with as_bridge_errors(f"reading the params of run {self._run_id}"):
-                self._params = dict(self._connection.client.get_run(self._run_id).data.params)
+                self._params = dict(
+                    self._connection.client.get_run(self._run_id).data.params
+                )
             # Halved this time, so that an entry that is refused again costs itself alone.
             self._write(role, config, halve=True)
 
-    def _write(self, role: str | None, config: Mapping[str, Json], *, halve: bool = False) -> None:
+    def _write(
+        self, role: str | None, config: Mapping[str, Json], *, halve: bool = False
+    ) -> None:
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
-        entries = {_identity(role, path): (path, value) for path, value in leaves(config)}
+        entries = {
+            _identity(role, path): (path, value) for path, value in leaves(config)
+        }
         parent_path = (role,) if role else ()
         self._names.add_paths(
-            {identity: "/".join((*parent_path, *path)) for identity, (path, _) in entries.items()}
+            {
+                identity: "/".join((*parent_path, *path))
+                for identity, (path, _) in entries.items()
+            }
         )
         # Before the params are sent: after a kill in between, a key must not get another name.
         self._names.store()
@@ -80,7 +93,9 @@ class ParamWriter:
             changed = value[: self._connection.rules.tag_length]
             # A value that went back to the first one is sent too, or the tag would show the one
             # between.
-            if (stored_text != text or tag in self._tags) and self._tags.get(tag) != changed:
+            if (stored_text != text or tag in self._tags) and self._tags.get(
+                tag
+            ) != changed:
                 tags[tag] = changed
         # Params and tags apart: MLflow refuses a batch as a whole for one bad param.
         self._send("params", list(params.items()), self._params, halve=halve)
@@ -98,7 +113,12 @@ class ParamWriter:
         return cut_name(tag, length, name)
 
     def _send(
-        self, kind: _Kind, items: Sequence[tuple[str, str]], stored: dict[str, str], *, halve: bool
+        self,
+        kind: _Kind,
+        items: Sequence[tuple[str, str]],
+        stored: dict[str, str],
+        *,
+        halve: bool,
     ) -> None:
         # MLflow's limit for one request (100 in 3.17).
         size = self._connection.rules.params
@@ -127,7 +147,9 @@ class ParamWriter:
         if kind == "params":
             make = entities.Param
         batch = {kind: [make(key, value) for key, value in items]}
-        with as_bridge_errors(f"logging {len(items)} {kind} to {self._connection.shown}"):
+        with as_bridge_errors(
+            f"logging {len(items)} {kind} to {self._connection.shown}"
+        ):
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)
 
 
@@ -140,7 +162,11 @@ def leaves(
         if isinstance(value, Mapping):
             yield from leaves(value, path)
         else:
-            text = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
+            text = (
+                json.dumps(value, ensure_ascii=False)
+                if isinstance(value, list)
+                else str(value)
+            )
             yield path, clean_text(text)
 
 

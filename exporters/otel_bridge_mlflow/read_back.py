@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.errors import PermanentError
@@ -11,7 +11,7 @@ from otel_bridge_mlflow.connection import connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.settings import mlflow_settings
 
-_TRACES: Final = 500
+_TRACES = 500
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
@@ -38,7 +38,9 @@ def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is unt
     place = [experiment.experiment_id]
     numbers = 0
     rollouts = 0
-    for mlflow_run in client.search_runs(place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"):
+    for mlflow_run in client.search_runs(
+        place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"
+    ):
         for key in mlflow_run.data.metrics:
             numbers += len(client.get_metric_history(mlflow_run.info.run_id, key))
         rollouts += len(

@@ -63,7 +63,9 @@ class OpenMlflowRun:
         return f"#/experiments/{self.experiment_id}/runs/{self.id}/model-metrics?workflowType=machine_learning"
 
 
-def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> OpenMlflowRun:
+def open_run(
+    connection: Connection, run: RunInfo, memory: WriterMemory
+) -> OpenMlflowRun:
     """Find or create the MLflow run of *run* and make it RUNNING.
 
     Raises:
@@ -82,12 +84,16 @@ def open_run(connection: Connection, run: RunInfo, memory: WriterMemory) -> Open
             is_adopted = semconv.RUN_ID not in mlflow_run.data.tags
             if is_known:
                 return opened
-            return dataclasses.replace(opened, found=_found_line(mlflow_run, is_adopted=is_adopted))
+            return dataclasses.replace(
+                opened, found=_found_line(mlflow_run, is_adopted=is_adopted)
+            )
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 
 
-def _rename(connection: Connection, mlflow_run: Any, run: RunInfo, memory: WriterMemory) -> None:
+def _rename(
+    connection: Connection, mlflow_run: Any, run: RunInfo, memory: WriterMemory
+) -> None:
     """Rename a run that has a generated name; a name that a person gave the run in MLflow stays."""
     name = run_name(run, connection.rules.name_length)
     current_name = str(mlflow_run.info.run_name)
@@ -120,9 +126,7 @@ def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
         return f"MLflow's own run of this name ({mlflow_run.info.run_id}) gets the records; {NEW_RUN_HINT}"
     if not mlflow_run.data.metrics and not mlflow_run.data.params:
         return ""
-    return (
-        f"MLflow already holds this run ({mlflow_run.info.run_id}), continuing it; {NEW_RUN_HINT}"
-    )
+    return f"MLflow already holds this run ({mlflow_run.info.run_id}), continuing it; {NEW_RUN_HINT}"
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:
@@ -176,7 +180,9 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
             ) from exc
         # Deleted for good (mlflow gc), or the store was replaced: the data still needs a run.
         _log.warning(
-            "run %s is no longer in %s: looking for it by tag and name", run_id, connection.shown
+            "run %s is no longer in %s: looking for it by tag and name",
+            run_id,
+            connection.shown,
         )
         return None
 
@@ -200,7 +206,9 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
     )
     # Compared again: see `quoted`.
     tagged = [
-        candidate for candidate in mlflow_runs if candidate.data.tags.get(semconv.RUN_ID) == run.id
+        candidate
+        for candidate in mlflow_runs
+        if candidate.data.tags.get(semconv.RUN_ID) == run.id
     ]
     return min(tagged, key=_age, default=None)
 
@@ -221,7 +229,10 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
         order_by=_NEWEST_FIRST,
     )
     for mlflow_run in mlflow_runs:
-        if mlflow_run.info.run_name == name and semconv.RUN_ID not in mlflow_run.data.tags:
+        if (
+            mlflow_run.info.run_name == name
+            and semconv.RUN_ID not in mlflow_run.data.tags
+        ):
             return mlflow_run
     return None
 
@@ -229,7 +240,9 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
 def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
     name = run_name(run, connection.rules.name_length)
     mine = connection.client.create_run(
-        experiment_id, run_name=name, tags=missing_tags(run, connection.rules.tag_length, {})
+        experiment_id,
+        run_name=name,
+        tags=missing_tags(run, connection.rules.tag_length, {}),
     )
     # Only after creating: of two bridges that create at once, both see both runs then.
     oldest = _by_tag(connection, run, experiment_id)
@@ -241,7 +254,9 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
         # Still empty, since nothing is written before a run is chosen.
         connection.client.delete_run(mine.info.run_id)
         return oldest
-    _log.info("started MLflow run %s (%r) in %s", mine.info.run_id, name, connection.shown)
+    _log.info(
+        "started MLflow run %s (%r) in %s", mine.info.run_id, name, connection.shown
+    )
     return mine
 
 
@@ -255,13 +270,24 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
     tags: dict[str, str] = dict(mlflow_run.data.tags)
     new = missing_tags(run, connection.rules.tag_length, tags)
     if new:
-        run_tags = [connection.entities.RunTag(key, value) for key, value in new.items()]
+        run_tags = [
+            connection.entities.RunTag(key, value) for key, value in new.items()
+        ]
         connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
-    if mlflow_run.data.metrics or mlflow_run.data.params or mlflow_run.info.status != _RUNNING:
+    if (
+        mlflow_run.data.metrics
+        or mlflow_run.data.params
+        or mlflow_run.info.status != _RUNNING
+    ):
         _log.warning(
-            "resuming MLflow run %s (%r) in %s", run_id, mlflow_run.info.run_name, connection.shown
+            "resuming MLflow run %s (%r) in %s",
+            run_id,
+            mlflow_run.info.run_name,
+            connection.shown,
         )
-    return OpenMlflowRun(run_id, experiment_id, dict(mlflow_run.data.params), tags | new)
+    return OpenMlflowRun(
+        run_id, experiment_id, dict(mlflow_run.data.params), tags | new
+    )
 
 
 def _require_active(connection: Connection, mlflow_run: Any) -> None:
@@ -283,7 +309,9 @@ def _experiment(connection: Connection, run: RunInfo) -> str:
     if experiment is None:
         folder = _artifacts(connection, name)
         try:
-            return str(connection.client.create_experiment(name, artifact_location=folder))
+            return str(
+                connection.client.create_experiment(name, artifact_location=folder)
+            )
         except Exception as exc:  # another process may have created it meanwhile
             experiment = connection.client.get_experiment_by_name(name)
             if experiment is None:

@@ -26,7 +26,10 @@ WAL = Setting(
     "Use write-ahead mode for an SQLite store, about 1.5 times as fast; not for network file systems.",
 )
 TIMEOUT_S = Setting(
-    "OTEL_BRIDGE_MLFLOW_TIMEOUT_S", 30.0, seconds, "Time limit for one request to a server."
+    "OTEL_BRIDGE_MLFLOW_TIMEOUT_S",
+    30.0,
+    seconds,
+    "Time limit for one request to a server.",
 )
 ALL_SERIES = Setting(
     "OTEL_BRIDGE_MLFLOW_ALL_SERIES",
@@ -79,7 +82,10 @@ class MlflowSettings:
             all_series=ALL_SERIES.read(env),
         )
         # MLflow 3.17's default where ./mlruns holds no experiments; a file store is never used.
-        raw = env.get("MLFLOW_TRACKING_URI", "").strip() or f"sqlite:///{DEFAULT_DATABASE}"
+        raw = (
+            env.get("MLFLOW_TRACKING_URI", "").strip()
+            or f"sqlite:///{DEFAULT_DATABASE}"
+        )
         scheme = ""
         if ":" in raw:
             scheme = raw.partition(":")[0].lower()
@@ -91,7 +97,9 @@ class MlflowSettings:
         # A driver may follow: postgresql+psycopg2.
         if scheme.partition("+")[0] in _DATABASES:
             return make(raw, None, remote=False)
-        raise ConfigError(f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(scheme)}")
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(scheme)}"
+        )
 
     @property
     def destination(self) -> Mapping[str, str]:

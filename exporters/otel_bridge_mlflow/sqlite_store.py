@@ -27,7 +27,6 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.journal.machine import network_file_system
@@ -35,18 +34,18 @@ from otel_bridge_mlflow.settings import MlflowSettings
 
 _log = logging.getLogger(__name__)
 # Creating a store takes seconds; after a minute the bridge tries again later.
-_LOCK_WAIT_S: Final = 60.0
+_LOCK_WAIT_S = 60.0
 # As in `connection`: while this waits, the bridge cannot stop.
-_SQLITE_WAIT_S: Final = 5.0
-ABANDONED_S: Final = 30.0
+_SQLITE_WAIT_S = 5.0
+ABANDONED_S = 30.0
 """Time for which an empty store must stay unfinished and unchanged before this process completes
 it."""
-_TEMPORARY: Final = "_alembic_tmp_"
+_TEMPORARY = "_alembic_tmp_"
 # Id of "Default", which MLflow makes with every store.
-_DEFAULT_EXPERIMENT: Final = 0
-_REVISION: Final = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
-_PARENTS: Final = re.compile(r"^down_revision\b[^=\n]*= *(.+)$", re.MULTILINE)
-_QUOTED_NAME: Final = re.compile(r"[\"']([^\"']+)[\"']")
+_DEFAULT_EXPERIMENT = 0
+_REVISION = re.compile(r"^revision\b[^=\n]*= *[\"']([^\"']+)[\"']", re.MULTILINE)
+_PARENTS = re.compile(r"^down_revision\b[^=\n]*= *(.+)$", re.MULTILINE)
+_QUOTED_NAME = re.compile(r"[\"']([^\"']+)[\"']")
 
 MakeStore = Callable[[str], None]
 """Opens MLflow's store of an address, which creates its tables, and closes it again."""
@@ -115,7 +114,9 @@ def revisions_of(migrations: Path, version: str) -> Revisions:
                 parents.update(_QUOTED_NAME.findall(line))
     # More than one head, or none: not a chain that is understood, so MLflow decides by itself.
     heads = names - parents
-    return Revisions(heads.pop() if len(heads) == 1 else None, frozenset(names), version)
+    return Revisions(
+        heads.pop() if len(heads) == 1 else None, frozenset(names), version
+    )
 
 
 def require_writable(path: Path) -> None:
@@ -150,7 +151,8 @@ def sole_opener(path: Path) -> Generator[bool]:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as exc:
         raise BlockedError(
-            f"{folder}: {exc.strerror}", help="make the database's folder exist and writable"
+            f"{folder}: {exc.strerror}",
+            help="make the database's folder exist and writable",
         ) from exc
     try:
         yield _lock(descriptor, path)
@@ -177,7 +179,12 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def prepare(
-    settings: MlflowSettings, path: Path, revisions: Revisions, make: MakeStore, *, alone: bool
+    settings: MlflowSettings,
+    path: Path,
+    revisions: Revisions,
+    make: MakeStore,
+    *,
+    alone: bool,
 ) -> None:
     """Leave a database at *path* that MLflow opens without changing its tables.
 
@@ -198,7 +205,11 @@ def prepare(
     # itself.
     if revisions.newest is not None:
         tables = _look(path)
-        if tables is None or not tables.of_mlflow or _is_unfinished(path, tables, revisions):
+        if (
+            tables is None
+            or not tables.of_mlflow
+            or _is_unfinished(path, tables, revisions)
+        ):
             _create(path, tables, revisions, make, alone=alone)
     # Whole now. A later store under this path, after a user deleted the file, starts its own time.
     _unfinished.pop(path, None)
@@ -232,7 +243,9 @@ def _look(path: Path) -> _Tables | None:
 def _tables(database: sqlite3.Connection) -> _Tables:
     names = frozenset(
         str(name)
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (name,) in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        )
     )
     rows: list[tuple[object]] = []
     if "alembic_version" in names:
@@ -298,7 +311,12 @@ def _is_abandoned(path: Path, tables: _Tables) -> bool:
 
 
 def _create(
-    path: Path, tables: _Tables | None, revisions: Revisions, make: MakeStore, *, alone: bool
+    path: Path,
+    tables: _Tables | None,
+    revisions: Revisions,
+    make: MakeStore,
+    *,
+    alone: bool,
 ) -> None:
     """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
 
@@ -333,13 +351,18 @@ def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> N
         present = _tables(database)
         has_changed = tables is None or present.changed != tables.changed
         if present.of_mlflow and has_changed:
-            raise RetryableError(f"{path} is being created by another process", retry_after_s=1.0)
+            raise RetryableError(
+                f"{path} is being created by another process", retry_after_s=1.0
+            )
         _remove_tables(database, path, present)
         _copy_tables(database)
         database.execute(
             # MLflow wrote the folder of the template there, which is deleted.
             "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
-            (str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)), _DEFAULT_EXPERIMENT),
+            (
+                str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)),
+                _DEFAULT_EXPERIMENT,
+            ),
         )
         database.execute("COMMIT")
     except BaseException:
@@ -359,9 +382,13 @@ def _remove_tables(database: sqlite3.Connection, path: Path, tables: _Tables) ->
     query = "SELECT name FROM template.sqlite_master WHERE type = 'table'"
     new_names = {str(name) for (name,) in database.execute(query)}
     # MLflow itself puts rows into some tables.
-    seeded = {name for name in new_names if _has_rows(database, name, "template")} - {"experiments"}
+    seeded = {name for name in new_names if _has_rows(database, name, "template")} - {
+        "experiments"
+    }
     old_names = [
-        name for name in sorted(tables.names) if name in new_names or name.startswith(_TEMPORARY)
+        name
+        for name in sorted(tables.names)
+        if name in new_names or name.startswith(_TEMPORARY)
     ]
     for name in old_names:
         if name not in seeded and _has_rows(database, name, "main"):
@@ -373,7 +400,8 @@ def _remove_tables(database: sqlite3.Connection, path: Path, tables: _Tables) ->
     for name in old_names:
         database.execute(f"DROP TABLE main.{_quoted(name)}")
     _log.warning(
-        "%s was left unfinished while MLflow created it, and holds no data: created anew", path
+        "%s was left unfinished while MLflow created it, and holds no data: created anew",
+        path,
     )
 
 
@@ -381,10 +409,14 @@ def _copy_tables(database: sqlite3.Connection) -> None:
     parts = database.execute(
         "SELECT type, name, sql FROM template.sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 7) != 'sqlite_'"
     ).fetchall()
-    for name, sql in [(str(name), str(sql)) for kind, name, sql in parts if kind == "table"]:
+    for name, sql in [
+        (str(name), str(sql)) for kind, name, sql in parts if kind == "table"
+    ]:
         database.execute(sql)
         # Without the generated columns, which table_info does not list.
-        listed = database.execute("SELECT name FROM pragma_table_info(?, 'template')", (name,))
+        listed = database.execute(
+            "SELECT name FROM pragma_table_info(?, 'template')", (name,)
+        )
         columns = ", ".join(_quoted(str(column)) for (column,) in listed)
         table = _quoted(name)
         database.execute(
@@ -409,7 +441,10 @@ def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
     # "rw" creates no file: looking at a store must not leave an empty one.
     mode = "rwc" if create else "rw"
     return sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}", uri=True, timeout=_SQLITE_WAIT_S, isolation_level=None
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_SQLITE_WAIT_S,
+        isolation_level=None,
     )
 
 
@@ -422,5 +457,9 @@ def _remove_left_over(path: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in list(path.parent.iterdir()):
             # Never through a link: what it names belongs to somebody else.
-            if entry.name.startswith(_prefix(path)) and entry.is_dir() and not entry.is_symlink():
+            if (
+                entry.name.startswith(_prefix(path))
+                and entry.is_dir()
+                and not entry.is_symlink()
+            ):
                 shutil.rmtree(entry, ignore_errors=True)

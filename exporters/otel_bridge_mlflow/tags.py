@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge import semconv
 from otel_bridge.errors import ExporterError
@@ -25,10 +25,10 @@ from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.traces.spans import clean_text
 
-_SUMMARY: Final = "summary/"
-_ALERT: Final = "alert/"
-_ALERTS: Final = "alerts/"
-_SOURCE: Final = {
+_SUMMARY = "summary/"
+_ALERT = "alert/"
+_ALERTS = "alerts/"
+_SOURCE = {
     "mlflow.source.name": semconv.PROCESS_COMMAND,
     "mlflow.source.git.commit": semconv.VCS_REVISION,
     "mlflow.user": semconv.PROCESS_OWNER,
@@ -36,7 +36,9 @@ _SOURCE: Final = {
 }
 
 
-def missing_tags(run: RunInfo, limit: int, present: Mapping[str, str]) -> dict[str, str]:
+def missing_tags(
+    run: RunInfo, limit: int, present: Mapping[str, str]
+) -> dict[str, str]:
     """Return the tags to set on *run*, whose MLflow run has *present*.
 
     Values are cut to *limit*.
@@ -50,10 +52,14 @@ def missing_tags(run: RunInfo, limit: int, present: Mapping[str, str]) -> dict[s
     }
     first_tags = {  # of the first bridge, or of a person
         "mlflow.note.content": run.notes,
-        "mlflow.source.type": "LOCAL" if semconv.PROCESS_COMMAND in run.identity else None,
+        "mlflow.source.type": "LOCAL"
+        if semconv.PROCESS_COMMAND in run.identity
+        else None,
         **{tag: run.identity.get(fact) for tag, fact in _SOURCE.items()},
     }
-    tags = {key: value for key, value in first_tags.items() if key not in present} | own_tags
+    tags = {
+        key: value for key, value in first_tags.items() if key not in present
+    } | own_tags
     # An empty value is not set: a tag without text shows nothing in MLflow.
     cut_tags = {key: value[:limit] for key, value in tags.items() if value}
     return {key: value for key, value in cut_tags.items() if present.get(key) != value}
@@ -215,7 +221,13 @@ class SummaryWriter:
         number = positions.index(alert.position) + 1
         step = number if alert.step is None else alert.step
         return Row(
-            alert.id, None, step, None, alert.time_unix_ns, {key: number}, position=alert.position
+            alert.id,
+            None,
+            step,
+            None,
+            alert.time_unix_ns,
+            {key: number},
+            position=alert.position,
         )
 
     def _set_tag(self, name: str, text: str) -> None:

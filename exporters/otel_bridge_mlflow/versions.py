@@ -8,21 +8,21 @@ trace a second time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.capabilities import Capabilities, accepts, release_of
 from otel_bridge.errors import BlockedError
 
-INSTALL: Final = "pip install 'otel-bridge[mlflow]'"
-HINTS: Final = {
+INSTALL = "pip install 'otel-bridge[mlflow]'"
+HINTS = {
     "FallbackAsyncAdaptedQueuePool": "pip install 'sqlalchemy<2.1': this MLflow cannot use a newer one",
 }
 """Text of an error to the command that fixes it, where the package at fault is not MLflow."""
-_TRACES_FROM: Final = (3, 6)
-_STARTS_FROM: Final = (3, 13)
+_TRACES_FROM = (3, 6)
+_STARTS_FROM = (3, 13)
 """The first server on which a repeated ``start_trace`` adds to the trace; older ones answer with an
 error."""
-_CLIENT: Final = (
+_CLIENT = (
     ("get_run", "run_id"),
     ("search_runs", "experiment_ids", "filter_string", "max_results", "order_by"),
     ("create_run", "experiment_id", "run_name", "tags"),
@@ -59,7 +59,7 @@ class Package:
     rest: Any
 
 
-_SHOWS_NO_TRACES: Final = "does not show traces written this way; 3.7 does"
+_SHOWS_NO_TRACES = "does not show traces written this way; 3.7 does"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,9 @@ class MlflowAbilities:
     starts_traces: bool = False
 
 
-def abilities_of(package: Package, *, remote: bool, server_version: str | None) -> MlflowAbilities:
+def abilities_of(
+    package: Package, *, remote: bool, server_version: str | None
+) -> MlflowAbilities:
     """Return what *package* can do with a server (*remote*) of *server_version*, or with a database.
 
     Raises:
@@ -87,26 +89,41 @@ def abilities_of(package: Package, *, remote: bool, server_version: str | None) 
     capabilities = Capabilities(tracker, INSTALL)
     for call, *arguments in _CLIENT:
         capabilities.require(package.client, call, "self", *arguments)
-    capabilities.require(package.entities, "Metric", "key", "value", "timestamp", "step")
+    capabilities.require(
+        package.entities, "Metric", "key", "value", "timestamp", "step"
+    )
     capabilities.require(package.entities, "Param", "key", "value")
     capabilities.require(package.entities, "RunTag", "key", "value")
     if remote and not accepts(
-        package.rest, "http_request", "host_creds", "endpoint", "method", "extra_headers"
+        package.rest,
+        "http_request",
+        "host_creds",
+        "endpoint",
+        "method",
+        "extra_headers",
     ):
         raise BlockedError(
             f"{tracker} has another mlflow.utils.rest_utils.http_request", help=INSTALL
         )
     left_out = ""
     # 3.5 stores spans and reads them from an artifact that does not exist: a silent loss.
-    if remote and server_version is not None and release_of(server_version) < _TRACES_FROM:
+    if (
+        remote
+        and server_version is not None
+        and release_of(server_version) < _TRACES_FROM
+    ):
         left_out = f"the MLflow server is {server_version}, which {_SHOWS_NO_TRACES}"
     elif not _shows_traces(package, remote=remote):
         left_out = f"{tracker} {_SHOWS_NO_TRACES}"
-    capabilities.prefer(not left_out, f"rollouts and evaluations are left out: {left_out}")
+    capabilities.prefer(
+        not left_out, f"rollouts and evaluations are left out: {left_out}"
+    )
     # Unknown counts as old: each reward is then a call, which every version takes.
     starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
     return MlflowAbilities(
-        left_out, capabilities.degraded, starts and hasattr(package.entities, "TraceInfo")
+        left_out,
+        capabilities.degraded,
+        starts and hasattr(package.entities, "TraceInfo"),
     )
 
 
@@ -117,7 +134,11 @@ def _shows_traces(package: Package, *, remote: bool) -> bool:
         hasattr(package.trace_tags, "SPANS_LOCATION")
         and accepts(package.store, "log_spans", "location", "spans")
         and accepts(package.store, "create_assessment", "assessment")
-        and accepts(getattr(package.entities, "Span", None), "from_otel_proto", "otel_proto_span")
+        and accepts(
+            getattr(package.entities, "Span", None),
+            "from_otel_proto",
+            "otel_proto_span",
+        )
     )
     return (
         writes

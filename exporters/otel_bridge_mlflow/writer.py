@@ -33,7 +33,11 @@ from otel_bridge_mlflow.tags import Roles, SummaryWriter
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.trace_writer import TraceWriter
 
-_STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
+_STATUS = {
+    Status.FINISHED: "FINISHED",
+    Status.FAILED: "FAILED",
+    Status.KILLED: "KILLED",
+}
 _UI = "http://127.0.0.1:5000"
 """Where ``mlflow ui`` serves without options."""
 _DELETED = "'active' state"
@@ -52,20 +56,33 @@ class MlflowRunWriter:
     """
 
     def __init__(
-        self, connection: Connection, opened: OpenMlflowRun, run: RunInfo, memory: WriterMemory
+        self,
+        connection: Connection,
+        opened: OpenMlflowRun,
+        run: RunInfo,
+        memory: WriterMemory,
     ) -> None:
         self._connection = connection
         self._run = opened
         self._metrics = MetricWriter(
-            connection, opened.id, Names("metric", connection.rules, memory, run.keys), memory
+            connection,
+            opened.id,
+            Names("metric", connection.rules, memory, run.keys),
+            memory,
         )
         self._assessments = AssessmentWriter(connection)
         trace_tags = Names("trace tag", connection.rules, memory)
-        self._traces = TraceWriter(connection, opened, self._assessments, trace_tags, memory)
-        self._params = ParamWriter(connection, opened, Names("param", connection.rules, memory))
+        self._traces = TraceWriter(
+            connection, opened, self._assessments, trace_tags, memory
+        )
+        self._params = ParamWriter(
+            connection, opened, Names("param", connection.rules, memory)
+        )
         self._roles = Roles(connection, opened.id)
         tags = Names("summary", connection.rules, memory)
-        self._summary = SummaryWriter(connection, opened.id, self._metrics, tags, memory)
+        self._summary = SummaryWriter(
+            connection, opened.id, self._metrics, tags, memory
+        )
         self.degraded = connection.abilities.degraded
         self.left_out: Counter[str] = Counter()
         self._media = MediaWriter(connection, opened.id, self.left_out)
@@ -197,7 +214,9 @@ def probe(settings: ExporterSettings) -> tuple[str, ...]:
     return connections.probe(mlflow_settings(settings))
 
 
-def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> MlflowRunWriter:
+def open_writer(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> MlflowRunWriter:
     """Import MLflow, connect, and find or create the run.
 
     Raises:

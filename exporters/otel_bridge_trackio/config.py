@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from time import monotonic
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.otlp.json_text import sound_leaf, with_leaves
 from otel_bridge.records import Json, Scalar
@@ -20,12 +20,12 @@ from otel_bridge_trackio.payload import Payload
 _Path: TypeAlias = "tuple[str | None, ...]"
 """A role and the keys below it."""
 # Two keys of one run whose hashes agree too get a longer text to hash, so few digits are enough.
-_HASH_DIGITS: Final = 8
-_SUMMARY: Final = "summary"
-_MAX_REPAIRS: Final = 3
+_HASH_DIGITS = 8
+_SUMMARY = "summary"
+_MAX_REPAIRS = 3
 """Most times that one config is stored again; a later Trackio may keep other keys than it is
 given."""
-_CHECK_S: Final = 2.0
+_CHECK_S = 2.0
 """Seconds before the config is checked: a bridge that read the store before our write has then
 written its own."""
 
@@ -85,7 +85,9 @@ class RunConfig:
         self._check_s = None
         stored_config = self._stored()
         # Empty is what a store returns that cannot be read.
-        is_replaced = bool(stored_config) and not self._own().keys() <= stored_config.keys()
+        is_replaced = (
+            bool(stored_config) and not self._own().keys() <= stored_config.keys()
+        )
         if is_replaced and self._repairs < _MAX_REPAIRS:
             self._repairs += 1
             self.due = True
@@ -107,7 +109,9 @@ def config_payload(
         for path, value in _leaves(configs[role], (role,)):
             entries_by_name.setdefault(_name(path), []).append((path, value))
     for key, value in summary.items():
-        entries_by_name.setdefault(_name((_SUMMARY, key)), []).append(((_SUMMARY, key), value))
+        entries_by_name.setdefault(_name((_SUMMARY, key)), []).append(
+            ((_SUMMARY, key), value)
+        )
     flat: Payload = {name: entries[0][1] for name, entries in entries_by_name.items()}
     for name, entries in entries_by_name.items():
         for path, value in entries[1:]:
@@ -118,7 +122,9 @@ def config_payload(
     return cast("Payload", with_leaves(flat, sound_leaf))
 
 
-def beside(stored: Payload, ours: Payload, *, group: str | None, created: str) -> Payload:
+def beside(
+    stored: Payload, ours: Payload, *, group: str | None, created: str
+) -> Payload:
     """Return *ours* with the entries of *stored* that *ours* lacks, and with the fields that Trackio expects."""
     parents = {*_above(ours)}
     stored_entries = {
@@ -169,7 +175,9 @@ def _other_name(name: str, path: _Path, used_names: Container[str]) -> str:
     text = json.dumps(path)
     other_name = name
     while other_name in used_names:
-        digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+        digits = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[
+            :_HASH_DIGITS
+        ]
         other_name = f"{name}-{digits}"
         text = f"{text} "
     return other_name

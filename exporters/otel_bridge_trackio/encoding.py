@@ -7,8 +7,6 @@ and ``-Infinity``.
 
 from __future__ import annotations
 
-from typing import Final
-
 import orjson
 
 from otel_bridge.errors import PermanentError
@@ -17,8 +15,8 @@ from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
 from otel_bridge_trackio.store import StoreEntry
 
-_STEP_MIN: Final = -(1 << 63)
-_STEP_MAX: Final = (1 << 63) - 1
+_STEP_MIN = -(1 << 63)
+_STEP_MAX = (1 << 63) - 1
 
 
 def encoded(entry: StoreEntry, fields: Payload) -> bytes:

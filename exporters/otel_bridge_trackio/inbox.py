@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.records import Alert, Evaluation
@@ -22,7 +21,7 @@ from otel_bridge_trackio.store import StoreEntry
 from otel_bridge_trackio.versions import of_inbox
 
 # Each try makes the folder again: Trackio 0.43 removes a writer's folder once it is empty.
-_TRIES: Final = 3
+_TRIES = 3
 
 
 class Inbox:
@@ -69,7 +68,9 @@ class Inbox:
         """Return ``False``, because files that the dashboard has imported cannot be changed."""
         return False
 
-    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
+    def write(
+        self, entries: Sequence[StoreEntry], config: Payload | None = None
+    ) -> None:
         """Put *entries* into one file, and *config* with them.
 
         Raises:
@@ -93,7 +94,9 @@ class Inbox:
                 break
         if lines:
             self._put(
-                f"{time.time_ns():020d}.jsonl", b"\n".join(lines) + b"\n", entries[0].position
+                f"{time.time_ns():020d}.jsonl",
+                b"\n".join(lines) + b"\n",
+                entries[0].position,
             )
         # Only now: the entries before the refused one are in the inbox.
         if refused is not None:
@@ -130,7 +133,9 @@ class Inbox:
                 aside.replace(path)
             except FileNotFoundError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
                 if attempt == _TRIES - 1:
-                    raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc
+                    raise RetryableError(
+                        f"Trackio's inbox: {exc}", position=position
+                    ) from exc
             except (PermissionError, NotADirectoryError) as exc:
                 # Time does not help: a person must change rights, or remove the file that is in the
                 # way.
@@ -144,6 +149,8 @@ class Inbox:
                 # part is deleted.
                 with contextlib.suppress(OSError):
                     aside.unlink()
-                raise RetryableError(f"Trackio's inbox: {exc}", position=position) from exc
+                raise RetryableError(
+                    f"Trackio's inbox: {exc}", position=position
+                ) from exc
             else:
                 return

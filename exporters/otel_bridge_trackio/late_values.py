@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import orjson
 
@@ -19,11 +19,13 @@ from otel_bridge.records import Evaluation, Json
 from otel_bridge_trackio.names import LOCK_WAIT_S
 from otel_bridge_trackio.payload import LATE_VALUES, Payload, status_text
 
-_OF_THE_ROLLOUT: Final = frozenset({"reward", "advantage"})
+_OF_THE_ROLLOUT = frozenset({"reward", "advantage"})
 """Names that are facts of a rollout; any other is a part of its rewards."""
 
 
-def add_late_values(path: Path, run_id: str, values: Sequence[Evaluation]) -> list[Evaluation]:
+def add_late_values(
+    path: Path, run_id: str, values: Sequence[Evaluation]
+) -> list[Evaluation]:
     """Add *values* to the traces of their rollouts, in one transaction; a repeated call changes nothing.
 
     Args:
@@ -41,7 +43,9 @@ def add_late_values(path: Path, run_id: str, values: Sequence[Evaluation]) -> li
     # "with database" alone would commit and leave the connection open.
     with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database, database:
         # Trackio keeps traces in a table of their own from 0.26 on.
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'traces'").fetchone():
+        if not database.execute(
+            "SELECT 1 FROM sqlite_master WHERE name = 'traces'"
+        ).fetchone():
             return [*values]
         for value in values:
             # As Trackio makes it (SQLiteStorage._split_trace_metrics in 0.43).

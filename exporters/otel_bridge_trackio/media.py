@@ -12,7 +12,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.media_files import put_media
@@ -21,15 +21,15 @@ from otel_bridge_trackio.payload import RESERVED, Payload
 
 Put = Callable[[MediaItem, int], str]
 """Stores the file of an item at a step; returns its path below Trackio's folder of media."""
-_FILES: Final = {
+_FILES = {
     "image": "trackio.image", "audio": "trackio.audio", "video": "trackio.video", "html": "trackio.html",
 }  # fmt: skip
-_FIND: Final = "get_project_media_path"
-_HOMES: Final = ("trackio.media.utils", "trackio.media", "trackio.utils")
+_FIND = "get_project_media_path"
+_HOMES = ("trackio.media.utils", "trackio.media", "trackio.utils")
 """Modules that hold ``get_project_media_path``, the newest Trackio first."""
 # Longest name of a file or folder on common file systems (ext4, APFS, NTFS).
-_MAX_NAME_BYTES: Final = 255
-_MAX_DEPTH: Final = 8
+_MAX_NAME_BYTES = 255
+_MAX_DEPTH = 8
 
 
 def local_put(project: str, run: str) -> Put | None:
@@ -56,7 +56,8 @@ def folder_name(run: str) -> str:
     """Return the path below the project's folder for files of *run*: Trackio joins any name, ``..`` included, to it."""
     parts = run.split("/")
     safe = not any(
-        part in {"", ".", ".."} or "\\" in part or not part.isprintable() for part in parts
+        part in {"", ".", ".."} or "\\" in part or not part.isprintable()
+        for part in parts
     )
     if (
         safe
@@ -64,7 +65,9 @@ def folder_name(run: str) -> str:
         and max(len(part.encode()) for part in parts) <= _MAX_NAME_BYTES
     ):
         return run
-    return f"run-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    return (
+        f"run-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    )
 
 
 def _folder_finder(home: str) -> Callable[..., Path] | None:
@@ -86,17 +89,23 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     """
     # As in rows: bulk_log, unlike Trackio's log(), renames nothing, and the dashboard overwrites
     # these.
-    key = f"__{record.key}" if record.key in RESERVED or record.key.startswith("__") else record.key
+    key = (
+        f"__{record.key}"
+        if record.key in RESERVED or record.key.startswith("__")
+        else record.key
+    )
     items = [*record.items]
     if len(items) == 1:
         return {key: _shown(record, items[0], put_file, step)}
     if all(item.kind == "image" for item in items):
         rows: list[Json] = [
-            {"image": _file(item, put_file, step), "caption": item.caption} for item in items
+            {"image": _file(item, put_file, step), "caption": item.caption}
+            for item in items
         ]
         return {key: {"_type": "trackio.table", "_value": rows}}
     return {
-        f"{key}/{index}": _shown(record, item, put_file, step) for index, item in enumerate(items)
+        f"{key}/{index}": _shown(record, item, put_file, step)
+        for index, item in enumerate(items)
     }
 
 

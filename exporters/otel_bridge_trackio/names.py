@@ -13,15 +13,15 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from otel_bridge.exporter import RunInfo, WriterMemory
 
-_NAME: Final = "name"
-_GENERATED: Final = "name/generated"
-_TABLES: Final = ("metrics", "configs", "traces", "system_metrics", "alerts")
+_NAME = "name"
+_GENERATED = "name/generated"
+_TABLES = ("metrics", "configs", "traces", "system_metrics", "alerts")
 # As long as Trackio 0.43 itself waits for a lock (its connections have timeout=30).
-LOCK_WAIT_S: Final = 30.0
+LOCK_WAIT_S = 30.0
 
 
 class NamedStore(Protocol):
@@ -47,7 +47,11 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
     remembered_name = _text_in(memory, _NAME)
     row_name = store.name_held() or remembered_name
     name = run.name
-    if row_name and row_name != run.name and not _is_renamed(store, run, row_name, memory):
+    if (
+        row_name
+        and row_name != run.name
+        and not _is_renamed(store, run, row_name, memory)
+    ):
         name = row_name
     if name != remembered_name:
         # For the inbox, whose rows cannot be read: a renamed run keeps the name of its first rows.
@@ -57,7 +61,9 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
     return name
 
 
-def _is_renamed(store: NamedStore, run: RunInfo, row_name: str, memory: WriterMemory) -> bool:
+def _is_renamed(
+    store: NamedStore, run: RunInfo, row_name: str, memory: WriterMemory
+) -> bool:
     """Give rows with a generated name the name that a user gave.
 
     Return whether they have it now.
@@ -86,7 +92,8 @@ def listed_name(path: Path, run_id: str) -> str:
             return ""
         # The newest row, because another bridge may have renamed the run meanwhile.
         row = database.execute(
-            "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1", [run_id]
+            "SELECT run_name FROM metrics WHERE run_id = ? ORDER BY id DESC LIMIT 1",
+            [run_id],
         ).fetchone()
     if row:
         return str(row[0])
@@ -104,13 +111,16 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
     # "with database" alone would commit and leave the connection open.
     with closing(sqlite3.connect(path, timeout=LOCK_WAIT_S)) as database, database:
         for table in _tables_with_names(database):
-            database.execute(f"UPDATE {table} SET run_name = ? WHERE run_id = ?", [name, run_id])  # noqa: S608  # ours
+            renaming = f"UPDATE {table} SET run_name = ? WHERE run_id = ?"  # noqa: S608  our own names of tables
+            database.execute(renaming, [name, run_id])
 
 
 def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
     tables: list[str] = []
     for table in _TABLES:
-        columns = {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+        columns = {
+            str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")
+        }
         if columns >= {"run_id", "run_name"}:
             tables.append(table)
     return tables

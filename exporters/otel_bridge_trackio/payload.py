@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.otlp.json_text import utf8_leaf, with_leaves
 from otel_bridge.records import (
@@ -30,13 +30,13 @@ from otel_bridge.records import (
 
 Payload: TypeAlias = dict[str, Json]
 
-RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
+RESERVED = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Names that the dashboard overwrites when it reads; Trackio's own `Run.log` renames such keys in
 the same way."""
-LATE_VALUES: Final = "late_values"
+LATE_VALUES = "late_values"
 """Name in the metadata of a trace: names of the values that came after it was written."""
-_PREVIEW_CHARS: Final = 200
-_NO_STEPS: Final[Mapping[str, int]] = {}
+_PREVIEW_CHARS = 200
+_NO_STEPS: Mapping[str, int] = {}
 
 
 def timestamp(time_unix_ns: int) -> str:
@@ -64,7 +64,9 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
     """
     axes = row.steps if all_series else _NO_STEPS
     values = row.values if all_series else row.charted_values
-    if _plain(tuple(row.steps), tuple(values)) and Distribution not in map(type, values.values()):
+    if _plain(tuple(row.steps), tuple(values)) and Distribution not in map(
+        type, values.values()
+    ):
         return cast("Payload", {**axes, **values})
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
@@ -91,7 +93,9 @@ def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     # Cached: the same few sets of names recur, and checking each key each time would be a fifth of
     # a row's cost.
     taken_names = RESERVED.union(axes)
-    return AXIS not in axes and not any(key in taken_names or key.startswith("__") for key in keys)
+    return AXIS not in axes and not any(
+        key in taken_names or key.startswith("__") for key in keys
+    )
 
 
 def histogram(value: Distribution) -> Payload:
@@ -100,7 +104,11 @@ def histogram(value: Distribution) -> Payload:
     if not filled:
         low = _finite(value.min, value.mean)
         high = _finite(value.max, value.mean)
-        return {"_type": "trackio.histogram", "bins": [low, high], "values": [value.count]}
+        return {
+            "_type": "trackio.histogram",
+            "bins": [low, high],
+            "values": [value.count],
+        }
     first = filled[0]
     last = filled[-1]
     edges = list(value.edges[first : last + 2])
@@ -118,8 +126,13 @@ def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
 
     Unless *spans*, its spans are JSON text in its metadata.
     """
-    stored_spans: list[Json] = [_span(span, timed=rollout.timed) for span in rollout.spans]
-    trace: Payload = {"_type": "trackio.trace", "messages": _previewed(rollout.messages)}
+    stored_spans: list[Json] = [
+        _span(span, timed=rollout.timed) for span in rollout.spans
+    ]
+    trace: Payload = {
+        "_type": "trackio.trace",
+        "messages": _previewed(rollout.messages),
+    }
     if spans:
         return {**trace, "metadata": _metadata(rollout), "spans": stored_spans}
     # ASCII, because a lone surrogate in a text must not lose the whole trace.
@@ -133,14 +146,21 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
     of the last answer.
     """
     previewed: list[Json] = [*messages]
-    turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    turns = [
+        index
+        for index, message in enumerate(messages)
+        if message.get("role") == "assistant"
+    ]
     answer = ""
     for index in turns:
         content = messages[index].get("content")
         if isinstance(content, str):
             answer = content or answer
     if answer and not messages[turns[0]].get("content"):
-        part: Payload = {"type": "preview_of_the_answer", "text": answer[:_PREVIEW_CHARS]}
+        part: Payload = {
+            "type": "preview_of_the_answer",
+            "text": answer[:_PREVIEW_CHARS],
+        }
         previewed[turns[0]] = {**messages[turns[0]], "content": [part]}
     return previewed
 
@@ -193,7 +213,9 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
     facts = _facts(rollout)
     if spans is not None:
         facts["spans"] = spans
-    metadata: Payload = {key: value for key, value in facts.items() if value is not None}
+    metadata: Payload = {
+        key: value for key, value in facts.items() if value is not None
+    }
     for key, value in rollout.metadata.items():
         if key != "status":
             metadata[f"metadata.{key}" if key in facts else key] = value

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, cast
+from typing import cast
 from urllib.parse import urljoin
 
 import requests
 
 from otel_bridge.bridge.http_session import HttpSession
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.media_files import file_name
 from otel_bridge.otlp.request_size import RequestSize, retry_after_s
@@ -28,18 +33,23 @@ from otel_bridge_trackio.settings import Remote
 from otel_bridge_trackio.store import StoreEntry
 from otel_bridge_trackio.versions import TrackioAbilities, of_server
 
-REQUEST_ENTRIES: Final = 500
-REQUEST_BYTES: Final = 4 << 20
-_API_VERSION: Final = 1
-_UPLOAD: Final = "bulk_upload_media"
-_NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
-_HEADER: Final = "X-Trackio-Write-Token"
-_PAGE: Final = 500
+REQUEST_ENTRIES = 500
+REQUEST_BYTES = 4 << 20
+_API_VERSION = 1
+_UPLOAD = "bulk_upload_media"
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_HEADER = "X-Trackio-Write-Token"
+_PAGE = 500
 # Answers of a server, or of a proxy before it, that gave up on a slow request.
-_TIMED_OUT: Final = frozenset({408, 502, 504, 524})
+_TIMED_OUT = frozenset({408, 502, 504, 524})
 # Trackio 0.43 answers a missing token with 400, a Space with 500, and one of these words.
-_TOKEN_WORDS: Final = ("write_token", "hf_token", "oauth", "provide write access")
-_REFUSED_WORDS: Final = ("too large to convert", "exceeds 64-bit", "surrogates", "recursion limit")
+_TOKEN_WORDS = ("write_token", "hf_token", "oauth", "provide write access")
+_REFUSED_WORDS = (
+    "too large to convert",
+    "exceeds 64-bit",
+    "surrogates",
+    "recursion limit",
+)
 """Words in the server's errors about entries that it can never store."""
 
 
@@ -63,7 +73,12 @@ class RemoteStore:
     """
 
     def __init__(
-        self, host: Remote, project: str, run_id: str, name: str, memory: WriterMemory | None = None
+        self,
+        host: Remote,
+        project: str,
+        run_id: str,
+        name: str,
+        memory: WriterMemory | None = None,
     ) -> None:
         self._server = host
         self._project = project
@@ -98,7 +113,9 @@ class RemoteStore:
             RetryableError: The server cannot be reached now.
             BlockedError: The server refuses access.
         """
-        rows = self._select(f"config FROM configs WHERE run_id = {_quoted(self._run_id)}")
+        rows = self._select(
+            f"config FROM configs WHERE run_id = {_quoted(self._run_id)}"
+        )
         if rows:
             return cast("Payload", json.loads(_text(rows[0]["config"])))
         return {}
@@ -149,7 +166,9 @@ class RemoteStore:
             # By id and not by OFFSET, because rows may be added between two pages.
             last = int(str(rows[-1]["id"]))
 
-    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
+    def write(
+        self, entries: Sequence[StoreEntry], config: Payload | None = None
+    ) -> None:
         """Store *entries*, and *config* with the first of them.
 
         Raises:
@@ -225,7 +244,9 @@ class RemoteStore:
             PermanentError: The server stored the file under another name.
         """
         # The server's own folder of a project: Trackio drops all other characters.
-        folder = "".join(char for char in self._project if char.isalnum() or char in "-_")
+        folder = "".join(
+            char for char in self._project if char.isalnum() or char in "-_"
+        )
         run_folder = folder_name(str(self._fields["run"]))
         path = f"{folder or 'default'}/{run_folder}/{step}/{file_name(item)}"
         server_path = f"{media_dir}/{path}"
@@ -317,7 +338,9 @@ class RemoteStore:
             except PermanentError:
                 # Reported by `write`, after the entries before it are stored.
                 break
-            if batch and (len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES):
+            if batch and (
+                len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES
+            ):
                 yield batch
                 batch = []
                 size = 0
@@ -326,11 +349,19 @@ class RemoteStore:
         if batch:
             yield batch
 
-    def _write_batch(self, entries: Sequence[StoreEntry], batch: Sequence[bytes]) -> None:
+    def _write_batch(
+        self, entries: Sequence[StoreEntry], batch: Sequence[bytes]
+    ) -> None:
         # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
         body = b"".join(
-            (b'{"args":[],"kwargs":{"logs":[', b",".join(batch), b'],"hf_token":', token, b"}}")
+            (
+                b'{"args":[],"kwargs":{"logs":[',
+                b",".join(batch),
+                b'],"hf_token":',
+                token,
+                b"}}",
+            )
         )
         try:
             with self._size.request(len(entries)):
@@ -373,7 +404,9 @@ class RemoteStore:
         A project without records has no database, which means no rows.
         """
         try:
-            answer = self.call("query_project", project=self._project, query=f"SELECT {columns}")
+            answer = self.call(
+                "query_project", project=self._project, query=f"SELECT {columns}"
+            )
         except RetryableError as exc:
             # Trackio creates the database with the first record; before, its call ends in HTTP 500.
             if "not found" in str(exc):
@@ -448,7 +481,8 @@ class RemoteStore:
             if self._server.space:
                 variable = "HF_TOKEN (hf auth login)"
             return BlockedError(
-                message, help=f"set {variable} where the bridge runs, to a token that may write"
+                message,
+                help=f"set {variable} where the bridge runs, to a token that may write",
             )
         if status in {400, 404, 405} or 300 <= status < 400:
             return BlockedError(message, help=self._help())
@@ -458,7 +492,9 @@ class RemoteStore:
             return PermanentError(message)
         # Any other 4xx or 5xx may pass: an entry that was refused wrongly would be lost for good.
         wait_s = retry_after_s(response.headers.get("Retry-After"))
-        return RetryableError(message, retry_after_s=wait_s, timed_out=status in _TIMED_OUT)
+        return RetryableError(
+            message, retry_after_s=wait_s, timed_out=status in _TIMED_OUT
+        )
 
     def _help(self) -> str:
         if self._server.space:
@@ -466,7 +502,9 @@ class RemoteStore:
         return "check TRACKIO_SERVER_URL: no Trackio server of a known version answers there"
 
 
-def count_remote(server: Remote, project: str, run_id: str, name: str) -> tuple[int, int]:
+def count_remote(
+    server: Remote, project: str, run_id: str, name: str
+) -> tuple[int, int]:
     """Return how many numbers and traces the server shows of a run.
 
     Raises:
@@ -476,7 +514,9 @@ def count_remote(server: Remote, project: str, run_id: str, name: str) -> tuple[
     store = RemoteStore(server, project, run_id, name)
     try:
         rows = store.numbers()
-        traces = cast("list[object]", store.call("get_traces", project=project, run_id=run_id))
+        traces = cast(
+            "list[object]", store.call("get_traces", project=project, run_id=run_id)
+        )
     finally:
         store.close()
     return rows, len(traces)

@@ -86,12 +86,18 @@ class TrackioSettings:
             ConfigError: The value of a variable is not valid.
         """
         chosen = env.get("TRACKIO_DIR")
-        directory = _absolute(chosen, cwd) if chosen else _hugging_face_home(env, cwd) / "trackio"
+        directory = (
+            _absolute(chosen, cwd)
+            if chosen
+            else _hugging_face_home(env, cwd) / "trackio"
+        )
         remote = _remote(env, cwd)
         inbox = _inbox(env, directory)
         # A server is written to over HTTP, whatever file system the local folder is on.
         inbox = inbox and remote is None
-        return cls(directory, not chosen, remote, inbox=inbox, all_series=ALL_SERIES.read(env))
+        return cls(
+            directory, not chosen, remote, inbox=inbox, all_series=ALL_SERIES.read(env)
+        )
 
     @property
     def destination(self) -> Mapping[str, str]:
@@ -143,11 +149,16 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     timeout_s = max(TIMEOUT_S.read(env), 1.0)
     if space:  # takes precedence over the server, as in Trackio
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
-            raise ConfigError(f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio")
+            raise ConfigError(
+                f"TRACKIO_SPACE_ID={space!r}: expected OWNER/NAME, e.g. ada/trackio"
+            )
         # The host that the Hub gives a Space (_space_id_to_url in trackio/remote_client.py).
         host = re.sub(r"[_.]", "-", space.replace("/", "-").lower())
         return Remote(
-            f"https://{host}.hf.space/", space, hf_token=_hf_token(env, cwd), timeout_s=timeout_s
+            f"https://{host}.hf.space/",
+            space,
+            hf_token=_hf_token(env, cwd),
+            timeout_s=timeout_s,
         )
     if not url:
         return None
@@ -167,15 +178,21 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     if host.lower().endswith(".hf.space"):
         hf_token = _hf_token(env, cwd)
     query_text = f"?{urlencode(query)}" if query else ""
-    return Remote(f"{parts.scheme}://{host}{path}/{query_text}", None, token, hf_token, timeout_s)
+    return Remote(
+        f"{parts.scheme}://{host}{path}/{query_text}", None, token, hf_token, timeout_s
+    )
 
 
 def _inbox(env: Mapping[str, str], directory: Path) -> bool:
     mode = env.get("TRACKIO_STORAGE_MODE", "").strip().lower() or "auto"
     if mode not in _MODES:
-        raise ConfigError(f"TRACKIO_STORAGE_MODE={mode!r}: expected one of {', '.join(_MODES)}")
+        raise ConfigError(
+            f"TRACKIO_STORAGE_MODE={mode!r}: expected one of {', '.join(_MODES)}"
+        )
     # "auto" as Trackio does it: SQLite's locks do not hold on network file systems.
-    return mode == "jsonl" or (mode == "auto" and network_file_system(directory) is not None)
+    return mode == "jsonl" or (
+        mode == "auto" and network_file_system(directory) is not None
+    )
 
 
 def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
@@ -199,4 +216,7 @@ def _hugging_face_home(env: Mapping[str, str], cwd: Path) -> Path:
     if env.get("HF_HOME"):
         return _absolute(env["HF_HOME"], cwd)
     home = Path(env.get("HOME") or Path.home())
-    return _absolute(env.get("XDG_CACHE_HOME") or str(home / ".cache"), cwd) / "huggingface"
+    return (
+        _absolute(env.get("XDG_CACHE_HOME") or str(home / ".cache"), cwd)
+        / "huggingface"
+    )

@@ -15,7 +15,9 @@ EntrySink: TypeAlias = LocalStore | RemoteStore | Inbox
 """Stores the entries of one run."""
 
 
-def open_sink(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
+def open_sink(
+    settings: TrackioSettings, run: RunInfo, memory: WriterMemory
+) -> EntrySink:
     """Open the sink that *settings* name; *memory* keeps the size of a request to a server.
 
     Raises:

@@ -14,10 +14,15 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from otel_bridge.capabilities import accepts
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.records import Alert, Evaluation, Position
 from otel_bridge_trackio.late_values import add_late_values
 from otel_bridge_trackio.media import Put, local_put
@@ -25,8 +30,8 @@ from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.versions import INSTALL, TrackioAbilities, storage_of, unusable
 
-_BUSY: Final = ("locked", "busy", "disk i/o", "full", "interrupted")
-_REFUSALS: Final = (
+_BUSY = ("locked", "busy", "disk i/o", "full", "interrupted")
+_REFUSALS = (
     sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError,
 )  # fmt: skip
 """SQLite's errors about a record, which it never stores."""
@@ -133,7 +138,9 @@ class LocalStore:
             return None
         return Path(str(self._storage.get_project_db_path(project=self._project)))
 
-    def write(self, entries: Sequence[StoreEntry], config: Payload | None = None) -> None:
+    def write(
+        self, entries: Sequence[StoreEntry], config: Payload | None = None
+    ) -> None:
         """Store *entries* in one transaction, and *config* with them.
 
         Raises:
@@ -196,7 +203,9 @@ class LocalStore:
     def close(self) -> None:
         """Do nothing: the store keeps nothing open between calls."""
 
-    def _write_one_by_one(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
+    def _write_one_by_one(
+        self, entries: Sequence[StoreEntry], config: Payload | None
+    ) -> None:
         """Store each of *entries* alone, so that an error names the one that Trackio refuses."""
         for entry in entries:
             with _as_bridge_errors(entry.position):
@@ -206,7 +215,10 @@ class LocalStore:
         try:
             try:
                 self._write([entry], config)
-            except (TypeError, ValueError):  # a text has a lone surrogate, which JSON cannot hold
+            except (
+                TypeError,
+                ValueError,
+            ):  # a text has a lone surrogate, which JSON cannot hold
                 self._write([entry._replace(metrics=encodable(entry.metrics))], config)
         except (TypeError, ValueError, OverflowError) as exc:
             raise PermanentError(
@@ -236,7 +248,8 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     storage, _ = _load(directory, project)
     if not accepts(storage, "get_logs", "project", "run", "run_id"):
         raise BlockedError(
-            "this Trackio has no SQLiteStorage.get_logs that reads one run", help=INSTALL
+            "this Trackio has no SQLiteStorage.get_logs that reads one run",
+            help=INSTALL,
         )
     rows = storage.get_logs(project=project, run=name, run_id=run_id)
     traces = storage.get_traces(project=project, run_id=run_id)
@@ -263,14 +276,17 @@ def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
             storage.validate_project_name(project=project)
         except ValueError as exc:
             raise BlockedError(
-                f"Trackio refuses the project: {exc}", help="set TRACKIO_PROJECT to another name"
+                f"Trackio refuses the project: {exc}",
+                help="set TRACKIO_PROJECT to another name",
             ) from exc
     return storage, abilities
 
 
 def _imported(directory: Path) -> tuple[Any, TrackioAbilities]:
     with _import_lock:
-        os.environ["TRACKIO_DIR"] = str(directory)  # Trackio reads it once, while it is imported
+        os.environ["TRACKIO_DIR"] = str(
+            directory
+        )  # Trackio reads it once, while it is imported
         # A hub that never answers must not block the writer.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:

@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.capabilities import Capabilities, accepts, incompatibility, release_of
 from otel_bridge.errors import BlockedError
 
-INSTALL: Final = "pip install 'trackio>=0.25,<0.44'"
-TESTED_WITH: Final = "0.25.1, 0.30.4, 0.36.0, 0.37.1, 0.40.0, 0.43.0"
-_IDS_FROM: Final = (0, 26)
-_SPANS_FROM: Final = (0, 37)
-_INSTALL_INBOX: Final = (
+INSTALL = "pip install 'trackio>=0.25,<0.44'"
+TESTED_WITH = "0.25.1, 0.30.4, 0.36.0, 0.37.1, 0.40.0, 0.43.0"
+_IDS_FROM = (0, 26)
+_SPANS_FROM = (0, 37)
+_INSTALL_INBOX = (
     "pip install 'trackio>=0.28', or set TRACKIO_DIR to a folder of this machine, or TRACKIO_STORAGE_MODE=sqlite when "
     "no other machine writes there"
 )
 # Trackio's client has no call with times and ids: Run.log() stamps the time of its next flush.
-_BULK_LOG: Final = (
+_BULK_LOG = (
     "project",
     "run",
     "metrics_list",
@@ -38,8 +38,8 @@ _BULK_LOG: Final = (
     "log_ids",
     "run_id",
 )
-_SAME_IDS: Final = "{} gives rollouts of one step the same Trace ID, each its own from 0.26"
-_HINTS: Final[Mapping[str, str]] = {
+_SAME_IDS = "{} gives rollouts of one step the same Trace ID, each its own from 0.26"
+_HINTS: Mapping[str, str] = {
     # Trackio to 0.37 with huggingface_hub from 1.32: its own import fails.
     "CommitOperationAdd": "pip install 'huggingface_hub<1.31', or 'trackio>=0.38'"
 }
@@ -53,7 +53,9 @@ class TrackioAbilities:
         degraded: One sentence for each ability that it lacks.
     """
 
-    def __init__(self, capabilities: Capabilities, *, spans: bool, tracker: str) -> None:
+    def __init__(
+        self, capabilities: Capabilities, *, spans: bool, tracker: str
+    ) -> None:
         self.spans = capabilities.prefer(
             spans,
             f"{tracker} shows the spans of a rollout as text in its metadata, as a tree from 0.37",
@@ -77,7 +79,9 @@ def storage_of(trackio: ModuleType) -> tuple[Any, TrackioAbilities]:
         f"{tracker} does not return the config of a run: what another bridge of the same run stored is replaced",
     )
     # The argument came with the table of traces.
-    capabilities.prefer(accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker))
+    capabilities.prefer(
+        accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker)
+    )
     return storage, TrackioAbilities(
         capabilities, spans=accepts(trackio.Trace, "__init__", "spans"), tracker=tracker
     )
@@ -99,7 +103,9 @@ def of_inbox() -> TrackioAbilities:
             help=_INSTALL_INBOX,
         )
     return TrackioAbilities(
-        Capabilities(tracker, INSTALL), spans=_takes_spans(package / "trace.py"), tracker=tracker
+        Capabilities(tracker, INSTALL),
+        spans=_takes_spans(package / "trace.py"),
+        tracker=tracker,
     )
 
 
@@ -137,7 +143,9 @@ def _takes_spans(source: Path) -> bool:
         return False
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            arguments = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+            arguments = {
+                argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)
+            }
             if "spans" in arguments:
                 return True
     return False

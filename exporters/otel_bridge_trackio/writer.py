@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
 
 from otel_bridge.errors import BlockedError, ExporterError, RetryableError
 from otel_bridge.exporter import (
@@ -52,14 +51,16 @@ from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
 from otel_bridge_trackio.store import StoreEntry, count
 
 _log = logging.getLogger(__name__)
-NO_MEDIA: Final = "media: this Trackio, or its inbox, takes no files"
-WRITABLE: Final = "make TRACKIO_DIR writable for this user"
-_LAST: Final = "last"
-_CREATED: Final = "created"
-_COUNT: Final = "count/"
+NO_MEDIA = "media: this Trackio, or its inbox, takes no files"
+WRITABLE = "make TRACKIO_DIR writable for this user"
+_LAST = "last"
+_CREATED = "created"
+_COUNT = "count/"
 
 
-def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> TrackioRunWriter:
+def open_writer(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> TrackioRunWriter:
     """Import Trackio and open the run in its store.
 
     Raises:
@@ -84,7 +85,9 @@ def _stored_media(record: MediaRecord, put_file: Put) -> Payload:
             f"Trackio's media: {exc}", position=record.position, help=WRITABLE
         ) from exc
     except OSError as exc:
-        raise RetryableError(f"Trackio's media: {exc}", position=record.position) from exc
+        raise RetryableError(
+            f"Trackio's media: {exc}", position=record.position
+        ) from exc
 
 
 def probe(settings: ExporterSettings) -> Sequence[str]:
@@ -103,8 +106,12 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what Trackio's own API shows of *run*."""
     destination = trackio_settings(settings)
     if destination.remote is not None:
-        return TrackerCounts(*count_remote(destination.remote, project_of(run), run.id, run.name))
-    return TrackerCounts(*count(destination.directory, project_of(run), run.id, run.name))
+        return TrackerCounts(
+            *count_remote(destination.remote, project_of(run), run.id, run.name)
+        )
+    return TrackerCounts(
+        *count(destination.directory, project_of(run), run.id, run.name)
+    )
 
 
 class TrackioRunWriter:
@@ -113,7 +120,9 @@ class TrackioRunWriter:
     When a call returns, its data is durable.
     """
 
-    def __init__(self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory) -> None:
+    def __init__(
+        self, run: RunInfo, settings: TrackioSettings, memory: WriterMemory
+    ) -> None:
         self.url = None
         if settings.remote is not None:
             self.url = settings.view(run)
@@ -160,7 +169,9 @@ class TrackioRunWriter:
         for rollout in rollouts:
             trace = rollout_trace(rollout, spans=self._store.abilities.spans)
             metrics: Payload = {rollout.key: [trace]}
-            entries.append(self._entry(rollout, rollout.id, rollout.start_unix_ns, metrics))
+            entries.append(
+                self._entry(rollout, rollout.id, rollout.start_unix_ns, metrics)
+            )
         self._write(entries)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
@@ -197,7 +208,9 @@ class TrackioRunWriter:
         for record in with_items:
             metrics: Payload = {}
             if self._all_series:
-                metrics |= {axis: last for axis, last in record.steps.items() if axis != AXIS}
+                metrics |= {
+                    axis: last for axis, last in record.steps.items() if axis != AXIS
+                }
             metrics |= _stored_media(record, put_file)
             log_id = self._log_id(record.id)
             self._write([self._entry(record, log_id, record.time_unix_ns, metrics)])
@@ -211,9 +224,13 @@ class TrackioRunWriter:
         entries: list[StoreEntry] = []
         for evaluation in self._store.add_late_values(values):
             # "late" is what a user sees: the value arrived after the trace of its rollout.
-            metrics: Payload = {f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]}
+            metrics: Payload = {
+                f"{evaluation.rollout_key}/late": [evaluation_trace(evaluation)]
+            }
             log_id = self._log_id(evaluation.id)
-            entries.append(self._entry(evaluation, log_id, evaluation.time_unix_ns, metrics))
+            entries.append(
+                self._entry(evaluation, log_id, evaluation.time_unix_ns, metrics)
+            )
         self._write(entries)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
@@ -227,7 +244,9 @@ class TrackioRunWriter:
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Store *alerts*, each once; where Trackio takes none they are counted."""
         if not self._store.alert(alerts):
-            self.left_out["alerts: this Trackio, or its inbox, takes none"] += len(alerts)
+            self.left_out["alerts: this Trackio, or its inbox, takes none"] += len(
+                alerts
+            )
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Store *values* as entries ``summary/<key>`` of the config, which is what Trackio has for facts of a run."""
@@ -287,7 +306,9 @@ class TrackioRunWriter:
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
-            self._remember([entry for entry in entries if entry.position < (exc.position or 0)])
+            self._remember(
+                [entry for entry in entries if entry.position < (exc.position or 0)]
+            )
             raise
         if config is not None:
             # Only after success: a failed call stores the config with the next one.
@@ -340,6 +361,9 @@ class _Steps:
 
     def next(self, row: Row) -> int:
         # The highest count of its keys, so that no key of the row gets a step twice.
-        step = max((self.counts.get(key, self._known.get(key, 0)) for key in row.values), default=0)
+        step = max(
+            (self.counts.get(key, self._known.get(key, 0)) for key in row.values),
+            default=0,
+        )
         self.counts.update(dict.fromkeys(row.values, step + 1))
         return step

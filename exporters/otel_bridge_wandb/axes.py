@@ -138,5 +138,8 @@ def _shallow(key: str, axis: str) -> bool:
     """Return whether *key* is ``<role>/<name>`` of the axis's own role."""
     prefix = axis.removesuffix(AXIS)
     return (
-        bool(prefix) and key.startswith(prefix) and "/" not in key[len(prefix) :] and "*" not in key
+        bool(prefix)
+        and key.startswith(prefix)
+        and "/" not in key[len(prefix) :]
+        and "*" not in key
     )

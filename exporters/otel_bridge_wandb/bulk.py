@@ -12,11 +12,11 @@ import importlib
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge_wandb.errors import outcome
 
-AT_ONCE: Final = 100
+AT_ONCE = 100
 """Most rows of one block, which wait in memory."""
 
 
@@ -31,11 +31,18 @@ class BulkLogger:
 
     def __init__(self, run: Any) -> None:
         self._interface: Any = getattr(run, "_interface", None)
-        self._publish: Callable[..., None] | None = getattr(self._interface, "_publish", None)
+        self._publish: Callable[..., None] | None = getattr(
+            self._interface, "_publish", None
+        )
         self._assign: Any = getattr(self._interface, "_assign", None)
         self._asyncer: Any = getattr(self._interface, "_asyncer", None)
         self._client: Any = getattr(self._interface, "_client", None)
-        self._able = None not in {self._publish, self._assign, self._asyncer, self._client}
+        self._able = None not in {
+            self._publish,
+            self._assign,
+            self._asyncer,
+            self._client,
+        }
         self._owner = 0
         self._requests: list[Any] = []
 
@@ -64,7 +71,9 @@ class BulkLogger:
 
     def _keep(self, record: Any, *, nowait: bool = False) -> None:
         # "nowait" is set where wandb calls from its own asyncio thread (wandb_run.py, 0.31).
-        if self._publish is not None and (nowait or threading.get_ident() != self._owner):
+        if self._publish is not None and (
+            nowait or threading.get_ident() != self._owner
+        ):
             self._publish(record, nowait=nowait)
             return
         messages: Any = importlib.import_module("wandb.proto.wandb_server_pb2")

@@ -15,16 +15,16 @@ import importlib
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge_wandb import sdk
 
-ONE_BY_ONE: Final = 500
+ONE_BY_ONE = 500
 """Number of definitions that take wandb's service a quarter of a second."""
-PAUSE_S: Final = 2.0
+PAUSE_S = 2.0
 """Least time between two entries, unless a quarter of all names is new, because each entry contains
 all names."""
-_ENTRY: Final = ("_wandb", "m")
+_ENTRY = ("_wandb", "m")
 _HIDDEN = [3, 2]
 _SHOWN = [3]
 """Options of a definition: 3 it was made on purpose, 2 hidden."""

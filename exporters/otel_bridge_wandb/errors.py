@@ -11,40 +11,47 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import orjson
 
 from otel_bridge.capabilities import incompatibility
-from otel_bridge.errors import BlockedError, ExporterError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    ExporterError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_wandb.versions import INSTALL
 
-LOGIN_HELP: Final = "wandb login, or WANDB_MODE=offline"
-_STATUS: Final = re.compile(
+LOGIN_HELP = "wandb login, or WANDB_MODE=offline"
+_STATUS = re.compile(
     r"(?:returned error|status(?: code)?:?|HTTP(?: error)?|Response \[|code:?|error:?)\s*(\d{3})\b"
     r"|\b([45]\d\d) [A-Z][a-z]",
     re.IGNORECASE,
 )
-_LOST_ACCESS: Final = re.compile(
+_LOST_ACCESS = re.compile(
     r"permission denied|unauthori[sz]ed|forbidden|api key|not logged in|invalid credentials",
     re.IGNORECASE,
 )
-_GONE: Final = re.compile(
-    r"not found|does not exist|was previously created and deleted|deleted", re.IGNORECASE
+_GONE = re.compile(
+    r"not found|does not exist|was previously created and deleted|deleted",
+    re.IGNORECASE,
 )
-_HELP: Final = {
+_HELP = {
     401: LOGIN_HELP,
     403: "check that the key may write to the entity and project (WANDB_ENTITY, WANDB_PROJECT)",
     404: "check WANDB_BASE_URL, WANDB_ENTITY and that the project exists",
     409: "choose another run id (WANDB_RUN_ID) or restore the deleted run",
 }
-_BLOCKING: Final = frozenset({400, 401, 403, 404, 405, 409, 410, 413, 422, 501})
+_BLOCKING = frozenset({400, 401, 403, 404, 405, 409, 410, 413, 422, 501})
 """Answers after which wandb itself gives up (facts of ``clients.RetryMostFailures``)."""
 
 
 @contextmanager
-def as_bridge_errors(doing: str, position: int | None = None) -> Generator[None, None, None]:
+def as_bridge_errors(
+    doing: str, position: int | None = None
+) -> Generator[None, None, None]:
     """Turn any exception of wandb into one of the three errors.
 
     Errors of the bridge pass unchanged.
@@ -111,7 +118,8 @@ def _class_names(exc: BaseException) -> set[str]:
 def refused(message: str, position: int) -> PermanentError:
     """Return the error for one record that W&B can never accept."""
     return PermanentError(
-        f"W&B cannot take the record at position {position}: {message}", position=position
+        f"W&B cannot take the record at position {position}: {message}",
+        position=position,
     )
 
 
@@ -160,13 +168,13 @@ def _text(exc: BaseException) -> str:
 # the run that wandb's service keeps: ``failed to init run``, ``returned error 403: …``. Source:
 # ``runupserter`` and ``stream`` of wandb-core.
 
-NO_MESSAGE: Final = "<no message>"
-REFUSED_HELP: Final = (
+NO_MESSAGE = "<no message>"
+REFUSED_HELP = (
     "check that the key may write to the entity and project (WANDB_ENTITY, WANDB_PROJECT); the reason may stand in "
     "debug-internal.log below the wandb folder"
 )
-_LINE: Final = re.compile(r'^\{.*failed to init run".*\}$', re.MULTILINE)
-_TAIL_BYTES: Final = 256 << 10
+_LINE = re.compile(r'^\{.*failed to init run".*\}$', re.MULTILINE)
+_TAIL_BYTES = 256 << 10
 
 
 def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
@@ -179,7 +187,10 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
     """
     if NO_MESSAGE not in str(error):
         return ""
-    logs = sorted((root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"), key=_changed_ns)
+    logs = sorted(
+        (root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"),
+        key=_changed_ns,
+    )
     # The newest: each try of `init()` makes a folder of its own.
     return _last_refusal(logs[-1]) if logs else ""
 

@@ -11,11 +11,17 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import NEW_RUN_HINT, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.exporter import (
+    NEW_RUN_HINT,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
 from otel_bridge.records import axis_of
 from otel_bridge_wandb import sdk
 from otel_bridge_wandb.axes import SharedAxes, WandbAxes
@@ -53,17 +59,23 @@ from otel_bridge_wandb.shared_mode.run import (
     table_suffix_of,
 )
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
-from otel_bridge_wandb.shared_mode.writer import PrefixedMemory, SharedWriter, became_primary
+from otel_bridge_wandb.shared_mode.writer import (
+    PrefixedMemory,
+    SharedWriter,
+    became_primary,
+)
 from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 
-_MISSED: Final = "online/missed"
+_MISSED = "online/missed"
 # Then the run ends: a server that never shows what it was sent must not keep it open.
-_MAX_MISSED: Final = 3
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_MAX_MISSED = 3
+_log = logging.getLogger("otel_bridge.wandb")
 
 
-def open_writer(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+def open_writer(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> RunWriter:
     """Open *run* in W&B.
 
     Raises:
@@ -115,7 +127,9 @@ def _warn_of_resume(resume: str) -> None:
 def _open_offline(
     wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
 ) -> WandbRunWriter:
-    store = OfflineStore(memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest)
+    store = OfflineStore(
+        memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest
+    )
     # Around init(): a kill within it leaves a directory that the next writer must know as ours.
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
@@ -124,7 +138,11 @@ def _open_offline(
 
 
 def _open_shared(
-    wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory, sharing: Sharing
+    wandb: Any,
+    run: RunInfo,
+    settings: WandbSettings,
+    memory: WriterMemory,
+    sharing: Sharing,
 ) -> SharedWriter:
     require_safe_sharing(str(wandb.__version__))
     _warn_of_resume(resume_of(run, settings))
@@ -136,7 +154,10 @@ def _open_shared(
         alone = dataclasses.replace(settings, sharing=None)
         suffix = part_of_id(role or "")
         return _open_online(
-            wandb, _of_one_role(run, role, alone), alone, PrefixedMemory(memory, f"own/{suffix}/")
+            wandb,
+            _of_one_role(run, role, alone),
+            alone,
+            PrefixedMemory(memory, f"own/{suffix}/"),
         )
 
     main = _open_online(wandb, run, shared, memory)
@@ -162,7 +183,10 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
         run,
         name=f"{run.name} ({role or 'no role'})",
         group=group_of(run, settings) or shared_id,
-        identity={**run.identity, semconv.WANDB_RUN_ID: f"{shared_id}-{part_of_id(role or '')}"},
+        identity={
+            **run.identity,
+            semconv.WANDB_RUN_ID: f"{shared_id}-{part_of_id(role or '')}",
+        },
         keys={key: its_axis for key, its_axis in run.keys.items() if its_axis == axis},
     )
 
@@ -174,7 +198,9 @@ def _open_online(
     run_id = run_id_of(run, settings)
     alone = settings.sharing is None
     marker = "" if alone else marker_of(memory)
-    connect = functools.partial(_server, wandb, settings, project_of(run), run_id, marker=marker)
+    connect = functools.partial(
+        _server, wandb, settings, project_of(run), run_id, marker=marker
+    )
     with as_bridge_errors("asking for the run"):
         # Asked before init(), which creates the run: afterwards its origin cannot be seen.
         server = connect(entity=entity_of(run, settings))
@@ -188,7 +214,9 @@ def _open_online(
     timeouts = UploadTimeouts(memory)
     # Before init(), because the finish timeout is one of wandb's own settings.
     settings = dataclasses.replace(settings, limits=timeouts.stretched(settings.limits))
-    with as_bridge_errors("asking for config and keys"):  # wandb's first upload replaces the config
+    with as_bridge_errors(
+        "asking for config and keys"
+    ):  # wandb's first upload replaces the config
         parameters = None
         if assigned:
             parameters = server.parameters()
@@ -197,7 +225,9 @@ def _open_online(
             stored = server.stored()
     opened = _init(wandb, run, settings, ownership, alone=alone, config=parameters)
     try:
-        line_count = int(opened.starting_step) if alone else _shared_lines(existing, memory)
+        line_count = (
+            int(opened.starting_step) if alone else _shared_lines(existing, memory)
+        )
         # Right after init(): a kill from here on must find the run as this folder's own.
         ownership.opened(line_count)
         with as_bridge_errors("sending the files of a killed writer"):
@@ -213,7 +243,9 @@ def _open_online(
             _log_file(opened),
         )
         copies = sdk.sync_dir(opened) if folder else None
-        store = OnlineStore(lines, uploads, limits, copies, alone=alone, timeouts=timeouts)
+        store = OnlineStore(
+            lines, uploads, limits, copies, alone=alone, timeouts=timeouts
+        )
         writer = _writer(
             wandb,
             opened,
@@ -291,7 +323,8 @@ def _settle(lines: LineLedger, server: Server) -> None:
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
             increments = {
-                key: server.committed(key, first) for key, first in lines.awaited_tables().items()
+                key: server.committed(key, first)
+                for key, first in lines.awaited_tables().items()
             }
         # Committed ones first; what is then still pending is lost with its process.
         lines.committed(lambda key: increments.get(key, ()))
@@ -299,10 +332,20 @@ def _settle(lines: LineLedger, server: Server) -> None:
 
 
 def _server(
-    wandb: Any, settings: WandbSettings, project: str, run_id: str, *, entity: str, marker: str
+    wandb: Any,
+    settings: WandbSettings,
+    project: str,
+    run_id: str,
+    *,
+    entity: str,
+    marker: str,
 ) -> Server:
     return Server(
-        sdk.api(wandb, settings), entity=entity, project=project, run_id=run_id, marker=marker
+        sdk.api(wandb, settings),
+        entity=entity,
+        project=project,
+        run_id=run_id,
+        marker=marker,
     )
 
 
@@ -333,7 +376,9 @@ def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
                 target = run_files / file.relative_to(old_run / "files")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.replace(target)  # a kill of this writer leaves it for the next one
-                opened.save(glob.escape(str(target)), base_path=str(run_files), policy="now")
+                opened.save(
+                    glob.escape(str(target)), base_path=str(run_files), policy="now"
+                )
         shutil.rmtree(old_run, ignore_errors=True)
 
 
@@ -353,9 +398,13 @@ def _writer(
     sharing = settings.sharing
     common: SharedAxes | None = None
     if sharing:
-        common = SharedAxes(sharing.roles, marker, functools.partial(sdk.define_all, opened))
+        common = SharedAxes(
+            sharing.roles, marker, functools.partial(sdk.define_all, opened)
+        )
     with as_bridge_errors("declaring the axes"):
-        axes = WandbAxes(Definitions(opened, one_by_one=_one_by_one(settings, memory)), common)
+        axes = WandbAxes(
+            Definitions(opened, one_by_one=_one_by_one(settings, memory)), common
+        )
         # An init() replaces all definitions at the server by none, until this upload (wandb 0.28 to
         # 0.31).
         axes.bind_all(_listed(run.keys, sharing))
@@ -395,7 +444,9 @@ def _writer(
         return wandb.Histogram(np_histogram=(counts, edges))
 
     def table(columns: list[str]) -> Any:
-        return wandb.Table(columns=columns, log_mode="INCREMENTAL", allow_mixed_types=True)
+        return wandb.Table(
+            columns=columns, log_mode="INCREMENTAL", allow_mixed_types=True
+        )
 
     return WandbRunWriter(
         OpenRun(
@@ -447,12 +498,18 @@ def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | N
 
 
 def _missed(
-    server: Server, memory: WriterMemory, shared: SharedRun | None, names: int, configured: bool
+    server: Server,
+    memory: WriterMemory,
+    shared: SharedRun | None,
+    names: int,
+    configured: bool,
 ) -> str:
     """Return what the server lacks of the run's axes and config, ``""`` when nothing or it was sent often enough."""
     with as_bridge_errors("asking for config and axes"):
         lacking = (
-            _lacking(server, names, configured=configured) if shared is None else shared.lacking()
+            _lacking(server, names, configured=configured)
+            if shared is None
+            else shared.lacking()
         )
     if not lacking:
         memory.delete(_MISSED)
@@ -462,7 +519,10 @@ def _missed(
     memory.put(_MISSED, str(times).encode())
     if times <= _MAX_MISSED:
         return " and ".join(lacking)
-    _log.warning("W&B: the server shows less than was sent of %s of the run", " and ".join(lacking))
+    _log.warning(
+        "W&B: the server shows less than was sent of %s of the run",
+        " and ".join(lacking),
+    )
     return ""
 
 
@@ -488,7 +548,8 @@ def _make_root(run: RunInfo, settings: WandbSettings) -> None:
         (root / "wandb").mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise BlockedError(
-            f"W&B: {root} cannot be used: {exc}", help="set WANDB_DIR to a folder you may write"
+            f"W&B: {root} cannot be used: {exc}",
+            help="set WANDB_DIR to a folder you may write",
         ) from exc
 
 

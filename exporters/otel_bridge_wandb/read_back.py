@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
@@ -17,7 +17,7 @@ from otel_bridge_wandb.offline.log_file import LogReader
 from otel_bridge_wandb.online.uploads import Server
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
-_OWN: Final = frozenset({"_step", "_runtime", "_timestamp"})
+_OWN = frozenset({"_step", "_runtime", "_timestamp"})
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
@@ -45,7 +45,9 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
             )
             server_run = server.find()
             if server_run is None:
-                raise BlockedError(f"W&B has no run {run_id_of(run, chosen)} in {project_of(run)}")
+                raise BlockedError(
+                    f"W&B has no run {run_id_of(run, chosen)} in {project_of(run)}"
+                )
             lines = server.history(server_run.lines)
     return _counted(lines)
 

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import WriterMemory
@@ -20,9 +20,9 @@ from otel_bridge.translation.featured import section_prefix
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.settings import WandbSettings
 
-_PACKAGE: Final = "wandb_workspaces"
-_ASKED: Final = "online/view"
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_PACKAGE = "wandb_workspaces"
+_ASKED = "online/view"
+_log = logging.getLogger("otel_bridge.wandb")
 
 
 def save_view(
@@ -48,7 +48,10 @@ def save_view(
         call_within(settings.limits.init_timeout_s, save)
     except Exception as exc:  # noqa: BLE001  # the package, wandb and pydantic raise dozens of types
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
-        _log.warning("W&B: the featured keys have no saved view: %s", reason or type(exc).__name__)
+        _log.warning(
+            "W&B: the featured keys have no saved view: %s",
+            reason or type(exc).__name__,
+        )
 
 
 def _save(wandb: Any, entity: str, project: str, settings: WandbSettings) -> None:
@@ -58,13 +61,17 @@ def _save(wandb: Any, entity: str, project: str, settings: WandbSettings) -> Non
         ConfigError: The package would ask another server than this run's.
         Exception: Whatever the package raises.
     """
-    server = str(wandb.Api().settings["base_url"]).rstrip("/")  # as the package itself asks
+    server = str(wandb.Api().settings["base_url"]).rstrip(
+        "/"
+    )  # as the package itself asks
     if settings.base_url not in {"", server}:
         raise ConfigError(
             f"{_PACKAGE} asks {server}; set WANDB_BASE_URL to {settings.base_url} where the bridge starts"
         )
     workspaces = importlib.import_module(f"{_PACKAGE}.workspaces")
-    name = hashlib.blake2b(",".join(settings.featured).encode(), digest_size=6).hexdigest()
+    name = hashlib.blake2b(
+        ",".join(settings.featured).encode(), digest_size=6
+    ).hexdigest()
     try:
         workspaces.Workspace.from_url(f"{server}/{entity}/{project}?nw={name}")
     except ValueError:

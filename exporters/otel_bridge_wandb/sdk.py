@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from otel_bridge import semconv
@@ -33,25 +33,29 @@ from otel_bridge_wandb.settings import (
     run_id_of,
     sweep_of,
 )
-from otel_bridge_wandb.versions import WandbAbilities, abilities_of, replace_what_interferes
+from otel_bridge_wandb.versions import (
+    WandbAbilities,
+    abilities_of,
+    replace_what_interferes,
+)
 
 Wandb = Any
 """The module ``wandb``, whose types are not strict."""
 WandbRun = Any
 
 # Several runs open in threads of one process, and all change its environment.
-_LOCK: Final = threading.Lock()
-_SERVICE: Final = SimpleNamespace(pid=0)
+_LOCK = threading.Lock()
+_SERVICE = SimpleNamespace(pid=0)
 """The process that started wandb's service: a child inherits its variable and must not use it."""
-_TUNING: Final = ("x_file_stream_transmit_interval", "x_server_side_derived_summary")
-_IDENTITY: Final = (
+_TUNING = ("x_file_stream_transmit_interval", "x_server_side_derived_summary")
+_IDENTITY = (
     "WANDB_ENTITY", "WANDB_JOB_TYPE", "WANDB_LAUNCH", "WANDB_MODE", "WANDB_NAME", "WANDB_NOTES", "WANDB_PROJECT",
     "WANDB_RESUME", "WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH",
     "WANDB_TAGS",
 )  # fmt: skip
 """Variables that would name a run. A bridge uses its records for that, never its own
 environment."""
-_PROXIES: Final = (
+_PROXIES = (
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -59,9 +63,9 @@ _PROXIES: Final = (
     "https_proxy",
     "all_proxy",
 )
-_MAX_TAG_CHARS: Final = 64
-_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
-_DEFAULT_HOSTS: Final = ("api.wandb.ai", "api.forge.coreweave.com")
+_MAX_TAG_CHARS = 64
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_DEFAULT_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def load() -> Wandb:
@@ -80,7 +84,9 @@ def load() -> Wandb:
         session = wandb.setup(settings=_settings(wandb, _QUIET))
         # After setup(), which sets WANDB_SERVICE: a fork from here on sees another pid.
         _SERVICE.pid = os.getpid()
-        wandb.termsetup(session.settings, None)  # silent also where somebody else began the session
+        wandb.termsetup(
+            session.settings, None
+        )  # silent also where somebody else began the session
         return wandb
 
 
@@ -280,7 +286,7 @@ def sync_dir(run: WandbRun) -> Path:
     return Path(str(run.settings.sync_dir))
 
 
-_QUIET: Final[Mapping[str, object]] = {
+_QUIET: Mapping[str, object] = {
     "silent": True,
     "quiet": True,
     # Else wandb would send the bridge's own output to the run.
@@ -303,7 +309,11 @@ _QUIET: Final[Mapping[str, object]] = {
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
     fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
     return wandb.Settings(
-        **{name: value for name, value in values.items() if name in fields and value is not None}
+        **{
+            name: value
+            for name, value in values.items()
+            if name in fields and value is not None
+        }
     )
 
 
@@ -374,11 +384,11 @@ def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
 # Without the exit record the service, and every later ``init()`` of the process, waits forever.
 # Source: ``RemoveStream`` in stream_mux.go.
 
-_IN_USE: Final = "is in use"
-_EXIT_S: Final = 5.0
-_UNCLOSED: Final[set[str]] = set()
+_IN_USE = "is in use"
+_EXIT_S = 5.0
+_UNCLOSED: set[str] = set()
 """Run ids whose streams the service still keeps after a failed ``init()``."""
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_log = logging.getLogger("otel_bridge.wandb")
 
 
 def leave_open(run: Any) -> None:
@@ -406,14 +416,18 @@ def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
     try:
         service = wandb.setup().ensure_service()
         sockets: Any = importlib.import_module("wandb.sdk.interface.interface_sock")
-        interface = sockets.InterfaceSock(service._asyncer, service._client, stream_id=run_id)
+        interface = sockets.InterfaceSock(
+            service._asyncer, service._client, stream_id=run_id
+        )
         _mark_exit(interface)
         interface.deliver_exit(1).wait_or(timeout=_EXIT_S)
         service.inform_finish(run_id=run_id)
         _UNCLOSED.discard(run_id)
     except Exception as exc:  # noqa: BLE001  # a service that is slow, or parts of wandb that changed
         _log.warning(
-            "W&B: the failed start of run %s was not cleared: %r; it is tried again", run_id, exc
+            "W&B: the failed start of run %s was not cleared: %r; it is tried again",
+            run_id,
+            exc,
         )
 
 

@@ -13,19 +13,25 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.settings import FEATURED, Setting, one_of, positive_int, positive_seconds, seconds
+from otel_bridge.settings import (
+    FEATURED,
+    Setting,
+    one_of,
+    positive_int,
+    positive_seconds,
+    seconds,
+)
 from otel_bridge.text.addresses import without_credentials
 from otel_bridge_wandb.shared_mode import settings as shared_mode
 from otel_bridge_wandb.shared_mode.settings import Sharing
 
-_log: Final = logging.getLogger("otel_bridge.wandb")
-_MODES: Final = {
+_log = logging.getLogger("otel_bridge.wandb")
+_MODES = {
     "": "online",
     "online": "online",
     "run": "online",
@@ -33,12 +39,12 @@ _MODES: Final = {
     "dryrun": "offline",
 }
 # The characters that wandb refuses there.
-_ILLEGAL_IN_PROJECT: Final = re.compile(r"[/\\#?%:]")
+_ILLEGAL_IN_PROJECT = re.compile(r"[/\\#?%:]")
 # Limit of wandb's own check of a project's name (wandb_settings.py, 0.31).
-_PROJECT_CHARS: Final = 128
-DEFAULT_APP_URL: Final = "https://wandb.ai"
+_PROJECT_CHARS = 128
+DEFAULT_APP_URL = "https://wandb.ai"
 
-RESUMES: Final = ("allow", "must", "never", "auto")
+RESUMES = ("allow", "must", "never", "auto")
 RESUME = Setting(
     "WANDB_RESUME",
     "allow",
@@ -81,7 +87,7 @@ CELL_CHARS = Setting(
     positive_int,
     "Longest text in one cell of the table of rollouts.",
 )
-SETTINGS: Final = (
+SETTINGS = (
     INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *shared_mode.SETTINGS,
 )  # fmt: skip
 """Settings of this exporter, for ``otel-bridge doctor``."""
@@ -198,7 +204,9 @@ class WandbSettings:
         if not entity:
             return ""
         parts = (entity, project_of(run), "runs", run_id_of(run, self))
-        return "/".join((_app_url(self.base_url), *(quote(part, safe="") for part in parts)))
+        return "/".join(
+            (_app_url(self.base_url), *(quote(part, safe="") for part in parts))
+        )
 
     def upload(self, run: RunInfo) -> str:
         """Return the command that uploads an offline run; empty for an online one."""
@@ -262,7 +270,9 @@ def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
 def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
     """Return the group: the user's, else, for the runs of several machines, the id of their common run."""
     alone = not is_other_node(run, settings) and not settings.unshared
-    group = run.group if run.group != sweep_of(run) else None  # W&B shows the sweep as such
+    group = (
+        run.group if run.group != sweep_of(run) else None
+    )  # W&B shows the sweep as such
     return group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
 
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.capabilities import Capabilities, accepts, release_of
 from otel_bridge.errors import BlockedError
 from otel_bridge.text.secret_patterns import redact_and_cut
 
-INSTALL: Final = "pip install 'wandb>=0.23.1,<1'"
-TESTED_WITH: Final = "0.23.1, 0.26.1, 0.27.2, 0.28.1, 0.31.0"
+INSTALL = "pip install 'wandb>=0.23.1,<1'"
+TESTED_WITH = "0.23.1, 0.26.1, 0.27.2, 0.28.1, 0.31.0"
 # Versions of which shared mode was tried.
-SHARING_FROM: Final = (0, 28, 2)
-SHARING_BELOW: Final = (0, 31)
-INSTALL_SHARING: Final = "pip install 'wandb>=0.28.2,<0.31'"
-_CALLS: Final = (
+SHARING_FROM = (0, 28, 2)
+SHARING_BELOW = (0, 31)
+INSTALL_SHARING = "pip install 'wandb>=0.28.2,<0.31'"
+_CALLS = (
     ("", "setup", ("settings",)),
     ("", "init", ("settings",)),
     ("Run", "log", ("data",)),
@@ -39,12 +39,12 @@ _CALLS: Final = (
     ("Api", "artifacts", ("type_name", "name", "per_page")),
 )
 """Required calls: class (empty: the module), call, arguments."""
-_REQUIRED: Final = (
+_REQUIRED = (
     "mode", "base_url", "root_dir", "entity", "project", "run_id", "run_name", "run_group", "run_tags", "run_notes",
     "run_job_type", "resume", "reinit", "init_timeout", "console", "x_label", "x_primary", "x_update_finish_state",
 )  # fmt: skip
 """Settings that decide where a run goes, or what is written there."""
-_REPLACED: Final = frozenset({"finish_timeout", "finish_timeout_raises", "stop_fn"})
+_REPLACED = frozenset({"finish_timeout", "finish_timeout_raises", "stop_fn"})
 """Settings that this exporter can replace."""
 
 
@@ -93,7 +93,9 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
         not lacking,
         f"{tracker} lacks the settings {', '.join(lacking)}: the run may show data of the bridge's process",
     )
-    return WandbAbilities(finish_timeout="finish_timeout" in fields, degraded=capabilities.degraded)
+    return WandbAbilities(
+        finish_timeout="finish_timeout" in fields, degraded=capabilities.degraded
+    )
 
 
 def replace_what_interferes(wandb: Any) -> None:
@@ -125,14 +127,17 @@ def require_safe_sharing(version: str) -> None:
             "so that those of two machines may replace one another"
         )
     raise BlockedError(
-        f"W&B: shared mode of wandb {version} is refused: {reason}", help=INSTALL_SHARING
+        f"W&B: shared mode of wandb {version} is refused: {reason}",
+        help=INSTALL_SHARING,
     )
 
 
 def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
     fields: object = getattr(getattr(wandb, "Settings", None), "model_fields", None)
     if not isinstance(fields, Mapping):
-        raise BlockedError(f"{tracker} has no wandb.Settings.model_fields", help=INSTALL)
+        raise BlockedError(
+            f"{tracker} has no wandb.Settings.model_fields", help=INSTALL
+        )
     return cast("Mapping[str, object]", fields)
 
 
@@ -143,17 +148,22 @@ def _require_many_runs(wandb: Any, tracker: str) -> None:
     except Exception as exc:
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
         raise BlockedError(
-            f"{tracker} does not take Settings(reinit='create_new'): {reason}", help=INSTALL
+            f"{tracker} does not take Settings(reinit='create_new'): {reason}",
+            help=INSTALL,
         ) from exc
 
 
 def can_leave_open() -> bool:
     """Return whether a run may be closed without being marked complete."""
     records: Any = _module("wandb.proto.wandb_internal_pb2")
-    descriptor: Any = getattr(getattr(records, "RunExitRecord", None), "DESCRIPTOR", None)
+    descriptor: Any = getattr(
+        getattr(records, "RunExitRecord", None), "DESCRIPTOR", None
+    )
     interface: Any = _module("wandb.sdk.interface.interface_sock")
     has_field = "not_complete" in getattr(descriptor, "fields_by_name", {})
-    return has_field and accepts(getattr(interface, "InterfaceSock", None), "_make_exit")
+    return has_field and accepts(
+        getattr(interface, "InterfaceSock", None), "_make_exit"
+    )
 
 
 def _module(name: str) -> object:

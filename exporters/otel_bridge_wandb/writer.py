@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.otlp.json_text import utf8
@@ -43,7 +43,7 @@ from otel_bridge_wandb.online.store import OnlineStore
 from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.shared_mode.run import SharedRun
 
-EXIT_CODES: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
+EXIT_CODES = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
 """Exit codes by status; wandb itself sends 255 for an interrupted run, which its page shows as
 killed."""
 R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
@@ -193,12 +193,17 @@ class WandbRunWriter:
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*."""
         opened = self._open()
-        for key, grouped in groupby(_due(values, opened.store), attrgetter("rollout_key")):
+        for key, grouped in groupby(
+            _due(values, opened.store), attrgetter("rollout_key")
+        ):
             group = list(grouped)
             with as_bridge_errors("logging evaluations", group[0].position):
                 increment = opened.tables.evaluations(key, group)
                 _log_table(
-                    opened, increment, [value.position for value in group], group[-1].time_unix_ns
+                    opened,
+                    increment,
+                    [value.position for value in group],
+                    group[-1].time_unix_ns,
                 )
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
@@ -223,10 +228,14 @@ class WandbRunWriter:
         """
         del role
         opened = self._open()
-        summary: dict[str, Json] = {shown_key(key, None): value for key, value in values.items()}
+        summary: dict[str, Json] = {
+            shown_key(key, None): value for key, value in values.items()
+        }
         entries = cast("dict[str, object]", clean(summary))
         with as_bridge_errors("writing the summary"):
-            if opened.shared is not None:  # W&B then derives the summary from rows alone
+            if (
+                opened.shared is not None
+            ):  # W&B then derives the summary from rows alone
                 in_config = {f"summary/{key}": value for key, value in entries.items()}
                 opened.shared.gather(in_config)
                 opened.run.config.update(in_config, allow_val_change=True)
@@ -273,7 +282,9 @@ class WandbRunWriter:
         if opened.shared is not None:
             with as_bridge_errors("ending the run"):
                 opened.shared.before_end()
-        self._finish("ending the run", EXIT_CODES[status], functools.partial(_ended, opened))
+        self._finish(
+            "ending the run", EXIT_CODES[status], functools.partial(_ended, opened)
+        )
         self._ended = True
 
     def close(self) -> None:
@@ -284,7 +295,9 @@ class WandbRunWriter:
             self._opened.leave_open(self._opened.run)
         self._finish("closing the run", 0, self._opened.store.left)
 
-    def _finish(self, doing: str, exit_code: int, check: Callable[[], Position | None]) -> None:
+    def _finish(
+        self, doing: str, exit_code: int, check: Callable[[], Position | None]
+    ) -> None:
         opened = self._open()
         # First: after finish(), whatever came of it, wandb's run takes no more lines.
         self._opened = None
@@ -367,7 +380,10 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
 
 
 def _log_table(
-    opened: OpenRun, increment: Increment, positions: Sequence[Position], time_unix_ns: int
+    opened: OpenRun,
+    increment: Increment,
+    positions: Sequence[Position],
+    time_unix_ns: int,
 ) -> None:
     """Log *increment*.
 
@@ -377,7 +393,10 @@ def _log_table(
     opened.store.announce_table(increment.key, positions)
 
     def log() -> None:
-        line: dict[str, object] = {increment.key: increment.add(), "_timestamp": time_unix_ns / 1e9}
+        line: dict[str, object] = {
+            increment.key: increment.add(),
+            "_timestamp": time_unix_ns / 1e9,
+        }
         opened.number([line])
         opened.run.log(line)
 

@@ -37,8 +37,12 @@ if TYPE_CHECKING:
         return function
 
 else:
-    GeneralTracker = framework_class("accelerate.tracking:GeneralTracker", "accelerate>=0.34")
-    on_main_process = framework_class("accelerate.tracking:on_main_process", "accelerate>=0.34")
+    GeneralTracker = framework_class(
+        "accelerate.tracking:GeneralTracker", "accelerate>=0.34"
+    )
+    on_main_process = framework_class(
+        "accelerate.tracking:on_main_process", "accelerate>=0.34"
+    )
 
 
 class OtelBridgeTracker(GeneralTracker):
@@ -68,7 +72,8 @@ class OtelBridgeTracker(GeneralTracker):
         super().__init__()
         # Accelerate builds an object before it knows its processes: nothing begins here.
         self._recording = FrameworkRun(
-            "accelerate", RunNames(project, name, role, arguments=checked_arguments(arguments))
+            "accelerate",
+            RunNames(project, name, role, arguments=checked_arguments(arguments)),
         )
 
     @property
@@ -90,7 +95,9 @@ class OtelBridgeTracker(GeneralTracker):
 
     @on_main_process
     @guarded
-    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+    def log(
+        self, values: dict[str, Any], step: int | None = None, **kwargs: Any
+    ) -> None:
         """Record one row, or what the capture of another tracker does not record of it.
 
         Args:
@@ -111,7 +118,9 @@ class OtelBridgeTracker(GeneralTracker):
 
     def _captured(self) -> CapturedReports:
         """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""
-        if not captured():  # the search of the calling frames would be a cost of each row
+        if (
+            not captured()
+        ):  # the search of the calling frames would be a cost of each row
             return CapturedReports("Accelerate", ())
         accelerator = calling_object(
             lambda one: any(other is self for other in getattr(one, "trackers", ()))
@@ -141,6 +150,6 @@ def register() -> None:
         "accelerate.tracking:LOGGER_TYPE_TO_CLASS", "accelerate>=1.15"
     )
     if known.get(OtelBridgeTracker.name) is not OtelBridgeTracker:
-        framework_class("accelerate.tracking:register_tracker_class", "accelerate>=1.15")(
-            OtelBridgeTracker
-        )
+        framework_class(
+            "accelerate.tracking:register_tracker_class", "accelerate>=1.15"
+        )(OtelBridgeTracker)

@@ -11,7 +11,7 @@ tracker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import guarded
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
         """Declares the members of ``axolotl.integrations.base.BasePlugin`` that this adapter uses."""
 
 else:
-    BasePlugin = framework_class("axolotl.integrations.base:BasePlugin", "axolotl>=0.19")
+    BasePlugin = framework_class(
+        "axolotl.integrations.base:BasePlugin", "axolotl>=0.19"
+    )
 
-_PROJECTS: Final = (
+_PROJECTS = (
     "wandb_project", "mlflow_experiment_name", "trackio_project_name", "swanlab_project", "comet_project_name",
 )  # fmt: skip
-_NAMES: Final = ("wandb_name", "mlflow_run_name", "trackio_run_name", "swanlab_experiment_name")
+_NAMES = (
+    "wandb_name",
+    "mlflow_run_name",
+    "trackio_run_name",
+    "swanlab_experiment_name",
+)
 
 
 class OtelBridgePlugin(BasePlugin):
@@ -54,4 +61,7 @@ def _callbacks(cfg: Any, trainer: Any) -> list[Any]:
 
 def _first(cfg: Any, keys: tuple[str, ...]) -> str | None:
     """Return the first text among *keys* of the configuration."""
-    return next((value for key in keys if isinstance(value := cfg.get(key), str) and value), None)
+    return next(
+        (value for key in keys if isinstance(value := cfg.get(key), str) and value),
+        None,
+    )

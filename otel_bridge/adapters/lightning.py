@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.errors import MissingExtraError, OtelBridgeError, any_error
 from otel_bridge.settings import LIGHTNING
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from otel_bridge.adapters.parts.framework_run import FrameworkRun
     from otel_bridge.emit.run import Run
 
-_PACKAGES: Final = (
+_PACKAGES = (
     "lightning.pytorch",
     "pytorch_lightning",
     "lightning.fabric",
     "lightning_fabric",
 )
 """Packages with a base class ``Logger`` in their module ``loggers``."""
-_ROOTS: Final = frozenset({name.partition(".")[0] for name in _PACKAGES})
-_TRACKERS: Final = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard"}
+_ROOTS = frozenset({name.partition(".")[0] for name in _PACKAGES})
+_TRACKERS = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard"}
 """Class of a logger of Lightning to the tracker that it reports to."""
 
 
@@ -69,7 +69,9 @@ class LightningLogger:
         super().__init__()
         self._save_dir, self._attached = save_dir, attached
         names = RunNames(project, name, role, arguments=checked_arguments(arguments))
-        self._recording: FrameworkRun = FrameworkRun("Lightning", names, is_rank_zero=_is_rank_zero)
+        self._recording: FrameworkRun = FrameworkRun(
+            "Lightning", names, is_rank_zero=_is_rank_zero
+        )
 
     @property
     def name(self) -> str:
@@ -120,7 +122,9 @@ class LightningLogger:
         if not params:
             return
         run, captured = self._begin()
-        if not (captured.records_tables_and_config(run) and self._is_called_by_lightning()):
+        if not (
+            captured.records_tables_and_config(run) and self._is_called_by_lightning()
+        ):
             self._recording.log_config(params)
 
     def save(self) -> None:
@@ -141,7 +145,10 @@ class LightningLogger:
 
         Loggers of this kind with other names have runs of their own, which go on together.
         """
-        from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of  # noqa: PLC0415
+        from otel_bridge.adapters.parts.captured_reports import (  # noqa: PLC0415
+            CapturedReports,
+            trackers_of,
+        )
         from otel_bridge.adapters.parts.timers import time_lightning  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
@@ -151,13 +158,19 @@ class LightningLogger:
         if self._recording.run is None:
             time_lightning(self._trainer())
         # The search of the calling frames would be a cost of each row.
-        beside = self._loggers_beside() if captured() or self._recording.run is None else []
+        beside = (
+            self._loggers_beside() if captured() or self._recording.run is None else []
+        )
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
         for one in beside if reports.begins_the_run else ():
             if trackers_of([one], _TRACKERS) == ["wandb"]:
                 _begin_run_of(one)
         # Of this class: they record into this run too.
-        own = [logger._recording for logger in beside if isinstance(logger, LightningLogger)]
+        own = [
+            logger._recording
+            for logger in beside
+            if isinstance(logger, LightningLogger)
+        ]
         return self._recording.begin(beside=own), reports
 
     def _loggers_beside(self) -> list[Any]:
@@ -168,7 +181,9 @@ class LightningLogger:
         """Return the calling trainer or Fabric that has this logger; ``None`` outside of them."""
         from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
 
-        caller = calling_object(lambda owner: any(logger is self for logger in _loggers_of(owner)))
+        caller = calling_object(
+            lambda owner: any(logger is self for logger in _loggers_of(owner))
+        )
         return getattr(caller, "trainer", caller)
 
     def _is_called_by_lightning(self) -> bool:
@@ -179,7 +194,9 @@ class LightningLogger:
 
     def _path_part(self, which: str) -> str:
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
-        holder = self.experiment if self._recording.is_rank_zero() else self._recording.names
+        holder = (
+            self.experiment if self._recording.is_rank_zero() else self._recording.names
+        )
         name: object = getattr(holder, which)
         return str(name or "otel_bridge").replace("/", "_")
 
@@ -189,7 +206,10 @@ class LightningAttachment:
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Add a logger to *trainer*, if it has none of this kind and Lightning does not turn its loggers off."""
-        if not (getattr(trainer, "fast_dev_run", False) or getattr(trainer, "barebones", False)):
+        if not (
+            getattr(trainer, "fast_dev_run", False)
+            or getattr(trainer, "barebones", False)
+        ):
             _attach(trainer.loggers, trainer.default_root_dir)
 
     def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002  # Fabric's signature
@@ -251,7 +271,9 @@ def _logger_class() -> Any:
 
     loaded = [name for name in _PACKAGES if name in sys.modules]
     if not loaded:
-        loaded = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None][:1]
+        loaded = [
+            name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None
+        ][:1]
     if not loaded:
         raise MissingExtraError(
             "Lightning is not installed; this adapter needs lightning>=2.1; run: pip install 'lightning>=2.1'"
@@ -273,7 +295,9 @@ def _loggers_of(one: Any) -> list[Any]:
     """Return the loggers of a trainer or Fabric, or of the trainer of a loop or module; none of any other object."""
     try:
         return list(getattr(one, "trainer", one).loggers)
-    except any_error():  # a module without a trainer raises; any other object has no loggers
+    except (
+        any_error()
+    ):  # a module without a trainer raises; any other object has no loggers
         return []
 
 

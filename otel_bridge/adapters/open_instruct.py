@@ -16,7 +16,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
@@ -25,18 +25,18 @@ from otel_bridge.capture.counts import counts
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-ROLE: Final = "rollout"
+ROLE = "rollout"
 """Role of the rollouts: the actor prepares them for the trainer, whose rows have no role."""
-_FRAMEWORK: Final = "open_instruct"
-_MARK: Final = "otel_bridge_capture"
-_SAVE: Final = "save_rollouts_to_disk"
-_SAVE_METADATA: Final = "save_rollout_metadata"
-_CONFIG: Final = "StreamingDataLoaderConfig"
-_NO_FILES: Final = "otel-bridge: no files were asked for"
+_FRAMEWORK = "open_instruct"
+_MARK = "otel_bridge_capture"
+_SAVE = "save_rollouts_to_disk"
+_SAVE_METADATA = "save_rollout_metadata"
+_CONFIG = "StreamingDataLoaderConfig"
+_NO_FILES = "otel-bridge: no files were asked for"
 """Folder of the files in a config without ``--save_traces``."""
-_BESIDE: Final = 1
+_BESIDE = 1
 """Rank of the actor: ``ray.kill`` ends it with the job, which must not decide how the run ended."""
-_TOOL_FACTS: Final = {
+_TOOL_FACTS = {
     "num_calls": "calls", "timeouts": "timeouts", "tool_errors": "errors", "tool_runtimes": "runtimes",
 }  # fmt: skip
 """Facts of ``request_info``, and their names in `Rollout.tools`; the others become metadata."""
@@ -71,9 +71,14 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
         caller = inspect.currentframe()
         # The function does not get the tokenizer, which its caller has.
         owner = (
-            None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("self")
+            None
+            if caller is None or caller.f_back is None
+            else caller.f_back.f_locals.get("self")
         )
-        _record(functools.partial(shape.bind, *given, **named), getattr(owner, "tokenizer", None))
+        _record(
+            functools.partial(shape.bind, *given, **named),
+            getattr(owner, "tokenizer", None),
+        )
         write(*given, **named)
 
     write = _written_if_asked(real)
@@ -124,7 +129,9 @@ def _run(name: str) -> Run:
         if not _runs or not _runs[0].recording:
             env = runs.environment_of_user()
             is_named = bool(RUN_ID.read(env) or RUN_NAME.read(env))
-            request = RunRequest(captured=_FRAMEWORK, name=None if is_named else name, rank=_BESIDE)
+            request = RunRequest(
+                captured=_FRAMEWORK, name=None if is_named else name, rank=_BESIDE
+            )
             _runs[:] = [runs.begin(request)]
         return _runs[0]
 
@@ -159,7 +166,11 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
     batch, result = arguments["batch"], arguments["result"]
     samples_per_prompt = int(arguments["num_samples_per_prompt"])
     prompt = texts.prompt(place)
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    messages = (
+        [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str)
+        else list(prompt)
+    )
     prompt_index = place // samples_per_prompt
     tools, others = _tool_facts(result.request_info, place)
     metadata = {
@@ -169,7 +180,10 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
         **others,
     }
     return {
-        "messages": [*messages, {"role": "assistant", "content": texts.response(place)}],
+        "messages": [
+            *messages,
+            {"role": "assistant", "content": texts.response(place)},
+        ],
         "reward": float(batch.scores[place]),
         "advantage": float(arguments["advantages"][place]),
         "finish_reason": _at(result.finish_reasons, place),
@@ -183,7 +197,9 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
         "input_tokens": len(batch.queries[place]),
         "output_tokens": len(result.responses[place]),
         "tools": tools,
-        "metadata": {name: value for name, value in metadata.items() if value is not None},
+        "metadata": {
+            name: value for name, value in metadata.items() if value is not None
+        },
     }
 
 
@@ -200,7 +216,9 @@ def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
         if name in _TOOL_FACTS and value is not None
     }
     return tools, {
-        name: value for name, value in facts.items() if name not in _TOOL_FACTS and value
+        name: value
+        for name, value in facts.items()
+        if name not in _TOOL_FACTS and value
     }
 
 

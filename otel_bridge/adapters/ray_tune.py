@@ -13,12 +13,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.captured_reports import trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
-from otel_bridge.adapters.parts.framework_run import checked_arguments, guarded, notify_once
+from otel_bridge.adapters.parts.framework_run import (
+    checked_arguments,
+    guarded,
+    notify_once,
+)
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.settings import PROJECT
 
@@ -32,22 +36,22 @@ if TYPE_CHECKING:
 else:
     LoggerCallback = framework_class("ray.tune.logger:LoggerCallback", "ray[tune]>=2.7")
 
-MAX_OPEN_TRIALS: Final = 200
+MAX_OPEN_TRIALS = 200
 """Most trials whose runs are open at a time, below the number of handles that a process may have."""
-_OF_TUNE: Final = frozenset({"id", "handle", "otel", "rank"})
+_OF_TUNE = frozenset({"id", "handle", "otel", "rank"})
 """Arguments of ``init()`` that are Tune's to choose."""
-_PLACE: Final = ("hostname", "node_ip", "pid")
+_PLACE = ("hostname", "node_ip", "pid")
 """Entries of a result that say where the trial runs: config, recorded when they change."""
-_BOOKKEEPING: Final = frozenset({
+_BOOKKEEPING = frozenset({
     *_PLACE, "training_iteration", "config", "date", "timestamp", "trial_id", "experiment_id", "experiment_tag", "done",
     "should_checkpoint", "checkpoint_dir_name", "iterations_since_restore", "time_since_restore",
     "timesteps_since_restore", "__duplicate__", "__trial_info__",
 })  # fmt: skip
 """Entries that Tune adds to the metrics of a trial's result."""
-_CALLBACKS: Final = "callbacks"
-_TRACKERS: Final = {"WandbLoggerCallback": "wandb"}
+_CALLBACKS = "callbacks"
+_TRACKERS = {"WandbLoggerCallback": "wandb"}
 """Class of a callback of Tune that records in other processes to the tracker that it reports to."""
-_TWO_RUNS: Final = (
+_TWO_RUNS = (
     "each trial of Ray Tune is recorded twice, as a run of WandbLoggerCallback, where its processes are captured, and"
     " as one of OtelBridgeLoggerCallback; remove one of the two callbacks"
 )
@@ -70,8 +74,14 @@ class OtelBridgeLoggerCallback(LoggerCallback):
     ) -> None:
         super().__init__()
         for name in sorted(_OF_TUNE & arguments.keys()):
-            raise ConfigError(f"{name}= of a trial's run follows from the trial; remove it")
-        self._project, self._group, self._arguments = project, group, checked_arguments(arguments)
+            raise ConfigError(
+                f"{name}= of a trial's run follows from the trial; remove it"
+            )
+        self._project, self._group, self._arguments = (
+            project,
+            group,
+            checked_arguments(arguments),
+        )
         self._begin_empty()
 
     def _begin_empty(self) -> None:
@@ -82,7 +92,11 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: Tune stores its callbacks with the experiment, and the runs are found by id."""
-        return {"_project": self._project, "_group": self._group, "_arguments": self._arguments}
+        return {
+            "_project": self._project,
+            "_group": self._group,
+            "_arguments": self._arguments,
+        }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._project, self._group = state["_project"], state["_group"]
@@ -95,7 +109,12 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         self._run_of(trial)
 
     @guarded
-    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:  # noqa: ARG002  # Tune's
+    def log_trial_result(
+        self,
+        iteration: int,  # noqa: ARG002  Tune's
+        trial: Any,
+        result: dict[str, Any],
+    ) -> None:
         """Record one row; its step is the training iteration of the trial."""
         if (run := self._run_of(trial)) is not None:
             run.log_result(result)
@@ -152,7 +171,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         except OtelBridgeError as exc:
             if str(exc) not in self._reported:
                 self._reported.add(str(exc))
-                notify(f"Ray Tune continues, and trials are not recorded: {exc}", always=True)
+                notify(
+                    f"Ray Tune continues, and trials are not recorded: {exc}",
+                    always=True,
+                )
             return None
         self._note_captured(trial)
         return _TrialRun(run, trial, experiment)
@@ -223,7 +245,9 @@ class _TrialRun:
 
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them."""
-        parameters = {name: value for name, value in (config or {}).items() if name != _CALLBACKS}
+        parameters = {
+            name: value for name, value in (config or {}).items() if name != _CALLBACKS
+        }
         # Arrays have no truth value, and a scheduler may change a dict in place.
         text = repr(parameters)
         if parameters and text != self._config:

@@ -16,7 +16,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 else:
     BasePPOExp = object
 
-DEFAULT_PROJECT: Final = "skyrl"
+DEFAULT_PROJECT = "skyrl"
 """``trainer.project_name`` of a user who names none."""
-DEFAULT_RUN_NAME: Final = "test_run"
+DEFAULT_RUN_NAME = "test_run"
 """``trainer.run_name`` of a user who names none; it would join all such jobs in one run."""
-_EVAL: Final = ("eval", "val", "test")
-_MAX_TRACEBACK_CHARS: Final = 10_000
+_EVAL = ("eval", "val", "test")
+_MAX_TRACEBACK_CHARS = 10_000
 
 
 class OtelBridgeExp(BasePPOExp):
@@ -78,7 +78,9 @@ class OtelBridgeExp(BasePPOExp):
 
     def get_trajectory_logger(self) -> Any:
         """Return SkyRL's trajectory logger, wrapped so that it also records trajectories."""
-        return OtelBridgeTrajectoryLogger(super().get_trajectory_logger(), self.otel_bridge)
+        return OtelBridgeTrajectoryLogger(
+            super().get_trajectory_logger(), self.otel_bridge
+        )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the experiment, and end the run of otel-bridge with its outcome."""
@@ -109,7 +111,9 @@ class OtelBridgeExp(BasePPOExp):
 
 @guarded
 def _add_callback(trainer: Any, recorder: ExperimentRecorder) -> None:
-    base: Any = framework_class("skyrl.train.utils.callbacks:TrainingCallback", "skyrl>=0.3")
+    base: Any = framework_class(
+        "skyrl.train.utils.callbacks:TrainingCallback", "skyrl>=0.3"
+    )
 
     def on_step_end(_: Any, _trainer: Any, callback_input: Any, _control: Any) -> None:
         recorder.log_tokens(callback_input.batch, callback_input.global_step)
@@ -143,7 +147,9 @@ class ExperimentRecorder:
         self._trained_ids: list[str] = []
         self._decode: Callable[[Any], Any] | None = None
         self._resamples = getattr(
-            getattr(getattr(given, "algorithm", None), "dynamic_sampling", None), "type", None
+            getattr(getattr(given, "algorithm", None), "dynamic_sampling", None),
+            "type",
+            None,
         )
 
     def begin(self, backends: Collection[str]) -> None:
@@ -201,7 +207,9 @@ class ExperimentRecorder:
         # With dynamic sampling the output is of several batches, of which the step consumes an unknown part.
         is_consumed = split == "train" and not self._resamples
         if is_consumed:
-            columns["ids"] = _ids(columns.get("trajectory_ids"), len(output["response_ids"]))
+            columns["ids"] = _ids(
+                columns.get("trajectory_ids"), len(output["response_ids"])
+            )
         run.log_generations(**columns, decode=decode, step=step, split=split)
         if is_consumed:
             run.train_on(step, columns["ids"])
@@ -342,10 +350,13 @@ class OtelBridgeTrajectoryLogger(_Beside):
             )
 
 
-def _prompts_of_single_turns(prompts: Sequence[Any], num_turns: Sequence[int]) -> list[Any]:
+def _prompts_of_single_turns(
+    prompts: Sequence[Any], num_turns: Sequence[int]
+) -> list[Any]:
     """Return the prompts, ``None`` for a trajectory of several turns: its prompt has all turns but the last."""
     return [
-        None if turns > 1 else prompt for prompt, turns in zip(prompts, num_turns, strict=False)
+        None if turns > 1 else prompt
+        for prompt, turns in zip(prompts, num_turns, strict=False)
     ]
 
 
@@ -374,7 +385,11 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
         or [_group(one) for one in output.get("prompt_token_ids") or ()],
         "trajectory_ids": [one.to_string() for one in ids],
     }
-    return {name: values for name, values in columns.items() if values is not None and len(values)}
+    return {
+        name: values
+        for name, values in columns.items()
+        if values is not None and len(values)
+    }
 
 
 def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
@@ -395,7 +410,9 @@ def _of_trajectories(ids: Sequence[str], rows: Sequence[Any]) -> Any:
 
 def _group(prompt: Sequence[int]) -> str:
     """Return a name for a prompt; equal prompts have the same one."""
-    return hashlib.md5(repr(list(prompt)).encode(), usedforsecurity=False).hexdigest()[:12]
+    return hashlib.md5(repr(list(prompt)).encode(), usedforsecurity=False).hexdigest()[
+        :12
+    ]
 
 
 def _run_name(given: str | None) -> str | None:

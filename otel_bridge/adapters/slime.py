@@ -16,22 +16,22 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 
-ROLE: Final = "rollout"
+ROLE = "rollout"
 """Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""
-_MEGATRON: Final = "megatron.core.parallel_state"
-_STREAMS: Final = {
+_MEGATRON = "megatron.core.parallel_state"
+_STREAMS = {
     "trainer_logprobs": "log_probs",
     "entropies": "entropy",
     "advantages": "advantages",
 }
 """Stream to its name in the trainer's data."""
-_FINISH_REASONS: Final = {"completed": "stop", "truncated": "length"}
+_FINISH_REASONS = {"completed": "stop", "truncated": "length"}
 _lock = threading.Lock()
 _recordings: list[FrameworkRun] = []
 
@@ -59,7 +59,9 @@ def log_eval_rollouts(
     return False
 
 
-def annotate_rollouts(args: Any, rollout_id: Any = None, rollout_data: Any = None) -> None:
+def annotate_rollouts(
+    args: Any, rollout_id: Any = None, rollout_data: Any = None
+) -> None:
     """Record log-probabilities, entropies and advantages that the trainer computed, in each data-parallel rank."""
     _annotate(args, rollout_id, rollout_data)
 
@@ -75,8 +77,12 @@ def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
 
 
 @guarded
-def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]) -> None:
-    reward_key = getattr(args, "eval_reward_key", None) or getattr(args, "reward_key", None)
+def _log_evaluation(
+    rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]
+) -> None:
+    reward_key = getattr(args, "eval_reward_key", None) or getattr(
+        args, "reward_key", None
+    )
     if (run := _recording(args, ROLE).begin()) is not None:
         for dataset, of_dataset in data.items():
             rollouts = [
@@ -84,7 +90,10 @@ def _log_evaluation(rollout_id: int, args: Any, data: Mapping[str, Mapping[str, 
                 for one in _rollouts_of(of_dataset.get("samples"), reward_key)
             ]
             run.log_rollouts(
-                rollouts, step=_step(args, rollout_id), split="eval", role=run.role or ROLE
+                rollouts,
+                step=_step(args, rollout_id),
+                split="eval",
+                role=run.role or ROLE,
             )
 
 
@@ -95,7 +104,9 @@ def _annotate(args: Any, rollout_id: Any, rollout_data: Any) -> None:
         rollout_id = calling_argument("rollout_id")
         rollout_data = calling_argument("rollout_data")
     streams = {
-        name: rollout_data[column] for name, column in _STREAMS.items() if column in rollout_data
+        name: rollout_data[column]
+        for name, column in _STREAMS.items()
+        if column in rollout_data
     }
     if not streams or not _has_whole_samples():
         return
@@ -124,7 +135,8 @@ def _shared_ids(args: Any, rollout_id: int, indices: Sequence[Any]) -> list[str 
     prefix = f"{getattr(args, 'wandb_run_id', None)}-{rollout_id}"
     uses = Counter(indices)
     return [
-        f"{prefix}-{index}" if index is not None and uses[index] == 1 else None for index in indices
+        f"{prefix}-{index}" if index is not None and uses[index] == 1 else None
+        for index in indices
     ]
 
 
@@ -147,13 +159,19 @@ def _step(args: Any, rollout_id: int) -> int:
     if not getattr(args, "wandb_always_use_train_step", False):
         return rollout_id
     return int(
-        rollout_id * args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
+        rollout_id
+        * args.rollout_batch_size
+        * args.n_samples_per_prompt
+        // args.global_batch_size
     )
 
 
 def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
     """Return the rollouts of the readable samples; an unreadable one is counted."""
-    found = (_rollout_of(sample, place, reward_key) for place, sample in enumerate(_flat(samples)))
+    found = (
+        _rollout_of(sample, place, reward_key)
+        for place, sample in enumerate(_flat(samples))
+    )
     return [one for one in found if one is not None]
 
 
@@ -169,7 +187,10 @@ def _flat(samples: Any) -> Iterable[Any]:
 def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, Any]:
     reward, parts, others = _reward(sample.reward, reward_key)
     status = str(getattr(sample.status, "value", sample.status))
-    tokens, output = len(_list(sample, "tokens")), getattr(sample, "response_length", None)
+    tokens, output = (
+        len(_list(sample, "tokens")),
+        getattr(sample, "response_length", None),
+    )
     own: Mapping[str, Any] = getattr(sample, "metadata", None) or {}
     metadata: dict[str, Any] = {**own, **others, "status": status}
     if getattr(sample, "label", None) is not None:
@@ -211,14 +232,18 @@ def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
     ]
 
 
-def _reward(given: Any, reward_key: str | None) -> tuple[Any, dict[str, float], dict[str, Any]]:
+def _reward(
+    given: Any, reward_key: str | None
+) -> tuple[Any, dict[str, float], dict[str, Any]]:
     """Return the reward, its parts, and the other entries of a dict of rewards; without a key there are parts only."""
     if not isinstance(given, Mapping):
         return given, {}, {}
     entries = cast("Mapping[str, Any]", given)
     parts = {name: float(value) for name, value in entries.items() if _is_number(value)}
     others = {
-        name: value for name, value in entries.items() if name not in parts and value is not None
+        name: value
+        for name, value in entries.items()
+        if name not in parts and value is not None
     }
     return parts.get(reward_key) if reward_key else None, parts, others
 

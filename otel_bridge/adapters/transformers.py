@@ -13,7 +13,7 @@ import json
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.captured_reports import CapturedReports, trackers_of
@@ -36,7 +36,7 @@ from otel_bridge.adapters.parts.trl_completions import (
     streams_of,
 )
 
-_REQUIREMENT: Final = "transformers>=4.50"
+_REQUIREMENT = "transformers>=4.50"
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.rollout import Rollout
@@ -50,26 +50,28 @@ if TYPE_CHECKING:
 
 else:
     TrainerCallback = framework_class("transformers:TrainerCallback", _REQUIREMENT)
-    ExportableState = framework_class("transformers.trainer_callback:ExportableState", _REQUIREMENT)
+    ExportableState = framework_class(
+        "transformers.trainer_callback:ExportableState", _REQUIREMENT
+    )
 
-DEFAULT_PROJECT: Final = "huggingface"
+DEFAULT_PROJECT = "huggingface"
 """Project of ``TrainingArguments`` when its user names none."""
-_DEFAULT_NOTE: Final = (
+_DEFAULT_NOTE = (
     f"the run is in the project {DEFAULT_PROJECT}, the default of transformers, as those of all other jobs; choose one"
     " with OTEL_BRIDGE_PROJECT or TrainingArguments(project=…)"
 )
-_LAST_VALUES: Final = (
+_LAST_VALUES = (
     "train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"
 )  # fmt: skip
 """What transformers logs once, at the end of a training."""
-_PREFIXES: Final = (("eval_", "eval/"), ("test_", "test/"))
-_TRACKERS: Final = {
+_PREFIXES = (("eval_", "eval/"), ("test_", "test/"))
+_TRACKERS = {
     "WandbCallback": "wandb",
     "TrackioCallback": "trackio",
     "TensorBoardCallback": "tensorboard",
 }
 """Class of a callback of transformers to the tracker that it reports to."""
-_NAMES_RUN_BY_FOLDER: Final = 4
+_NAMES_RUN_BY_FOLDER = 4
 """Last major version of transformers whose ``run_name`` is ``output_dir`` unless the user gives one."""
 
 
@@ -125,7 +127,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._trainer = _weak(None)
-        self._project, self._name, self._config = state["project"], state["name"], state["config"]
+        self._project, self._name, self._config = (
+            state["project"],
+            state["name"],
+            state["config"],
+        )
         self._arguments = state["arguments"]
         self._begin_empty()
 
@@ -174,7 +180,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         is_trial = self._recording is not None and _id_of(
             self._recording.names
         ) != self._arguments.get("id")
-        names = {} if run is None or is_trial else {"project": run.project, "name": run.name}
+        names = (
+            {}
+            if run is None or is_trial
+            else {"project": run.project, "name": run.name}
+        )
         given = {
             "project": self._project,
             "name": self._name,
@@ -182,7 +192,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             **self._arguments,
         }
         arguments = {
-            name: value for name, value in given.items() if value is not None and _is_json(value)
+            name: value
+            for name, value in given.items()
+            if value is not None and _is_json(value)
         }
         return {"args": arguments, "attributes": {"resumed_names": names}}
 
@@ -229,11 +241,19 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             if "train_runtime" in last and flos is not None:
                 last.setdefault("total_flos", flos)
             recording.summary(last)
-        if row := renamed({key: value for key, value in logs.items() if key not in last}):
+        if row := renamed(
+            {key: value for key, value in logs.items() if key not in last}
+        ):
             recording.log(row, state.global_step)
 
     @guarded
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_substep_end(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
         """Record completions that were generated for the current step."""
         self._record_completions(args, state, state.global_step + 1, "train")
 
@@ -244,7 +264,13 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         self._record_consumed(state)
 
     @guarded
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_prediction_step(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
         """Record completions of an evaluation."""
         self._record_completions(args, state, state.global_step, "eval")
 
@@ -259,17 +285,22 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Record the new completions of all ranks on the main process, and on each rank the streams of its own."""
         self._find_trainer(state)
         trainer = self._trainer()
-        if trainer is None or not (state.is_world_process_zero or self._adds_streams(trainer)):
+        if trainer is None or not (
+            state.is_world_process_zero or self._adds_streams(trainer)
+        ):
             return
         # One callback may serve several trainers, each with batches of its own.
         reader = self._completions.setdefault(trainer, CompletionReader())
         rollouts = reader.new(trainer, step, split)
-        if not rollouts or (recording := self._begin_in_rank(args, state, None)) is None:
+        if (
+            not rollouts
+            or (recording := self._begin_in_rank(args, state, None)) is None
+        ):
             return
         run = recording.begin()
-        if getattr(args, "log_completions", False) and self._captured().records_tables_and_config(
-            run
-        ):
+        if getattr(
+            args, "log_completions", False
+        ) and self._captured().records_tables_and_config(run):
             reader.forget_training()
             return  # TRL gives the tracker a table of them
         if state.is_world_process_zero:
@@ -323,7 +354,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
         """Return the recording for a training with *args*; end another run that this callback has recorded."""
         process_runs().withdraw(self)
-        names, config = self._names(args, state), {**config_of(args, model), **self._config}
+        names, config = (
+            self._names(args, state),
+            {**config_of(args, model), **self._config},
+        )
         recording = self._recording
         if recording is not None and not recording.is_of(names):
             # A training that another one replaces has not reached its end.
@@ -345,7 +379,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         name = self._name or _run_name(args)
         resumed = before.get("project")
         default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
-        names = RunNames(project, name or before.get("name"), None, default, self._arguments, note)
+        names = RunNames(
+            project, name or before.get("name"), None, default, self._arguments, note
+        )
         if trial:
             return self._trials.names(names, args, state)
         return names
@@ -354,15 +390,21 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def _set_up_captured(self, args: Any, state: Any) -> None:
         """Let a captured callback begin the run, as it does with its first record, so that there is one run."""
         for one in self._callbacks() if self._captured().begins_the_run else ():
-            begins = CapturedReports("transformers", trackers_of([one], _TRACKERS)).begins_the_run
+            begins = CapturedReports(
+                "transformers", trackers_of([one], _TRACKERS)
+            ).begins_the_run
             if begins and not getattr(one, "_initialized", True):
                 one.setup(args, state, getattr(self._trainer(), "model", None))
 
     def _captured(self) -> CapturedReports:
-        return CapturedReports("transformers", trackers_of(self._callbacks(), _TRACKERS))
+        return CapturedReports(
+            "transformers", trackers_of(self._callbacks(), _TRACKERS)
+        )
 
     def _callbacks(self) -> list[Any]:
-        return list(getattr(getattr(self._trainer(), "callback_handler", None), "callbacks", ()))
+        return list(
+            getattr(getattr(self._trainer(), "callback_handler", None), "callbacks", ())
+        )
 
     def _find_trainer(self, state: Any) -> None:
         """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
@@ -370,7 +412,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         if getattr(self._trainer(), "state", None) is not state:
             found = calling_object(
                 lambda one: (
-                    hasattr(one, "callback_handler") and getattr(one, "state", None) is state
+                    hasattr(one, "callback_handler")
+                    and getattr(one, "state", None) is state
                 )
             )
             if found is not None:
@@ -382,7 +425,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return not same or same[0] is self
 
 
-def _annotate(run: Run | None, trainer: Any, rollouts: list[Rollout], step: int) -> None:
+def _annotate(
+    run: Run | None, trainer: Any, rollouts: list[Rollout], step: int
+) -> None:
     """Record log-probabilities of vLLM and of the trainer for the completions that this process generated."""
     local, streams = streams_of(trainer, len(rollouts))
     if run is not None and streams:
@@ -394,7 +439,8 @@ def register() -> None:
     """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL."""
     # `report_to` is not checked: transformers 5.23 looks each name up here.
     known: dict[str, Any] = framework_class(
-        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK", _REQUIREMENT
+        "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK",
+        _REQUIREMENT,
     )
     known["otel_bridge"] = OtelBridgeCallback
 
@@ -403,7 +449,11 @@ def _left_out_by(tracker: str, logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a tracker's callback leaves out of *logs*: that of TensorBoard all but numbers and texts."""
     if tracker != "tensorboard":
         return {}
-    return {key: value for key, value in logs.items() if not isinstance(value, (int, float, str))}
+    return {
+        key: value
+        for key, value in logs.items()
+        if not isinstance(value, (int, float, str))
+    }
 
 
 def _weak(trainer: Any) -> Callable[[], Any]:

@@ -11,7 +11,7 @@ Explorer and trainer each have a monitor, in their own processes. Both belong to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import (
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     class Monitor:
         """Declares the members of ``trinity.utils.monitor.Monitor`` that this adapter uses."""
 
-        def __init__(self, project: str, name: str, role: str, config: Any = None) -> None: ...
+        def __init__(
+            self, project: str, name: str, role: str, config: Any = None
+        ) -> None: ...
 
         def format_data_str(self, data: dict[str, Any], step: int) -> str:
             """Return the line that Trinity's monitors print for *data*."""
@@ -40,7 +42,15 @@ else:
     Monitor = framework_class("trinity.utils.monitor:Monitor", "trinity-rft>=0.6")
     get_logger = framework_class("trinity.utils.log:get_logger", "trinity-rft>=0.6")
 
-_ARGUMENTS: Final = ("exporters", "tags", "notes", "entity", "job_type", "dir", "system_metrics")
+_ARGUMENTS = (
+    "exporters",
+    "tags",
+    "notes",
+    "entity",
+    "job_type",
+    "dir",
+    "system_metrics",
+)
 """Arguments of ``otel_bridge.init()`` that are shown to users of Trinity."""
 
 
@@ -55,7 +65,9 @@ class OtelBridgeMonitor(Monitor):
         config: Trinity's whole configuration; its ``monitor.monitor_args`` are arguments of ``otel_bridge.init()``.
     """
 
-    def __init__(self, project: str, group: str, name: str, role: str, config: Any = None) -> None:
+    def __init__(
+        self, project: str, group: str, name: str, role: str, config: Any = None
+    ) -> None:
         super().__init__(project, name, role, config)
         self._role = role
         self._console: Any = get_logger(__name__, in_ray_actor=True)
@@ -94,7 +106,9 @@ class OtelBridgeMonitor(Monitor):
 
         for rollouts in table.rollouts(cells, count):
             at = step if rollouts.step is None else rollouts.step
-            run.log_generations(**rollouts.columns, step=at, split=split_of(table_name), role=role)
+            run.log_generations(
+                **rollouts.columns, step=at, split=split_of(table_name), role=role
+            )
 
     def close(self) -> None:
         """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed."""
@@ -112,7 +126,9 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
     """Return arguments of ``init()``; an unknown one is named on stderr and ignored."""
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
-    given: Mapping[str, Any] = getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
+    given: Mapping[str, Any] = (
+        getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
+    )
     arguments: dict[str, Any] = {"group": group or None}
     for name, value in given.items():
         if value is None:
@@ -121,7 +137,9 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
             # One by one: an unknown argument costs only itself.
             arguments |= checked_arguments({name: value})
         except ConfigError as exc:
-            notify(f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True)
+            notify(
+                f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True
+            )
     return arguments
 
 

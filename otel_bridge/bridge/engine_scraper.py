@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import requests
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -26,15 +25,15 @@ from otel_bridge.setting_parsers import engine_of_address
 from otel_bridge.settings import SCRAPE
 from otel_bridge.text.counts import first_ones
 
-_TIMEOUT_S: Final = (2.0, 5.0)
+_TIMEOUT_S = (2.0, 5.0)
 """Seconds to connect, and to wait for the next bytes."""
-_TOTAL_S: Final = 10.0
+_TOTAL_S = 10.0
 """Longest time of one answer."""
-_MAX_BYTES: Final = 16 << 20
-_MAX_WAITING: Final = 8
+_MAX_BYTES = 16 << 20
+_MAX_WAITING = 8
 """Most answers of an endpoint that wait for the bridge; the oldest is dropped."""
-_LINE_EVERY_S: Final = 60.0
-_MAX_NAMED: Final = 3
+_LINE_EVERY_S = 60.0
+_MAX_NAMED = 3
 
 
 class EngineScraper:
@@ -80,7 +79,9 @@ class EngineScraper:
             self._endpoints.pop(address).stop()
         for address in requested.keys() - self._endpoints.keys():
             endpoint = _Endpoint(address, requested[address])
-            with contextlib.suppress(RuntimeError):  # no thread to spare now: at the next check
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no thread to spare now: at the next check
                 endpoint.start()
                 self._endpoints[address] = endpoint
         appended = False
@@ -136,7 +137,9 @@ class _Endpoint:
 
     def start(self) -> None:
         """Start the thread; raises `RuntimeError` when there can be no more threads."""
-        threading.Thread(target=self._read, name=f"engine-{self._engine}", daemon=True).start()
+        threading.Thread(
+            target=self._read, name=f"engine-{self._engine}", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Let the thread end after the answer that it awaits."""
@@ -175,16 +178,15 @@ class _Endpoint:
             return f"{self._engine}: {exc}"
         try:
             request = engine_request(
-                body.decode("utf-8", "replace"), self._resource, self._engine, time.time_ns()
+                body.decode("utf-8", "replace"),
+                self._resource,
+                self._engine,
+                time.time_ns(),
             )
         except Exception as exc:  # noqa: BLE001  # the parser raises more than it documents, and the thread must go on
-            return (
-                f"{self._engine} answers in another format than Prometheus' ({type(exc).__name__})"
-            )
+            return f"{self._engine} answers in another format than Prometheus' ({type(exc).__name__})"
         if request is None:
-            return (
-                f"{self._engine} has no vllm:* or sglang:* metrics; SGLang needs --enable-metrics"
-            )
+            return f"{self._engine} has no vllm:* or sglang:* metrics; SGLang needs --enable-metrics"
         self.answers.append(request)
         return ""
 
@@ -199,14 +201,22 @@ class _Endpoint:
         headers = {"Accept": "text/plain; version=0.0.4"}
         body = bytearray()
         with session.get(
-            self._address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False, stream=True
+            self._address,
+            headers=headers,
+            timeout=_TIMEOUT_S,
+            allow_redirects=False,
+            stream=True,
         ) as answer:
             if answer.status_code != 200:
-                raise ValueError(f"HTTP {answer.status_code}, expected 200 from {self._address}")
+                raise ValueError(
+                    f"HTTP {answer.status_code}, expected 200 from {self._address}"
+                )
             for chunk in answer.iter_content(1 << 16):
                 body += chunk
                 if len(body) > _MAX_BYTES:
                     raise ValueError(f"an answer of more than {_MAX_BYTES >> 20} MiB")
                 if time.monotonic() > deadline_s:
-                    raise ValueError(f"an answer that takes longer than {_TOTAL_S:.0f} s")
+                    raise ValueError(
+                        f"an answer that takes longer than {_TOTAL_S:.0f} s"
+                    )
         return bytes(body)

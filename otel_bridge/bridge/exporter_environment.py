@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.destination_seal import SEAL, is_sealed_here, names_file, names_server
@@ -29,7 +29,7 @@ from otel_bridge.otlp.destination import signals_with_endpoint
 from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
-TRUST_OPTION: Final = "--trust-folders"
+TRUST_OPTION = "--trust-folders"
 """Option of ``drain`` by which credentials go to servers that other people's folders name."""
 Load: TypeAlias = Callable[[str], Exporter]
 
@@ -108,7 +108,10 @@ def chosen(
     names = together(living)
     if names or not isinstance(last, dict):
         return names
-    return {name: tuple(signals) for name, signals in cast("dict[str, list[str]]", last).items()}
+    return {
+        name: tuple(signals)
+        for name, signals in cast("dict[str, list[str]]", last).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,9 @@ class ExporterEnvironment:
         own_destination = destination_of(exporter.read_settings(self.env, self.cwd))
         _refuse_others(name, destination, own_destination)
         # A folder names a destination and nothing else, such as a file of tokens.
-        allowed = {variable: variables[variable] for variable in variables.keys() & destination}
+        allowed = {
+            variable: variables[variable] for variable in variables.keys() & destination
+        }
         return exporter, exporter.read_settings({**allowed, **self.env}, self.cwd)
 
     def forwarding(self, segment_variables: Mapping[str, str]) -> Mapping[str, str]:
@@ -172,19 +177,27 @@ class ExporterEnvironment:
             return self.env
         return {**segment_variables, **self.env}
 
-    def check_forwarding(self, segment_variables: Mapping[str, str], *, run_id: str) -> None:
+    def check_forwarding(
+        self, segment_variables: Mapping[str, str], *, run_id: str
+    ) -> None:
         """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name."""
         if self.forwarding(segment_variables) is self.env:
             return
         if not self._trusts(run_id, OTLP, segment_variables):
             _refuse_others(OTLP, _without_seal(segment_variables), {})
 
-    def _trusts(self, run_id: str, name: str, segment_variables: Mapping[str, str]) -> bool:
+    def _trusts(
+        self, run_id: str, name: str, segment_variables: Mapping[str, str]
+    ) -> bool:
         return self.trusts_folders or is_sealed_here(run_id, name, segment_variables)
 
 
 def _without_seal(segment_variables: Mapping[str, str]) -> dict[str, str]:
-    return {variable: value for variable, value in segment_variables.items() if variable != SEAL}
+    return {
+        variable: value
+        for variable, value in segment_variables.items()
+        if variable != SEAL
+    }
 
 
 def _refuse_others(

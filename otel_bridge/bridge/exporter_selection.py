@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.delivery.context import FinalPosition, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.exporter_environment import chosen, other_traces, together, variables_named
+from otel_bridge.bridge.exporter_environment import (
+    chosen,
+    other_traces,
+    together,
+    variables_named,
+)
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -17,7 +22,7 @@ from otel_bridge.exporter import OTLP, SIGNALS, WEBHOOK
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces
 
-_ALERTS: Final = ("logs",)
+_ALERTS = ("logs",)
 """Signals of the webhook; alerts go to the exporters of every signal."""
 
 
@@ -93,7 +98,8 @@ class ExporterSelection:
         self._log_line = log_line
         self._last_names: object = view.meta("exporters")
         self._target_variables = (
-            cast("dict[str, dict[str, str]] | None", view.meta("target_variables")) or {}
+            cast("dict[str, dict[str, str]] | None", view.meta("target_variables"))
+            or {}
         )
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
@@ -109,11 +115,19 @@ class ExporterSelection:
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before
         # its bridge begins.
-        headers = [header for header in self._processes.living() if any(header.exporters.values())]
+        headers = [
+            header
+            for header in self._processes.living()
+            if any(header.exporters.values())
+        ]
         headers = headers or self._processes.headers()
-        self.requested.note(together(headers), all_read=all_read, by=_last_requested_by(headers))
+        self.requested.note(
+            together(headers), all_read=all_read, by=_last_requested_by(headers)
+        )
         # After the requests are noted, since only what is requested can be given up.
-        discarded = self.requested.discard(self._options.discard, segments=self._not_forwarded)
+        discarded = self.requested.discard(
+            self._options.discard, segments=self._not_forwarded
+        )
         for name, count in discarded.items():
             unit = "segments" if name == OTLP else "records"
             self._log_line(f"{name}: {count} undelivered {unit} are discarded")
@@ -135,7 +149,9 @@ class ExporterSelection:
         self.chosen = True
         return changed or bool(discarded)
 
-    def _names(self, headers: Iterable[SegmentHeader]) -> tuple[Names, dict[str, FinalPosition]]:
+    def _names(
+        self, headers: Iterable[SegmentHeader]
+    ) -> tuple[Names, dict[str, FinalPosition]]:
         """Return the exporters with their signals, and the last records of exporters that are only owed some.
 
         A given exporter gets every signal that a process requested for it, because a record is
@@ -161,7 +177,9 @@ class ExporterSelection:
         for name, (signals, through) in self.requested.lagging().items():
             # An exporter that is named anyway delivers these records on its way.
             if name not in names:
-                status = self._processes.status_of(self.requested.requested_by.get(name, ""))
+                status = self._processes.status_of(
+                    self.requested.requested_by.get(name, "")
+                )
                 names[name] = signals
                 final_positions[name] = FinalPosition(through, status)
         if OTLP in self.requested.names:
@@ -179,7 +197,9 @@ class ExporterSelection:
 
     def _without_discarded(self, names: Names) -> Names:
         return {
-            name: signals for name, signals in names.items() if name not in self._options.discard
+            name: signals
+            for name, signals in names.items()
+            if name not in self._options.discard
         }
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
@@ -208,7 +228,11 @@ class ExporterSelection:
         if self.owes_otlp:
             counts[OTLP] = self._not_forwarded()
         active = self._workers.names
-        return {name: count for name, count in counts.items() if count and name not in active}
+        return {
+            name: count
+            for name, count in counts.items()
+            if count and name not in active
+        }
 
     @property
     def owes_otlp(self) -> bool:
@@ -228,7 +252,9 @@ class ExporterSelection:
     def _follow_others(self) -> None:
         """Let traces that are not rollouts be treated as the present exporters of the run need it."""
         headers = self._processes.living() or self._processes.headers()
-        names = self._workers.names or chosen(self._options.exporters, headers, self._last_names)
+        names = self._workers.names or chosen(
+            self._options.exporters, headers, self._last_names
+        )
         self._other_traces.follow(names)
 
 
@@ -247,5 +273,6 @@ def _plain(names: object) -> object:
     if not isinstance(names, dict):
         return names
     return {
-        name: list(signals) for name, signals in cast("dict[str, Iterable[str]]", names).items()
+        name: list(signals)
+        for name, signals in cast("dict[str, Iterable[str]]", names).items()
     }

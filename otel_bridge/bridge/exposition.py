@@ -9,10 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from prometheus_client.metrics_core import Metric
@@ -21,13 +27,15 @@ from prometheus_client.samples import Sample
 
 from otel_bridge import semconv
 
-_FAMILIES: Final = ("vllm:", "sglang:", "process_start_time_seconds")
-_STARTED: Final = "process_start_time_seconds"
-_CUMULATIVE: Final = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+_FAMILIES = ("vllm:", "sglang:", "process_start_time_seconds")
+_STARTED = "process_start_time_seconds"
+_CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int) -> bytes | None:
+def engine_request(
+    text: str, resource: Resource, engine: str, time_unix_ns: int
+) -> bytes | None:
     """Return the families of an engine as an export request; ``None`` when there are none.
 
     Args:
@@ -55,10 +63,15 @@ def engine_request(text: str, resource: Resource, engine: str, time_unix_ns: int
         return None
     metrics = [_metric(family, time_unix_ns, start_ns) for family in engine_families]
     described = Resource.FromString(resource.SerializeToString())
-    described.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
-    described.attributes.append(KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine)))
+    described.attributes.append(
+        KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True))
+    )
+    described.attributes.append(
+        KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine))
+    )
     scope = pb.ScopeMetrics(
-        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"), metrics=metrics
+        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"),
+        metrics=metrics,
     )
     part = pb.ResourceMetrics(resource=described, scope_metrics=[scope])
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
@@ -81,14 +94,18 @@ def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:
             for sample in family.samples
             if sample.name.endswith("_total")
         ]
-        counter = pb.Sum(data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True)
+        counter = pb.Sum(
+            data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True
+        )
         return pb.Metric(name=f"{family.name}_total", sum=counter)
     if family.type == "histogram":
         histograms = [
             _histogram(labels, samples, time_ns, start_ns)
             for labels, samples in _by_labels(family.samples).items()
         ]
-        histogram = pb.Histogram(data_points=histograms, aggregation_temporality=_CUMULATIVE)
+        histogram = pb.Histogram(
+            data_points=histograms, aggregation_temporality=_CUMULATIVE
+        )
         return pb.Metric(name=family.name, histogram=histogram)
     if family.type == "summary":
         summaries = [
@@ -168,5 +185,6 @@ def _summary(
 
 def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
     return [
-        KeyValue(key=name, value=AnyValue(string_value=value)) for name, value in labels.items()
+        KeyValue(key=name, value=AnyValue(string_value=value))
+        for name, value in labels.items()
     ]

@@ -7,13 +7,13 @@ writes that file. It also keeps headers of its caller when an answer redirects t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
 import requests
 from requests.auth import HTTPBasicAuth
 from requests.utils import default_headers, get_auth_from_url
 
-_NO_CREDENTIALS: Final = frozenset(name.lower() for name in default_headers()) | {
+_NO_CREDENTIALS = frozenset(name.lower() for name in default_headers()) | {
     "content-type",
     "content-length",
 }

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.companions import LOG_BYTES, Companions
@@ -27,8 +26,8 @@ from otel_bridge.journal.report import NOT_SERVED
 from otel_bridge.otlp.proxies import direct_variables
 from otel_bridge.settings import environment
 
-STOP_S: Final = 5.0
-LONGEST_STOP_S: Final = 60
+STOP_S = 5.0
+LONGEST_STOP_S = 60
 """Seconds after a signal until the kernel ends the process, whatever it waits for; committed
 records stay."""
 
@@ -109,7 +108,9 @@ class _ServedFolders:
             ending = _ending(RunFolder(self._path.parent, run_id), reason)
             log_line(f"{run_id}: the bridge {os.getpid()}{ending}")
         if host.hanging:
-            log_line(f"{name}: the writers of {', '.join(host.hanging)} hang and are left")
+            log_line(
+                f"{name}: the writers of {', '.join(host.hanging)} hang and are left"
+            )
             # A writer or a disk that hangs must not keep this process from exiting.
             os._exit(0)
         return 0

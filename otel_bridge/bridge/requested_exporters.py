@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -19,10 +19,10 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.records import Position
 
-REQUESTED: Final = "requested"
-REQUESTED_BY: Final = "requested_by"
-GIVEN_UP: Final = "given_up"
-_OPEN: Final = -1
+REQUESTED = "requested"
+REQUESTED_BY = "requested_by"
+GIVEN_UP = "given_up"
+_OPEN = -1
 """Represents the end of the ledger: a process that requests the signal may still append."""
 
 
@@ -56,7 +56,9 @@ class RequestedExporters:
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
         self._ledger = ledger
         self._view = view
-        self._signals = cast("dict[str, dict[str, int]] | None", view.meta(REQUESTED)) or {}
+        self._signals = (
+            cast("dict[str, dict[str, int]] | None", view.meta(REQUESTED)) or {}
+        )
         self.requested_by = cast("dict[str, str] | None", view.meta(REQUESTED_BY)) or {}
         self._segments_given_up = 0
         stored = cast("dict[str, list[int]] | None", view.meta(GIVEN_UP)) or {}
@@ -100,14 +102,18 @@ class RequestedExporters:
         lagging, _ = self.lagging().get(name, ((), 0))
         positions = self._signals.get(name, {})
         return tuple(
-            signal for signal in SIGNALS if positions.get(signal) == _OPEN or signal in lagging
+            signal
+            for signal in SIGNALS
+            if positions.get(signal) == _OPEN or signal in lagging
         )
 
     def open_names(self) -> Names:
         """Return exporter to signals as the last processes with any request requested them."""
         names: Names = {}
         for name, positions in self._signals.items():
-            signals = tuple(signal for signal in SIGNALS if positions.get(signal) == _OPEN)
+            signals = tuple(
+                signal for signal in SIGNALS if positions.get(signal) == _OPEN
+            )
             if signals:
                 names[name] = signals
         return names
@@ -123,7 +129,9 @@ class RequestedExporters:
             if name == OTLP:
                 continue
             delivered = self._delivered(name, destinations)
-            signals = tuple(sig for sig in SIGNALS if self._through(name, sig) > delivered)
+            signals = tuple(
+                sig for sig in SIGNALS if self._through(name, sig) > delivered
+            )
             if not signals and self._owes_end(name, delivered, destinations):
                 signals = tuple(sig for sig in SIGNALS if sig in self._signals[name])
             if signals:
@@ -159,7 +167,9 @@ class RequestedExporters:
 
         ``None`` without one.
         """
-        positions = (self._given_up_of(name).through for name in self._without_destination())
+        positions = (
+            self._given_up_of(name).through for name in self._without_destination()
+        )
         return min(positions, default=None)
 
     def _without_destination(self) -> list[str]:
@@ -170,7 +180,9 @@ class RequestedExporters:
     def _given_up_of(self, name: str) -> DiscardedExporter:
         return self.given_up.get(name, DiscardedExporter())
 
-    def discard(self, names: Iterable[str], *, segments: Callable[[], int]) -> dict[str, int]:
+    def discard(
+        self, names: Iterable[str], *, segments: Callable[[], int]
+    ) -> dict[str, int]:
         """Give up the records that the exporters *names* have not got.
 
         Return the number of records by exporter.
@@ -195,7 +207,9 @@ class RequestedExporters:
             if count:
                 total = self._given_up_of(name)
                 total = replace(
-                    total, through=self._ledger.position, discarded=total.discarded + count
+                    total,
+                    through=self._ledger.position,
+                    discarded=total.discarded + count,
                 )
                 self._store_given_up({**self.given_up, name: total})
                 counts[name] = count
@@ -237,7 +251,9 @@ class RequestedExporters:
         return max(through - start, 0)
 
     def _delivered(self, name: str, destinations: Iterable[ExporterState]) -> Position:
-        positions = [state.delivered for state in destinations if state.exporter == name]
+        positions = [
+            state.delivered for state in destinations if state.exporter == name
+        ]
         return max([*positions, self._given_up_of(name).through])
 
     def _owes_end(
@@ -266,5 +282,7 @@ class RequestedExporters:
             self._signals = signals
 
     def _store_given_up(self, given_up: dict[str, DiscardedExporter]) -> None:
-        self._ledger.set_meta(GIVEN_UP, {name: astuple(total) for name, total in given_up.items()})
+        self._ledger.set_meta(
+            GIVEN_UP, {name: astuple(total) for name, total in given_up.items()}
+        )
         self.given_up = given_up

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import (
@@ -29,9 +28,9 @@ from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
-HOUSEKEEPING_POLLS: Final = 20
+HOUSEKEEPING_POLLS = 20
 """Polls between two checks of living processes, deletable data and named exporters: a second."""
-ENDING_HOUSEKEEPING_POLLS: Final = 4
+ENDING_HOUSEKEEPING_POLLS = 4
 
 
 class RunBridge:
@@ -96,14 +95,24 @@ class RunBridge:
         shutdown = ShutdownState(closing=options.closing)
         try:
             pipeline = open_pipeline(
-                folder, options, shutdown=shutdown, fullness=fullness, wake=wake, log_line=log_line
+                folder,
+                options,
+                shutdown=shutdown,
+                fullness=fullness,
+                wake=wake,
+                log_line=log_line,
             )
         # Also for an interrupt: a lease that stays would lock out every other bridge.
         except BaseException:
             lease.release()
             raise
         return cls(
-            folder, options, lease=lease, shutdown=shutdown, pipeline=pipeline, log_line=log_line
+            folder,
+            options,
+            lease=lease,
+            shutdown=shutdown,
+            pipeline=pipeline,
+            log_line=log_line,
         )
 
     @property
@@ -148,7 +157,9 @@ class RunBridge:
     def _poll(self) -> bool:
         self._requests.receive()
         # Found by an exporter's thread, but only this one may close the ledger and open a new one.
-        if any(worker.exporter_state.damaged for worker in self.workers.by_name.values()):
+        if any(
+            worker.exporter_state.damaged for worker in self.workers.by_name.values()
+        ):
             raise LedgerDamagedError(
                 f"{self.folder.ledger_path}: an exporter found the ledger damaged"
             )
@@ -158,7 +169,9 @@ class RunBridge:
         self.reader.discover_segments(now=self.shutdown.closing)
         has_more = self._read()
         # The end lies in the bridge's own segment: listed at once, so that the next poll reads it.
-        if self.reader.caught_up and self.processes.write_end_events(self.shutdown.spared_pid):
+        if self.reader.caught_up and self.processes.write_end_events(
+            self.shutdown.spared_pid
+        ):
             self.reader.discover_segments(now=True)
             return True
         now_s = time.monotonic()
@@ -211,7 +224,10 @@ class RunBridge:
             return True
         # What every working writer is past is dropped from memory; the ledger still has it.
         self.ledger.recent.forget(min(self.workers.written(), default=position))
-        is_late = not self.reader.caught_up and time.monotonic() - self._read_s < READ_AT_LEAST_S
+        is_late = (
+            not self.reader.caught_up
+            and time.monotonic() - self._read_s < READ_AT_LEAST_S
+        )
         return is_late and writers_saturated(self.workers, position)
 
     def notify(self, *, retry: bool = True) -> None:
@@ -253,7 +269,9 @@ class RunBridge:
         has_requests = self._requests.unanswered or self._requests.retries_dead_letters
         if has_requests or self.shutdown.requested_status is not None:
             return Outcome.BUSY
-        may_read_more = not self.reader.caught_up or self.shutdown.waits_for(self.processes)
+        may_read_more = not self.reader.caught_up or self.shutdown.waits_for(
+            self.processes
+        )
         if may_read_more or not self._run_ended():
             return Outcome.BUSY
         is_delivered, is_parked = self.delivered()
@@ -275,19 +293,25 @@ class RunBridge:
             rollouts=self.ledger.counts.rollouts,
             exporters=self.exporter_states(),
             reason=self._left_as_it_is(),
-            owed=self.pipeline.selection.owed() if self.pipeline.selection.chosen else {},
+            owed=self.pipeline.selection.owed()
+            if self.pipeline.selection.chosen
+            else {},
         )
 
     def _left_as_it_is(self) -> str:
         """Return which processes' segments a newer version wrote; empty when all can be read."""
-        refused = sorted(name for name, tail in self.reader.tails.items() if tail.segments.refused)
+        refused = sorted(
+            name for name, tail in self.reader.tails.items() if tail.segments.refused
+        )
         if not refused:
             return ""
         return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge"
 
     def exporter_states(self) -> dict[str, ExporterState]:
         """Return the state of each exporter."""
-        return {name: worker.exporter_state for name, worker in self.workers.by_name.items()}
+        return {
+            name: worker.exporter_state for name, worker in self.workers.by_name.items()
+        }
 
     def _run_ended(self) -> bool:
         has_process = any(True for _ in self.reader.state.items("proc/"))
@@ -298,7 +322,9 @@ class RunBridge:
         # As long as the exporters are not known, nothing counts as delivered.
         if not self.pipeline.selection.chosen:
             return False, False
-        return self.workers.delivery_state(self.ledger.position, self.options.retry_after_exit_s)
+        return self.workers.delivery_state(
+            self.ledger.position, self.options.retry_after_exit_s
+        )
 
     def _housekeeping(self) -> None:
         now_ns = time.time_ns()
@@ -309,7 +335,9 @@ class RunBridge:
             self.pipeline.report.set_due()
         if self.pipeline.selection.choose(all_read=self.reader.caught_up):
             self.pipeline.report.set_due()
-        self.workers.follow_name(self.pipeline.describe.brief(self.reader.state.get("run")))
+        self.workers.follow_name(
+            self.pipeline.describe.brief(self.reader.state.get("run"))
+        )
         self._requests.retry_dead_letters()
         # Only the bridge at the other end needs them: here the processes themselves can be checked.
         if OTLP in self.workers.names:
@@ -357,7 +385,9 @@ class RunBridge:
             Exporters whose writer hangs.
         """
         if self.outcome() is Outcome.DONE:
-            with contextlib.suppress(JournalError):  # a full disk: the next bridge releases them
+            with contextlib.suppress(
+                JournalError
+            ):  # a full disk: the next bridge releases them
                 self.workers.release_unrequested()
         self.workers.stop()
         hanging = self.workers.join(deadline_s)

@@ -96,7 +96,9 @@ def open_pipeline(
     """
     with contextlib.ExitStack() as closing:
         # Entered first, so closed last: every other part may still commit or read while it closes.
-        ledger = closing.enter_context(contextlib.closing(_open_ledger(folder, options, log_line)))
+        ledger = closing.enter_context(
+            contextlib.closing(_open_ledger(folder, options, log_line))
+        )
         view = closing.enter_context(contextlib.closing(ledger.view()))
         other_traces = OtherTracePolicy(log_line)
         describe = RunDescription(folder, local=options.local)
@@ -113,7 +115,9 @@ def open_pipeline(
         )
         report = closing.enter_context(
             contextlib.closing(
-                ReportWriter(folder, ledger, reader, describe, launcher=options.launcher)
+                ReportWriter(
+                    folder, ledger, reader, describe, launcher=options.launcher
+                )
             )
         )
         segment = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
@@ -122,12 +126,23 @@ def open_pipeline(
             contextlib.closing(EngineScraper(segment, log_line, report.set_due))
         )
         timeout_ns = options.translation.liveness_timeout_ns
-        processes = ProcessMonitor(folder, reader, segment, liveness_timeout_ns=timeout_ns)
+        processes = ProcessMonitor(
+            folder, reader, segment, liveness_timeout_ns=timeout_ns
+        )
         content = _content_limits(options, ledger, view)
         workers = ExporterSet(
             ledger,
             _WorkerFactory(
-                folder, options, ledger, reader, describe, content, shutdown, report, wake, log_line
+                folder,
+                options,
+                ledger,
+                reader,
+                describe,
+                content,
+                shutdown,
+                report,
+                wake,
+                log_line,
             ),
             log_line,
         )
@@ -179,7 +194,10 @@ class _WorkerFactory:
             name,
             self.ledger,
             resolve=partial(
-                self.options.exporter_env.resolve, name, destination, run_id=self.folder.run_id
+                self.options.exporter_env.resolve,
+                name,
+                destination,
+                run_id=self.folder.run_id,
             ),
             describe=self.describe,
             log_line=self.log_line,
@@ -197,7 +215,9 @@ class _WorkerFactory:
             self.ledger,
             self.options.exporter_env.forwarding(destination),
             check_endpoints=partial(
-                self.options.exporter_env.check_forwarding, destination, run_id=self.folder.run_id
+                self.options.exporter_env.check_forwarding,
+                destination,
+                run_id=self.folder.run_id,
             ),
             every_process=self.options.exporters is not None,
             log_line=self.log_line,
@@ -215,7 +235,10 @@ class _WorkerFactory:
 
 
 def _evicted(
-    folder: RunFolder, report: ReportWriter, log_line: Callable[[str], None], sentence: str
+    folder: RunFolder,
+    report: ReportWriter,
+    log_line: Callable[[str], None],
+    sentence: str,
 ) -> None:
     log_line(f"{folder.base} is near its limit: {sentence}")
     report.set_due()
@@ -236,7 +259,9 @@ def _open_ledger(
     return ledger
 
 
-def _content_limits(options: BridgeOptions, ledger: Ledger, view: LedgerView) -> ContentLimits:
+def _content_limits(
+    options: BridgeOptions, ledger: Ledger, view: LedgerView
+) -> ContentLimits:
     return ContentLimits(
         options.exporter_env.env,
         cast("Mapping[str, str] | None", view.meta("message_content")),

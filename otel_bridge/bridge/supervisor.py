@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
 
 from otel_bridge.bridge.ingest.stray_traces import MayJoin
 from otel_bridge.bridge.options import BridgeOptions
@@ -28,10 +27,10 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.records import Status
 from otel_bridge.text.printable import shown
 
-_SNAPSHOT_S: Final = 0.1
-_SNAPSHOT_COST: Final = 4
+_SNAPSHOT_S = 0.1
+_SNAPSHOT_COST = 4
 """Ratio of the pause between two snapshots to the duration of one."""
-_POLL_COST: Final = 2.0
+_POLL_COST = 2.0
 """Least ratio of the interval between the starts of two polls to the duration of one, with several active runs.
 
 Polls that find nothing new take half of the time at most.
@@ -180,7 +179,9 @@ class BridgeSupervisor:
         self._ended = threading.Event()
         self._snapshots = _Snapshots()
         self._pace = _PollPace(options.poll_s)
-        self._thread = threading.Thread(target=self.serve, name="otel-bridge", daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve, name="otel-bridge", daemon=True
+        )
 
     # --- for any thread ---------------------------------------------------------------------------
     def start(self) -> None:
@@ -377,5 +378,7 @@ class BridgeSupervisor:
         answer.append(idle)
 
     def _log_line(self, line: str) -> None:
-        with contextlib.suppress(Exception):  # a log that cannot be written must not end the thread
+        with contextlib.suppress(
+            Exception
+        ):  # a log that cannot be written must not end the thread
             self._print(shown(line))

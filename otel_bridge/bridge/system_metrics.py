@@ -15,11 +15,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import psutil
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -42,7 +48,9 @@ class SystemMetrics:
 
     def __init__(self, bridge_segment: BridgeSegment) -> None:
         self._bridge_segment = bridge_segment
-        self._measurements: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_MAX_WAITING)
+        self._measurements: deque[tuple[int, Mapping[str, float]]] = deque(
+            maxlen=_MAX_WAITING
+        )
         self._requested: tuple[float, Mapping[int, str]] = (0.0, {})
         self._stop: threading.Event | None = None
 
@@ -56,21 +64,28 @@ class SystemMetrics:
         """
         boot_id = this_host().boot_id
         local = [
-            header for header in living if header.boot_id == boot_id and header.kind == "process"
+            header
+            for header in living
+            if header.boot_id == boot_id and header.kind == "process"
         ]
         requesting = [header for header in local if header.system_metrics_s > 0]
         if not requesting:
             self.close()
             return False
         interval_s = min(header.system_metrics_s for header in requesting)
-        self._requested = (interval_s, {header.pid: header.role or "main" for header in local})
+        self._requested = (
+            interval_s,
+            {header.pid: header.role or "main" for header in local},
+        )
         if self._stop is None:
             # A new one each time: the old thread may still be in a slow call.
             stop = threading.Event()
             threading.Thread(
                 target=self._measure, args=(stop,), name="system-metrics", daemon=True
             ).start()
-            self._stop = stop  # after the start, which fails if no more threads are allowed
+            self._stop = (
+                stop  # after the start, which fails if no more threads are allowed
+            )
         appended = False
         while self._measurements:
             time_unix_ns, values = self._measurements[0]
@@ -91,7 +106,9 @@ class SystemMetrics:
     def _measure(self, stop: threading.Event) -> None:
         sampler = SystemSampler()
         interval_s, processes = self._requested
-        with contextlib.suppress(Exception):  # the first call only sets the counters for later ones
+        with contextlib.suppress(
+            Exception
+        ):  # the first call only sets the counters for later ones
             sampler.take(processes)
         wait_s = min(FIRST_S, interval_s)
         while not stop.wait(wait_s):
@@ -106,14 +123,23 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     """Return *values* as an export request in the name of the process that requested them."""
     resource = Resource.FromString(of.resource)
     node = next(
-        (pair.value.int_value for pair in resource.attributes if pair.key == semconv.NODE_RANK), 0
+        (
+            pair.value.int_value
+            for pair in resource.attributes
+            if pair.key == semconv.NODE_RANK
+        ),
+        0,
     )
-    resource.attributes.append(KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True)))
+    resource.attributes.append(
+        KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True))
+    )
     prefix = f"system/node{node}/" if node else "system/"
     metrics: list[pb.Metric] = []
     for key, value in values.items():
         point = pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)
-        metrics.append(pb.Metric(name=prefix + key, gauge=pb.Gauge(data_points=[point])))
+        metrics.append(
+            pb.Metric(name=prefix + key, gauge=pb.Gauge(data_points=[point]))
+        )
     scope = pb.ScopeMetrics(
         scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics
     )
@@ -127,7 +153,7 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
 
 Measure: TypeAlias = Callable[[], Iterable[tuple[str, float]]]
 
-_LOOPBACK: Final = frozenset({"lo", "lo0"})
+_LOOPBACK = frozenset({"lo", "lo0"})
 
 
 class SystemSampler:
@@ -153,7 +179,9 @@ class SystemSampler:
 
     def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
         # Kept over measurements: the use of a CPU is counted since the last call.
-        self._processes = {pid: process for pid, process in self._processes.items() if pid in roles}
+        self._processes = {
+            pid: process for pid, process in self._processes.items() if pid in roles
+        }
         values: dict[str, float] = {}
         for pid, name in roles.items():
             with contextlib.suppress(psutil.Error, OSError):
@@ -165,7 +193,9 @@ class SystemSampler:
                 with process.oneshot():
                     used = {
                         f"process.cpu.utilization/{name}": process.cpu_percent() / 100,
-                        f"process.memory.usage/{name}": float(process.memory_info().rss),
+                        f"process.memory.usage/{name}": float(
+                            process.memory_info().rss
+                        ),
                     }
                 for key, value in used.items():
                     values[key] = values.get(key, 0.0) + value
@@ -201,7 +231,8 @@ def _gpus() -> Measure:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
         handles = [
-            nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())
+            nvml.nvmlDeviceGetHandleByIndex(number)
+            for number in range(nvml.nvmlDeviceGetCount())
         ]
     except Exception:  # noqa: BLE001  # no package, no driver, no GPU: each has its own error
         return lambda: ()
@@ -220,7 +251,10 @@ def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
 
 def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    yield f"gpu.utilization/{number}", nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    yield (
+        f"gpu.utilization/{number}",
+        nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+    )
     yield f"gpu.memory.usage/{number}", float(memory.used)
     yield f"gpu.memory.utilization/{number}", memory.used / memory.total
     yield (

@@ -36,4 +36,6 @@ def requested_exporters() -> tuple[str, ...]:
         ConfigError: They cannot be read.
     """
     env = environment()
-    return choose(None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True).names
+    return choose(
+        None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True
+    ).names

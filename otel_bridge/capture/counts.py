@@ -15,18 +15,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from otel_bridge.settings import CAPTURE_COUNTS
 
-CAPTURED: Final = 1
-NOT_CAPTURED: Final = 2
-_RECORD_BYTES: Final = 128
-_RECORDS: Final = 256
-_NAME_BYTES: Final = _RECORD_BYTES - 10
-_COUNT: Final = struct.Struct("<Q")
-_OTHERS: Final = "further calls"
-_MAX_FILES: Final = 10_000
+CAPTURED = 1
+NOT_CAPTURED = 2
+_RECORD_BYTES = 128
+_RECORDS = 256
+_NAME_BYTES = _RECORD_BYTES - 10
+_COUNT = struct.Struct("<Q")
+_OTHERS = "further calls"
+_MAX_FILES = 10_000
 """Most files that the launcher reads."""
 
 
@@ -55,7 +55,9 @@ class CallCounts:
         self._counts: dict[tuple[int, str], tuple[int, int]] = {}
         self._file: mmap.mmap | None = None
 
-    def captured(self, call: str, number: int = 1, *, run: CapturedRun | None = None) -> None:
+    def captured(
+        self, call: str, number: int = 1, *, run: CapturedRun | None = None
+    ) -> None:
         """Count calls or values that *run* records; after its end they are counted as not captured.
 
         Threads that outlive the main thread, and exit handlers registered early, call a tracker
@@ -80,7 +82,9 @@ class CallCounts:
             place, earlier_number = record or (self._place(kind, call), 0)
             self._counts[kind, call] = place, earlier_number + number
             if self._file is not None:
-                _COUNT.pack_into(self._file, place + _RECORD_BYTES - 8, earlier_number + number)
+                _COUNT.pack_into(
+                    self._file, place + _RECORD_BYTES - 8, earlier_number + number
+                )
 
     def _place(self, kind: int, call: str) -> int:
         """Return the place of a new record, with its name in the file, if there is one."""
@@ -160,6 +164,6 @@ def _records(path: Path) -> Iterator[tuple[int, str, int]]:
             yield kind, name, _COUNT.unpack_from(data, place + _RECORD_BYTES - 8)[0]
 
 
-counts: Final = CallCounts()
+counts = CallCounts()
 """Counts of this process."""
 os.register_at_fork(after_in_child=counts.begin)

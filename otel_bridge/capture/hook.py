@@ -12,7 +12,9 @@ import os
 import sys
 import threading
 
-TYPE_CHECKING = False  # importing `typing` would cost every captured program some milliseconds
+TYPE_CHECKING = (
+    False  # importing `typing` would cost every captured program some milliseconds
+)
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -24,7 +26,10 @@ _TARGETS = {
     "trackio": ("otel_bridge.capture.trackio_sdk", ("trackio",)),
     "tensorboard": (
         "otel_bridge.capture.tensorboard",
-        ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer"),
+        (
+            "tensorboard.summary.writer.event_file_writer",
+            "tensorboardX.event_file_writer",
+        ),
     ),
     # A framework that writes its rollouts to files, and has no place for a logger of the user's.
     "open_instruct": (
@@ -74,7 +79,9 @@ def _check(names: Sequence[str], mode: str) -> None:
         listed = ", ".join(map(repr, unknown)) or "no name"
         raise ConfigError(f"capture({listed}): expected some of {', '.join(KNOWN)}")
     if mode not in CAPTURE_MODES:
-        raise ConfigError(f"capture(mode={mode!r}): expected one of {', '.join(CAPTURE_MODES)}")
+        raise ConfigError(
+            f"capture(mode={mode!r}): expected one of {', '.join(CAPTURE_MODES)}"
+        )
     for name in names:
         earlier_mode = _finder.modes.get(name, mode)
         if earlier_mode != mode:
@@ -85,7 +92,9 @@ def _check(names: Sequence[str], mode: str) -> None:
 
 def captured() -> frozenset[str]:
     """Return the names of the trackers that this process captures, also those that it has not imported yet."""
-    waiting: Any = [getattr(finder, "otel_bridge_names", ()) for finder in sys.meta_path]
+    waiting: Any = [
+        getattr(finder, "otel_bridge_names", ()) for finder in sys.meta_path
+    ]
     return frozenset(_finder.modes).union(*waiting)
 
 
@@ -107,7 +116,9 @@ def release() -> None:
     Packages that were imported before stay captured.
     """
     sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not getattr(finder, "otel_bridge_capture", False)
+        finder
+        for finder in sys.meta_path
+        if not getattr(finder, "otel_bridge_capture", False)
     ]
 
 
@@ -141,7 +152,10 @@ class _CaptureFinder:
                 self._install(importlib.import_module(module), name)
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the spec of another finder, whose loader installs the capture.
 
@@ -181,7 +195,9 @@ class _CaptureFinder:
         """
 
         def exec_module(module: ModuleType) -> None:
-            if getattr(module.__spec__, "name", "") != name:  # a loader of several modules
+            if (
+                getattr(module.__spec__, "name", "") != name
+            ):  # a loader of several modules
                 original(module)
                 return
             # First: a module that raises, or imports itself, must find the loader as it was.
@@ -193,7 +209,9 @@ class _CaptureFinder:
             original: Callable[[ModuleType], object] = loader.exec_module
             loader.exec_module = exec_module  # of this loader alone, not of its class
         except AttributeError:
-            _report(name, f"its loader is {type(loader).__name__}, which cannot be extended")
+            _report(
+                name, f"its loader is {type(loader).__name__}, which cannot be extended"
+            )
 
     def _install(self, module: ModuleType, name: str) -> None:
         """Install the capture of the package *name* in *module*; print one line if that fails."""
@@ -203,7 +221,9 @@ class _CaptureFinder:
             _report(name, f"{type(exc).__name__}: {exc}")
 
 
-def _search(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def _search(
+    name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
     """Return the spec of the first finder that has *name*, captures left out.
 
     ``None`` when none has it.

@@ -8,15 +8,23 @@ masks of an image are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from otel_bridge.emit.media.values import Audio, Html, Image, Markdown, Media, Table, Video
+from otel_bridge.emit.media.values import (
+    Audio,
+    Html,
+    Image,
+    Markdown,
+    Media,
+    Table,
+    Video,
+)
 from otel_bridge.errors import any_error
 
-_WANDB: Final = "wandb."
-_PICTURES: Final = ("PIL", "matplotlib")
-_FRAME: Final = "DataFrame"
-_TRACKIO: Final = "TYPE"
+_WANDB = "wandb."
+_PICTURES = ("PIL", "matplotlib")
+_FRAME = "DataFrame"
+_TRACKIO = "TYPE"
 """Attribute with the type of each of Trackio's objects."""
 
 
@@ -73,7 +81,7 @@ def _trackio_table(table: Any) -> Table:
     return table_of(names, [[row.get(name) for name in names] for row in table.data])
 
 
-_OF_WANDB: Final[Mapping[str, Callable[[Any], Media]]] = {
+_OF_WANDB: Mapping[str, Callable[[Any], Media]] = {
     "Image": lambda value: Image(value._path, value._caption),
     "Audio": lambda value: Audio(value._path, caption=value._caption),
     "Video": lambda value: Video(value._path, value._caption),
@@ -81,9 +89,11 @@ _OF_WANDB: Final[Mapping[str, Callable[[Any], Media]]] = {
     "Table": lambda value: table_of(value.columns, value.data),
 }
 """Name of a class of W&B to what makes our object of one."""
-_OF_TRACKIO: Final[Mapping[str, Callable[[Any], Media]]] = {
+_OF_TRACKIO: Mapping[str, Callable[[Any], Media]] = {
     "trackio.image": lambda value: Image(value._value, value.caption),
-    "trackio.audio": lambda value: Audio(value._value, value._sample_rate, value.caption),
+    "trackio.audio": lambda value: Audio(
+        value._value, value._sample_rate, value.caption
+    ),
     "trackio.video": lambda value: Video(value._value, value.caption, value._fps),
     "trackio.html": lambda value: Html(value._html),
     "trackio.markdown": lambda value: Markdown(value.text),

@@ -78,7 +78,11 @@ class MetricAxes:
             return Group(self._role(key.rpartition("/")[0] + "/", key), key)
         exact = self._exact.get(key)
         # wandb-core 0.28 takes any of several globs that match (a Go map), here the longest counts.
-        prefix = max((glob for glob in self._globs if key.startswith(glob)), key=len, default=None)
+        prefix = max(
+            (glob for glob in self._globs if key.startswith(glob)),
+            key=len,
+            default=None,
+        )
         if exact or prefix is None:
             return Group(None, exact or "")
         metric = self._globs[prefix]
@@ -107,7 +111,9 @@ class MetricAxes:
 
     def of_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the step metrics in *values*."""
-        return {metric: values[metric] for metric in self._latest.keys() & values.keys()}
+        return {
+            metric: values[metric] for metric in self._latest.keys() & values.keys()
+        }
 
     def step_of(self, group: Group, counter: int, row: Mapping[str, Any]) -> int:
         """Return the step of a group.
@@ -127,7 +133,9 @@ class MetricAxes:
             return counter
         return latest
 
-    def split(self, values: Mapping[str, Any]) -> Iterable[tuple[Group, dict[str, Any]]]:
+    def split(
+        self, values: Mapping[str, Any]
+    ) -> Iterable[tuple[Group, dict[str, Any]]]:
         """Return *values* by group.
 
         A step metric that is the axis of its role is left out: it is the row's step.

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from otel_bridge.capture.metric_axes import COUNTER, Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
@@ -19,7 +19,7 @@ from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.values.plain import count_nothing
 
-_KEPT: Final = frozenset({int, float, bool, str, type(None), dict})
+_KEPT = frozenset({int, float, bool, str, type(None), dict})
 RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
 """Called with the values of a complete row, of a merged one without arrays and lists, and with W&B's step of it."""
 
@@ -44,7 +44,9 @@ class _PendingStep:
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Keep the plain ones of *values*."""
-        self.values.update({key: value for key, value in values.items() if type(value) in _KEPT})
+        self.values.update(
+            {key: value for key, value in values.items() if type(value) in _KEPT}
+        )
 
     def add(self, group: Group, values: Mapping[str, Any]) -> None:
         """Append values of one group."""
@@ -52,12 +54,16 @@ class _PendingStep:
         if row is None:
             row = OpenRow(group.role)
             self._rows[group] = row
-        self._recorder.add_part(row, values, self._axes.step_of(group, self.counter, self.axes))
+        self._recorder.add_part(
+            row, values, self._axes.step_of(group, self.counter, self.axes)
+        )
 
     def end(self) -> None:
         """Complete the rows; the last value of a step metric in them is their step."""
         for group, row in self._rows.items():
-            self._recorder.end_row(row, self._axes.step_of(group, self.counter, self.axes))
+            self._recorder.end_row(
+                row, self._axes.step_of(group, self.counter, self.axes)
+            )
         self._rows = {}
 
 
@@ -75,7 +81,9 @@ class MergedRows:
         axes: Definitions of step metrics.
     """
 
-    def __init__(self, run: Run, counter: int = 0, completed: RowCompleted | None = None) -> None:
+    def __init__(
+        self, run: Run, counter: int = 0, completed: RowCompleted | None = None
+    ) -> None:
         self.axes = MetricAxes()
         self._completed = completed
         self._run = run
@@ -116,7 +124,9 @@ class MergedRows:
             group, self._counter if explicit_step is None else explicit_step, row or {}
         )
 
-    def log(self, values: Mapping[str, Any], step: Any = None, commit: Any = None) -> None:
+    def log(
+        self, values: Mapping[str, Any], step: Any = None, commit: Any = None
+    ) -> None:
         """Record one ``log()`` call."""
         if step is None:
             explicit_step = None
@@ -177,7 +187,9 @@ class MergedRows:
         if commits:
             self._end_pending()
 
-    def _log_lower(self, values: Mapping[str, Any], step: int, *, commits: bool) -> None:
+    def _log_lower(
+        self, values: Mapping[str, Any], step: int, *, commits: bool
+    ) -> None:
         """Record values of a step before the counter, without touching the pending row."""
         if self._lower is not None and self._lower.counter != step:
             self._end_lower()
@@ -199,14 +211,18 @@ class MergedRows:
             return
         for group, part in self.axes.split(values):
             if part:
-                self._run.log(part, self.axes.step_of(group, counter, values), role=group.role)
+                self._run.log(
+                    part, self.axes.step_of(group, counter, values), role=group.role
+                )
 
     def _add_to(self, pending: _PendingStep | None, values: Mapping[str, Any]) -> None:
         if pending is None or not values:
             return
         if self.axes.defined:
             pending.axes |= self.axes.of_row(values)
-        for group, part in self.axes.split(values) if self.axes.defined else ((COUNTER, values),):
+        for group, part in (
+            self.axes.split(values) if self.axes.defined else ((COUNTER, values),)
+        ):
             if part:
                 pending.add(group, part)
 

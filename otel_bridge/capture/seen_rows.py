@@ -9,14 +9,14 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.media.content_key import content_key
 from otel_bridge.emit.values.scalars import is_scalar, scalar_of
 
-_MAX_TABLES: Final = 256
-MAX_ROWS: Final = 100_000
+_MAX_TABLES = 256
+MAX_ROWS = 100_000
 """Most rows of a table, whose keys are remembered."""
 _Keys: TypeAlias = "list[tuple[int | float | None, ...]]"
 """Keys of the cells of each row; ``None`` for an empty cell, which any value completes."""
@@ -62,7 +62,13 @@ class SeenTables:
         self._rows = 0
 
     def new_rows(
-        self, key: str, table: Any, rows: Sequence[Sequence[Any]], step: int, *, own_step: bool
+        self,
+        key: str,
+        table: Any,
+        rows: Sequence[Sequence[Any]],
+        step: int,
+        *,
+        own_step: bool,
     ) -> NewRows:
         """Return the rows and cells that were not in the table logged before.
 
@@ -93,7 +99,9 @@ class SeenTables:
             completed = list(_completed(earlier, start, columns, rows, keys))
         new_ids = self._new_ids(len(rows) - len(ids))
         # By a weak reference: the program's table and its media are not kept in memory.
-        self._remember(key, _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table)))
+        self._remember(
+            key, _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table))
+        )
         return NewRows(rows[len(ids) :], new_ids, completed)
 
     def _remember(self, key: str, logged: _Logged) -> None:
@@ -126,22 +134,36 @@ def _start(earlier: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
     count = len(earlier.keys)
     last = count // 2 if count == len(keys) else 0
     return next(
-        (start for start in range(last + 1) if _continues(earlier.keys, start, keys, common)), None
+        (
+            start
+            for start in range(last + 1)
+            if _continues(earlier.keys, start, keys, common)
+        ),
+        None,
     )
 
 
-def _continues(earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[int, int]]) -> bool:
+def _continues(
+    earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[int, int]]
+) -> bool:
     """Return whether *keys* begin with the rows *earlier* from *start* on, or with as many as there are."""
     for number in range(min(len(earlier) - start, len(keys))):
         old = earlier[start + number]
         new = keys[number]
-        if any(old[at_old] is not None and old[at_old] != new[at_new] for at_old, at_new in common):
+        if any(
+            old[at_old] is not None and old[at_old] != new[at_new]
+            for at_old, at_new in common
+        ):
             return False
     return True
 
 
 def _completed(
-    earlier: _Logged, start: int, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: _Keys
+    earlier: _Logged,
+    start: int,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    keys: _Keys,
 ) -> Iterator[CompletedCell]:
     """Yield the cells that rows have got since the table *earlier*, from whose row *start* on they are the same."""
     index_before = {name: index for index, name in enumerate(earlier.columns)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.metric_axes import whole
@@ -15,32 +15,32 @@ from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
 from otel_bridge.emit.values import scalars
 
-_PROMPT: Final = re.compile(
+_PROMPT = re.compile(
     r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$"
 )
-_RESPONSE: Final = re.compile(
+_RESPONSE = re.compile(
     r"(?:^|.*[_./ -])(?:response|completion|output|generation|generated|answer|prediction)s?(?:_text)?$"
 )
-_TEXT: Final = frozenset(
+_TEXT = frozenset(
     {"text", "texts", "sample", "samples", "generated_text", "conversation", "messages"}
 )
-_REWARD: Final = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
-_ADVANTAGE: Final = frozenset({"advantage", "advantages"})
-_STEP: Final = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
-_NOT_REWARD: Final = re.compile(
+_REWARD = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
+_ADVANTAGE = frozenset({"advantage", "advantages"})
+_STEP = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
+_NOT_REWARD = re.compile(
     r"(?:.*[_./ -])?(?:len|lengths?|sizes?|count|tokens?|steps?|epochs?|iter|iteration|index|idx|ids?|uid|rank|seed"
     r"|turns?|version|time|timestamp|seconds|duration)|(?:num|n|len|idx|index)[_./ -].+"
 )
 """Sizes, counters, identities and times, whose numbers are not rewards."""
-_TRUTH: Final = re.compile(r"ground|truth|label|target|reference|gold|expected")
-_WIDE: Final = re.compile(r"(.+?)[_ ]?(\d+)$")
-_REWARD_KEY: Final = re.compile(r"(?:^|/)rewards/(.+)/mean$")
-_CLOCKS: Final = frozenset({*_STEP, "epoch"})
-_EVAL: Final = ("val", "eval", "test")
-_EVAL_TABLES: Final = frozenset({"sample_completions"})
+_TRUTH = re.compile(r"ground|truth|label|target|reference|gold|expected")
+_WIDE = re.compile(r"(.+?)[_ ]?(\d+)$")
+_REWARD_KEY = re.compile(r"(?:^|/)rewards/(.+)/mean$")
+_CLOCKS = frozenset({*_STEP, "epoch"})
+_EVAL = ("val", "eval", "test")
+_EVAL_TABLES = frozenset({"sample_completions"})
 """Tables of an evaluation whose key does not say so: open-instruct's."""
-_PLAIN: Final = frozenset({str, int, float, bool})
-_SHOWN_ONLY: Final = frozenset({"wandb", "trackio", "plotly", "bokeh", "PIL", "matplotlib"})
+_PLAIN = frozenset({str, int, float, bool})
+_SHOWN_ONLY = frozenset({"wandb", "trackio", "plotly", "bokeh", "PIL", "matplotlib"})
 """Packages whose objects are shown, and have no text."""
 CountCell: TypeAlias = Callable[[str, str], None]
 """Callable with a column and the type of a cell that has no counterpart."""
@@ -82,7 +82,10 @@ class RolloutTable:
 
     @classmethod
     def of(
-        cls, columns: Sequence[Any], rows: Sequence[Sequence[Any]], logged: Iterable[str] = ()
+        cls,
+        columns: Sequence[Any],
+        rows: Sequence[Sequence[Any]],
+        logged: Iterable[str] = (),
     ) -> RolloutTable | None:
         """Return the reader of a table; ``None`` when it is not one of prompts and responses.
 
@@ -99,10 +102,14 @@ class RolloutTable:
         names = [label.strip().lower() for label in labels]
         samples = _wide_roles(names, labels)
         if not samples:
-            roles = _roles(names, labels, range(len(names)), rows, _reward_functions(logged))
+            roles = _roles(
+                names, labels, range(len(names)), rows, _reward_functions(logged)
+            )
             samples = [] if roles is None else [roles]
         whole_rows = [row for row in rows if len(row) == len(names)]
-        has_texts = all(_holds_texts(roles, row) for row in whole_rows for roles in samples)
+        has_texts = all(
+            _holds_texts(roles, row) for row in whole_rows for roles in samples
+        )
         if samples and has_texts:
             return cls(labels, samples)
         return None
@@ -124,7 +131,9 @@ class RolloutTable:
                 continue
             for roles in self.samples:
                 step = None if roles.step is None else whole(row[roles.step])
-                is_prompted = roles.prompt is not None and not is_missing(row[roles.prompt])
+                is_prompted = roles.prompt is not None and not is_missing(
+                    row[roles.prompt]
+                )
                 group = groups.setdefault((step, is_prompted), TableRollouts(step))
                 _add(group.columns, roles, row, count, is_prompted=is_prompted)
                 if ids:
@@ -239,7 +248,9 @@ def _roles(
 
 
 def _reward_columns(
-    columns: Mapping[str, int], rows: Sequence[Sequence[Any]], functions: Collection[str]
+    columns: Mapping[str, int],
+    rows: Sequence[Sequence[Any]],
+    functions: Collection[str],
 ) -> dict[str, int]:
     """Return the columns of reward functions by name: those of known functions, else those of numbers."""
     # TRL puts columns of its data set beside those of its reward functions.
@@ -289,13 +300,17 @@ def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
         if roles is not None:
             samples.append(roles._replace(step=step))
             of_samples.update(indices)
-    shared = {labels[index]: index for index in range(len(names)) if index not in of_samples}
+    shared = {
+        labels[index]: index for index in range(len(names)) if index not in of_samples
+    }
     return [roles._replace(facts={**roles.facts, **shared}) for roles in samples]
 
 
 def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
     """Return whether prompt and response of a row are texts or messages, as far as the row has them."""
-    cells = [row[index] for index in (roles.prompt, roles.response) if index is not None]
+    cells = [
+        row[index] for index in (roles.prompt, roles.response) if index is not None
+    ]
     return all(is_missing(cell) or _is_text(cell) for cell in cells)
 
 
@@ -345,7 +360,9 @@ def _add(
         sample["advantages"] = _number(row, "advantage", roles.advantage, facts)
     if roles.step is not None and whole(row[roles.step]) is None:
         facts["step"] = roles.step
-    rewards = {name: _number(row, name, index, facts) for name, index in roles.rewards.items()}
+    rewards = {
+        name: _number(row, name, index, facts) for name, index in roles.rewards.items()
+    }
     if len(rewards) == 1:
         sample["rewards"] = next(iter(rewards.values()))
     elif rewards:
@@ -371,7 +388,9 @@ def _number(row: Sequence[Any], name: str, index: int, facts: dict[str, int]) ->
     return None
 
 
-def _facts_of(row: Sequence[Any], facts: Mapping[str, int], count: CountCell) -> dict[str, Any]:
+def _facts_of(
+    row: Sequence[Any], facts: Mapping[str, int], count: CountCell
+) -> dict[str, Any]:
     """Return the cells of *facts* that are not empty.
 
     Those that only a tracker's page can show are counted.
@@ -404,7 +423,11 @@ def _fact(cell: Any) -> Any:
     media = media_of(cell)
     if media is None:
         shown_entry = next(
-            (entry for entry in entries if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY),
+            (
+                entry
+                for entry in entries
+                if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY
+            ),
             None,
         )
         if shown_entry is not None:

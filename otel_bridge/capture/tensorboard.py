@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.capture import hook
 from otel_bridge.capture.counts import counts
@@ -24,11 +24,11 @@ from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError, any_error
 
-_NAME: Final = "tensorboard"
-_FIRST_TIME_S: Final = 1e8
+_NAME = "tensorboard"
+_FIRST_TIME_S = 1e8
 """Earliest time of a row: 1973; a smaller one is not a Unix time."""
-_MARK: Final = "otel_bridge_capture"
-_GRAPHS: Final = frozenset({"graph_def", "meta_graph_def"})
+_MARK = "otel_bridge_capture"
+_GRAPHS = frozenset({"graph_def", "meta_graph_def"})
 """Events of ``add_graph`` and ``add_onnx_graph``, which have no summary."""
 
 
@@ -141,7 +141,12 @@ def _number(value: Any) -> float | None:
     tensor = value.tensor
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
         return None
-    numbers = [*tensor.float_val, *tensor.double_val, *tensor.int_val, *tensor.int64_val]
+    numbers = [
+        *tensor.float_val,
+        *tensor.double_val,
+        *tensor.int_val,
+        *tensor.int64_val,
+    ]
     if len(numbers) == 1:
         return float(numbers[0])
     return None
@@ -164,9 +169,9 @@ class _WriterFolders:
     def __init__(self) -> None:
         # Weak keys: neither runs nor writers are kept in memory.
         self._roots: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
-        self._prefixes: weakref.WeakKeyDictionary[Run, weakref.WeakKeyDictionary[Any, str]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._prefixes: weakref.WeakKeyDictionary[
+            Run, weakref.WeakKeyDictionary[Any, str]
+        ] = weakref.WeakKeyDictionary()
 
     def prefix(self, run: Run, writer: Any) -> str:
         """Return what precedes the tags of *writer*: the part of its path that the first folder does not share."""
@@ -175,8 +180,12 @@ class _WriterFolders:
         if earlier_prefix is not None:
             return earlier_prefix
         folder = os.path.abspath(str(writer.get_logdir()))
-        parts = os.path.relpath(folder, self._roots.setdefault(run, folder)).split(os.sep)
-        new_prefix = "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
+        parts = os.path.relpath(folder, self._roots.setdefault(run, folder)).split(
+            os.sep
+        )
+        new_prefix = "".join(
+            f"{part}/" for part in parts if part not in {os.curdir, os.pardir}
+        )
         prefixes[writer] = new_prefix
         return new_prefix
 
@@ -232,13 +241,15 @@ class _FirstRun:
         self._may_begin = False
         announced = runs.take_announced()
         try:
-            return (None if announced is None else announced.begin()) or runs.begin(RunRequest())
+            return (None if announced is None else announced.begin()) or runs.begin(
+                RunRequest()
+            )
         except OtelBridgeError as exc:
             notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
             return None
 
 
-_left_out: Final[set[str]] = set()
+_left_out: set[str] = set()
 _first_run = _FirstRun()
 _folders = _WriterFolders()
 _synced = _SyncedRuns()

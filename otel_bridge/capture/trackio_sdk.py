@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.capture.config import record_config, requested_exporters
 from otel_bridge.capture.counts import counts
@@ -33,16 +33,16 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import RUN_ID, environment
 
-_MUST: Final = "must"
-_NEVER: Final = "never"
-_RESUME: Final = (_MUST, "allow", _NEVER)
-_NOT_ALLOWED: Final = "allow_val_change"
-_RESERVED: Final = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
+_MUST = "must"
+_NEVER = "never"
+_RESUME = (_MUST, "allow", _NEVER)
+_NOT_ALLOWED = "allow_val_change"
+_RESERVED = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
 """Keys of a row that Trackio renames (trackio 0.37, ``utils.RESERVED_KEYS``)."""
-_HISTOGRAM: Final = "trackio.histogram"
-_NEUTRAL_MODULE: Final = ("save", "freeze", "sync")
-_NEUTRAL_RUN: Final = ("log_system", "log_artifact", "use_artifact", "link_artifact")
-_CONTEXT_OFF: Final = ("current_server", "current_space_id", "current_server_write_token")
+_HISTOGRAM = "trackio.histogram"
+_NEUTRAL_MODULE = ("save", "freeze", "sync")
+_NEUTRAL_RUN = ("log_system", "log_artifact", "use_artifact", "link_artifact")
+_CONTEXT_OFF = ("current_server", "current_space_id", "current_server_write_token")
 
 
 def install(module: ModuleType, mode: str) -> None:
@@ -75,7 +75,9 @@ def install(module: ModuleType, mode: str) -> None:
             return run
         # By the signature of the installed version, whose arguments may differ.
         arguments = (
-            signature(real_init).bind_partial(project, name, group, *extra, **keywords).arguments
+            signature(real_init)
+            .bind_partial(project, name, group, *extra, **keywords)
+            .arguments
         )
         _check_resume(project, name, arguments.get("resume", _NEVER))
         _finish_other(package, project, name)
@@ -109,12 +111,18 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
         )
 
 
-def _begin(project: str, name: str | None, group: str | None, config: Mapping[str, Any]) -> Run:
+def _begin(
+    project: str, name: str | None, group: str | None, config: Mapping[str, Any]
+) -> Run:
     # Trackio's own entries.
     entries = {key: value for key, value in config.items() if not key.startswith("_")}
     return runs.begin(
         RunRequest(
-            captured="trackio", project=project, name=name, group=group, config=entries or None
+            captured="trackio",
+            project=project,
+            name=name,
+            group=group,
+            config=entries or None,
         )
     )
 
@@ -204,7 +212,9 @@ class TrackioRecording:
         try:
             values: dict[str, Any] = {}
             if isinstance(metrics, Mapping):
-                values = by_text(cast("Mapping[object, object]", metrics), self.run.count_drop)
+                values = by_text(
+                    cast("Mapping[object, object]", metrics), self.run.count_drop
+                )
             else:  # counted by its kind; Trackio writes an empty row
                 self.run.log(metrics)
             number = None if step is None else to_step(step, self.run.count_drop)
@@ -252,7 +262,9 @@ class TrackioRecording:
         if medium is not None:
             counts.captured(f"trackio.{_class_of(value)}", run=self.run)
             return medium
-        if getattr(value, "TYPE", _HISTOGRAM) != _HISTOGRAM:  # of a kind that is not known here
+        if (
+            getattr(value, "TYPE", _HISTOGRAM) != _HISTOGRAM
+        ):  # of a kind that is not known here
             counts.not_captured(str(value.TYPE))
         elif hasattr(value, "TYPE"):  # a row takes it as it is
             counts.captured("trackio.Histogram", run=self.run)
@@ -262,7 +274,8 @@ class TrackioRecording:
         try:
             rollout = self._traces.rollout(trace, key)
             counts.captured(
-                "trackio.Trace: " + ("calls" if rollout is None else "rollouts"), run=self.run
+                "trackio.Trace: " + ("calls" if rollout is None else "rollouts"),
+                run=self.run,
             )
             if rollout is not None:
                 rollouts.append(rollout)
@@ -357,7 +370,12 @@ def _run_class(package: Any) -> Any:
         if package.context_vars.current_run.get() is self:
             package.context_vars.current_run.set(None)
 
-    body: dict[str, Any] = {"__init__": begin, "log": log, "alert": alert, "finish": finish}
+    body: dict[str, Any] = {
+        "__init__": begin,
+        "log": log,
+        "alert": alert,
+        "finish": finish,
+    }
     for name in _NEUTRAL_RUN:
         if hasattr(package.Run, name):
             body[name] = _neutral(f"trackio.Run.{name}", None)

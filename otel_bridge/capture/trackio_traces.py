@@ -7,7 +7,7 @@ verl logs a trace for each call of a loop: its tools, its generations, and at la
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.messages.fields import entries_of
@@ -15,16 +15,24 @@ from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.values.scalars import any_text
 
-_FIELDS: Final = ("advantage", "finish_reason", "group", "sample", "policy_version", "id", "model")
-_REWARDS: Final = ("reward", "score")
-_EVAL: Final = ("val", "eval", "test")
-_ANSWER: Final = "assistant"
-_SAMPLE: Final = {"sample_index": "group", "rollout_n": "sample"}
+_FIELDS = (
+    "advantage",
+    "finish_reason",
+    "group",
+    "sample",
+    "policy_version",
+    "id",
+    "model",
+)
+_REWARDS = ("reward", "score")
+_EVAL = ("val", "eval", "test")
+_ANSWER = "assistant"
+_SAMPLE = {"sample_index": "group", "rollout_n": "sample"}
 """Names of verl to those of a rollout."""
-_CALL_INPUTS: Final = frozenset({"parameters", "prompt_ids", "responses_ids"})
+_CALL_INPUTS = frozenset({"parameters", "prompt_ids", "responses_ids"})
 """Inputs of calls inside a loop of verl: of a tool, of a generation, of the parser of tool calls."""
-_LOOP: Final = "run"
-_MAX_CALLS: Final = 10_000
+_LOOP = "run"
+_MAX_CALLS = 10_000
 _RolloutKey: TypeAlias = "tuple[object, ...]"
 
 
@@ -105,7 +113,9 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
                 "tool_calls": [{"id": call_id, "function": function}],
             }
         )
-        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result_of(call)})
+        messages.append(
+            {"role": "tool", "tool_call_id": call_id, "content": _result_of(call)}
+        )
     rollout.messages = [*rollout.messages[:-1], *messages, *rollout.messages[-1:]]
     if other_calls:
         rollout.metadata["calls"] = other_calls
@@ -120,7 +130,9 @@ def _result_of(call: Mapping[str, Any]) -> Any:
     entries = entries_of(output)
     answer: Any = entries[0] if entries else None
     text: Any = (
-        cast("Mapping[str, Any]", answer).get("text") if isinstance(answer, Mapping) else None
+        cast("Mapping[str, Any]", answer).get("text")
+        if isinstance(answer, Mapping)
+        else None
     )
     if text is None:
         return cast("object", answer)
@@ -136,12 +148,19 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
             split ``eval``.
     """
     metadata: dict[str, Any] = dict(trace.metadata or {})
-    spans: list[Mapping[str, Any]] = list(getattr(trace, "spans", None) or [])  # since Trackio 0.37
-    reward = next((metadata.pop(name) for name in _REWARDS if _is_number(metadata.get(name))), None)
+    spans: list[Mapping[str, Any]] = list(
+        getattr(trace, "spans", None) or []
+    )  # since Trackio 0.37
+    reward = next(
+        (metadata.pop(name) for name in _REWARDS if _is_number(metadata.get(name))),
+        None,
+    )
     for name, field in _SAMPLE.items():
         if metadata.get(name) is not None and metadata.get(field) is None:
             metadata[field] = metadata.pop(name)
-    fields = {name: metadata.pop(name) for name in _FIELDS if metadata.get(name) is not None}
+    fields = {
+        name: metadata.pop(name) for name in _FIELDS if metadata.get(name) is not None
+    }
     split = _split_of(metadata.pop("split", None), key, metadata)
     messages: list[Any] = list(trace.messages) or _messages_of(spans)
     if spans:
@@ -182,7 +201,9 @@ def _is_number(value: object) -> bool:
 def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
     """Return the conversation of a trace that has spans only: the first input and the last output."""
     question = next((span["input"] for span in spans if span.get("input")), None)
-    answer = next((span["output"] for span in reversed(spans) if span.get("output")), None)
+    answer = next(
+        (span["output"] for span in reversed(spans) if span.get("output")), None
+    )
     return messages_of(question) + messages_of(answer, _ANSWER)
 
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 import otel_bridge
 from otel_bridge import exporter
@@ -17,9 +16,9 @@ from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge.journal.folder import RunFolder, base_dir
 from otel_bridge.journal.report import ExporterReport, Report, read_report
 
-_PROJECT: Final = "otel-bridge-doctor"
-_WAIT_S: Final = 60.0
-_OF_A_JOB: Final = (
+_PROJECT = "otel-bridge-doctor"
+_WAIT_S = 60.0
+_OF_A_JOB = (
     "WANDB_RUN_ID", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_RESUME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
     "MLFLOW_EXPERIMENT_NAME", "TRACKIO_PROJECT", "OTEL_BRIDGE_RUN_ID", "OTEL_RESOURCE_ATTRIBUTES",
 )  # fmt: skip
@@ -27,11 +26,9 @@ _OF_A_JOB: Final = (
 
 They are removed, so that the test run is not written into that run.
 """
-_READ_BACK: Final = "the row and the rollout were read back"
-_SENT: Final = (
-    "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
-)
-_NOTHING_CHOSEN: Final = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
+_READ_BACK = "the row and the rollout were read back"
+_SENT = "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
+_NOTHING_CHOSEN = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
 def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
@@ -52,12 +49,17 @@ def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
         return [_NOTHING_CHOSEN]
     folder = RunFolder(base_dir(env, Path.cwd()), run.id)
     run.log({"check": 1.0}, step=1)
-    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    messages = [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+    ]
     run.log_rollouts([otel_bridge.Rollout(messages, reward=1.0)], step=1)
     run.finish(timeout_s=_WAIT_S)
     report = _ended(folder)
     if report is None:
-        return [f"no bridge has read the row after {_WAIT_S:.0f} s; look at {folder.log_path}"]
+        return [
+            f"no bridge has read the row after {_WAIT_S:.0f} s; look at {folder.log_path}"
+        ]
     if not report.exporters:
         return [_NOTHING_CHOSEN]
     info = RunInfo(id=run.id, project=_PROJECT, name=name, folder=folder.path)
@@ -89,15 +91,21 @@ def _stuck(state: ExporterReport) -> bool:
     return state.state in {"blocked", "ended"}
 
 
-def _read_back_of(name: str) -> Callable[[RunInfo, ExporterSettings], TrackerCounts] | None:
+def _read_back_of(
+    name: str,
+) -> Callable[[RunInfo, ExporterSettings], TrackerCounts] | None:
     if name == exporter.OTLP:
         return None
     return exporter.load(name).read_back
 
 
-def _problem(name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]) -> str:
+def _problem(
+    name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]
+) -> str:
     if state.state in {"blocked", "retrying"}:
-        return f"{state.state}: {state.reason}" + (f"; {state.help}" if state.help else "")
+        return f"{state.state}: {state.reason}" + (
+            f"; {state.help}" if state.help else ""
+        )
     if (read_back := _read_back_of(name)) is None:
         return ""
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, cast
 
 import click
 import orjson
@@ -36,7 +36,7 @@ from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable, printable_json
 from otel_bridge.text.wait_display import Amount
 
-_KINDS: Final = {
+_KINDS = {
     codec.ROW: "row",
     codec.ROLLOUT: "rollout",
     codec.EVALUATION: "evaluation",
@@ -48,9 +48,9 @@ _KINDS: Final = {
     codec.MEDIA: "media",
     codec.TOKEN_VIEW: "token view",
 }
-_CLIP: Final = 2_000
-_WAIT_S: Final = 30.0
-_PAUSE_S: Final = 0.1
+_CLIP = 2_000
+_WAIT_S = 30.0
+_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class _RunDeadLetters:
         return ids
 
 
-@click.group("dead-letters", epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
+@click.group(
+    "dead-letters", epilog="Example: otel-bridge dead-letters retry --exporter mlflow"
+)
 def command() -> None:
     """List, retry or discard rejected records.
 
@@ -104,14 +106,19 @@ def _options(function: Callable[[_Selection], None]) -> Callable[..., None]:
             multiple=True,
             help="Only the dead letter with this id; may be given several times.",
         ),
-        click.option("--exporter", default=None, help="Only dead letters of this exporter."),
+        click.option(
+            "--exporter", default=None, help="Only dead letters of this exporter."
+        ),
         click.option(
             "--run",
             default=None,
             help="Only this run: its name, its id, or the beginning of its id.",
         ),
         click.argument(
-            "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
+            "directory",
+            required=False,
+            metavar="[DIR]",
+            type=click.Path(path_type=Path),
         ),
     ):
         with_options = option(with_options)
@@ -127,7 +134,9 @@ def list_(selection: _Selection) -> None:
     """
     for letters in _chosen(selection):
         if not selection.as_json:
-            echo(f"{letters.folder.run_id}: {counted(len(letters.dead_letters), 'dead letter')}")
+            echo(
+                f"{letters.folder.run_id}: {counted(len(letters.dead_letters), 'dead letter')}"
+            )
         for dead_letter in letters.dead_letters:
             if selection.as_json:
                 echo(_json(letters.folder, dead_letter, whole=False))
@@ -198,7 +207,10 @@ def discard(selection: _Selection) -> None:
             send_control(letters.folder, "discard", dead_letters=letters.by_exporter())
         remaining = _left(letters, _WAIT_S)
         failed |= remaining > 0
-        counts = {"discarded": len(letters.dead_letters) - remaining, "waiting": remaining}
+        counts = {
+            "discarded": len(letters.dead_letters) - remaining,
+            "waiting": remaining,
+        }
         _print_counts(letters.folder, counts, as_json=selection.as_json)
     sys.exit(1 if failed else 0)
 
@@ -247,7 +259,9 @@ def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s
     # On stderr, so that JSON on stdout stays whole.
     with Terminal(stderr=True).wait_display() as display:
-        while (count := len(_letters(letters.folder, ids))) and time.monotonic() < deadline:
+        while (
+            count := len(_letters(letters.folder, ids))
+        ) and time.monotonic() < deadline:
             # The bridge has ended, or is blocked until a person acts: a longer wait is in vain.
             if not probe(letters.folder.lock_path) or _stuck(letters):
                 break
@@ -264,7 +278,8 @@ def _stuck(letters: _RunDeadLetters) -> bool:
     report = read_report(letters.folder)
     exporters = {} if report is None else report.exporters
     return all(
-        name in exporters and exporters[name].state == "blocked" for name in letters.by_exporter()
+        name in exporters and exporters[name].state == "blocked"
+        for name in letters.by_exporter()
     )
 
 
@@ -272,14 +287,19 @@ def _refused_again(letters: _RunDeadLetters) -> int:
     # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
     # By record, because only its id is the same in the old dead letter and the new one.
-    tried = {(dead_letter.exporter, dead_letter.record_id) for dead_letter in letters.dead_letters}
+    tried = {
+        (dead_letter.exporter, dead_letter.record_id)
+        for dead_letter in letters.dead_letters
+    }
     return sum(
         letter.id > last and (letter.exporter, letter.record_id) in tried
         for letter in _letters(letters.folder, None)
     )
 
 
-def _print_counts(folder: RunFolder, counts: Mapping[str, int], *, as_json: bool) -> None:
+def _print_counts(
+    folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
+) -> None:
     if as_json:
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
@@ -298,9 +318,9 @@ def _print_counts(folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
-    time_text = datetime.fromtimestamp(dead_letter.time_unix_ns / 1e9, timezone.utc).strftime(
-        "%Y-%m-%d %H:%M:%S"
-    )
+    time_text = datetime.fromtimestamp(
+        dead_letter.time_unix_ns / 1e9, timezone.utc
+    ).strftime("%Y-%m-%d %H:%M:%S")
     kind = _KINDS.get(dead_letter.kind, f"kind {dead_letter.kind}")
     facts = printable(_facts(dead_letter))
     return f"{dead_letter.id}  {dead_letter.exporter}  {kind}  {facts}{time_text}  {printable(dead_letter.reason)}"
@@ -323,8 +343,8 @@ def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
     except InvalidRecordError as exc:
         # Shown all the same: its reason is what a person looks for.
         return {"undecodable": str(exc), "bytes": len(dead_letter.data)}
-    payload: object = orjson.loads(orjson.dumps(record, default=str))
-    return {str(key): value for key, value in payload.items()} if isinstance(payload, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON
+    # Records are dataclasses, which become objects.
+    return cast("dict[str, object]", orjson.loads(orjson.dumps(record, default=str)))
 
 
 def _json(folder: RunFolder, dead_letter: StoredDeadLetter, *, whole: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
 
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.cli.status.view import owed_line, show
@@ -13,7 +12,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.text.counts import counted, records_waiting
 
-NO_EXPORTER: Final = "no exporter is chosen; pass --exporters"
+NO_EXPORTER = "no exporter is chosen; pass --exporters"
 
 
 def print_runs(
@@ -33,7 +32,9 @@ def print_runs(
     for folder in folders:
         report = read_report(folder)
         if report is None:
-            console.print_line(f"{folder.run_id}: nothing was read; look at {folder.path}")
+            console.print_line(
+                f"{folder.run_id}: nothing was read; look at {folder.path}"
+            )
             continue
         show(console, folder.run_id, report)
         run = remaining.get(folder.run_id)
@@ -147,7 +148,9 @@ def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
     A reason is already shown with its exporter.
     """
     lines = [
-        _waiting(run, name, hanging) for name, state in run.exporters.items() if not state.reason
+        _waiting(run, name, hanging)
+        for name, state in run.exporters.items()
+        if not state.reason
     ]
     return [line for line in lines if line]
 

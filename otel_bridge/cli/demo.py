@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -28,9 +27,16 @@ from otel_bridge.records import axis_of, run_id_of
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.wait_display import Amount, WaitDisplay, records_in_trackers
 
-PROJECT: Final = "otel-bridge-demo"
-_TRACKER_PREFIXES: Final = ("OTEL_", "WANDB_", "MLFLOW_", "TRACKIO_", "SLURM_", "TORCHELASTIC_")
-_FEATURED: Final = (
+PROJECT = "otel-bridge-demo"
+_TRACKER_PREFIXES = (
+    "OTEL_",
+    "WANDB_",
+    "MLFLOW_",
+    "TRACKIO_",
+    "SLURM_",
+    "TORCHELASTIC_",
+)
+_FEATURED = (
     "explorer/rollouts/reward/mean",
     "evaluator/accuracy",
     "trainer/loss",
@@ -42,27 +48,40 @@ _FEATURED: Final = (
     "trainer/time/step",
 )
 """What the first section of each tracker shows."""
-_PAUSE_S: Final = 0.1
-_SILENCE_S: Final = 180.0
+_PAUSE_S = 0.1
+_SILENCE_S = 180.0
 """Seconds without progress in any tracker after which the demo stops waiting.
 
 A slow machine may take long in all.
 """
-_START_S: Final = 10.0
+_START_S = 10.0
 """Seconds that a run folder may have neither a bridge nor a report."""
 
 
-@click.command("demo", epilog="Example: otel-bridge demo --steps 20 --exporters trackio")
-@click.option(
-    "--steps", type=click.IntRange(min=1), default=100, show_default=True, help="Training steps."
+@click.command(
+    "demo", epilog="Example: otel-bridge demo --steps 20 --exporters trackio"
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of all random numbers of the job."
+    "--steps",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Training steps.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of all random numbers of the job.",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("otel-bridge-demo"),
               show_default=True, help="Folder of all output.")  # fmt: skip
 @click.option(
-    "--exporters", default="wandb,mlflow,trackio", show_default=True, help="Where to show the run."
+    "--exporters",
+    default="wandb,mlflow,trackio",
+    show_default=True,
+    help="Where to show the run.",
 )
 def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
     """Run a small real RL job: an explorer, a trainer and an evaluator, one run in every tracker.
@@ -115,7 +134,9 @@ def _interrupt(number: int, _frame: object) -> None:
     raise _Interrupted(number)
 
 
-def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> dict[str, str]:
+def demo_environment(
+    directory: Path, name: str, exporters: tuple[str, ...]
+) -> dict[str, str]:
     """Return the roles' environment, in which everything is stored below *directory*.
 
     It is this process's environment without the variables of the user's own trackers and
@@ -124,7 +145,11 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
     inherited = settings.environment().items()
     return {
         # The user's trackers, and a job that this shell may be part of, must not get the run.
-        **{key: value for key, value in inherited if not key.startswith(_TRACKER_PREFIXES)},
+        **{
+            key: value
+            for key, value in inherited
+            if not key.startswith(_TRACKER_PREFIXES)
+        },
         settings.DIR.name: str(directory / "runs"),
         settings.EXPORTERS.name: ",".join(exporters),
         settings.PROJECT.name: PROJECT,
@@ -142,7 +167,12 @@ def demo_environment(directory: Path, name: str, exporters: tuple[str, ...]) -> 
 
 
 def _run(
-    console: Terminal, folder: RunFolder, *, steps: int, seed: int, env: Mapping[str, str]
+    console: Terminal,
+    folder: RunFolder,
+    *,
+    steps: int,
+    seed: int,
+    env: Mapping[str, str],
 ) -> Mapping[str, str]:
     """Run the job and wait for its delivery, with progress.
 
@@ -190,13 +220,19 @@ class _Started:
             JournalError: The folder has data, and no bridge has held it for `_START_S`.
         """
         report = read_report(self._folder)
-        if report is not None or not self._folder.segments() or probe(self._folder.lock_path):
+        if (
+            report is not None
+            or not self._folder.segments()
+            or probe(self._folder.lock_path)
+        ):
             self._alone_s = None
             return report
         now_s = time.monotonic()
         self._alone_s = self._alone_s or now_s
         if now_s - self._alone_s > _START_S:
-            raise JournalError(f"the bridge does not start: {last_line(self._folder.log_path)}")
+            raise JournalError(
+                f"the bridge does not start: {last_line(self._folder.log_path)}"
+            )
         return None
 
 
@@ -210,10 +246,14 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
         if report is not None:
             trackers = list(report.exporters.values())
             if report.ended or (
-                trackers and all(tracker.state in {"blocked", "ended"} for tracker in trackers)
+                trackers
+                and all(tracker.state in {"blocked", "ended"} for tracker in trackers)
             ):
                 return
-            counts = [(tracker.state, tracker.written, tracker.durable) for tracker in trackers]
+            counts = [
+                (tracker.state, tracker.written, tracker.durable)
+                for tracker in trackers
+            ]
             # Any change counts: a slow tracker is not a stopped one.
             if counts != delivered:
                 delivered = counts

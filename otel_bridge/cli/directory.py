@@ -23,7 +23,9 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
-        raise ConfigError(f"{path} cannot be created: {exc.strerror}; {help_text}") from exc
+        raise ConfigError(
+            f"{path} cannot be created: {exc.strerror}; {help_text}"
+        ) from exc
     # Another user may have created it between the check and mkdir.
     _refuse_other_owner(path, help_text)
     # Now and not with the first segment: a trainer could then only drop its rows.

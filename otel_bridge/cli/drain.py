@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -40,18 +40,22 @@ from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import ReportCache, read_report
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
-AT_A_TIME: Final = 4
-_FRESH_S: Final = 60.0
-_REASON: Final = "reason: "
+AT_A_TIME = 4
+_FRESH_S = 60.0
+_REASON = "reason: "
 """Begins the last line that the process of a folder sends: why not everything is delivered."""
-_STOP_S: Final = 10.0
-_PAUSE_S: Final = 0.1
-_RETRY_S: Final = 20.0
+_STOP_S = 10.0
+_PAUSE_S = 0.1
+_RETRY_S = 20.0
 """Seconds that a tracker which does not answer is tried: a person waits, and the records stay."""
 
 
-@click.command("drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow")
-@click.argument("directories", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path))
+@click.command(
+    "drain", epilog="Example: otel-bridge drain /scratch/me/runs --exporters mlflow"
+)
+@click.argument(
+    "directories", nargs=-1, metavar="[DIR]...", type=click.Path(path_type=Path)
+)
 @click.option(
     "--exporters",
     default="",
@@ -96,11 +100,17 @@ def command(
     discarded = settings.names(",".join(discard))
     if single is not None:
         _drain_folder(
-            single, chosen, discarded, _Messages(reason_fd), trusts_folders=trusts_folders
+            single,
+            chosen,
+            discarded,
+            _Messages(reason_fd),
+            trusts_folders=trusts_folders,
         )
     _require_usable(chosen, discarded)
     folders = [
-        folder for directory in directories or (None,) for folder in existing_folders(directory)
+        folder
+        for directory in directories or (None,)
+        for folder in existing_folders(directory)
     ]
     if not folders:
         return
@@ -153,7 +163,13 @@ def _names_in(folder: RunFolder) -> set[str]:
         names.update(*header.exporters.values())
     report = read_report(folder)
     if report is not None:
-        names.update(report.exporters, report.former, report.owed, report.discarded, report.evicted)
+        names.update(
+            report.exporters,
+            report.former,
+            report.owed,
+            report.discarded,
+            report.evicted,
+        )
     return names
 
 
@@ -188,7 +204,10 @@ class Drains:
     def drain(self, folders: Sequence[RunFolder]) -> list[int]:
         """Drain *folders*, show how much is left, and return the exit codes of their processes."""
         reports = ReportCache()
-        with self._console.wait_display() as display, ThreadPoolExecutor(AT_A_TIME) as pool:
+        with (
+            self._console.wait_display() as display,
+            ThreadPoolExecutor(AT_A_TIME) as pool,
+        ):
             drains = [pool.submit(self._drain_one, folder) for folder in folders]
             while wait(drains, timeout=_PAUSE_S).not_done:
                 display.show(partial(_amounts, folders, drains, reports))
@@ -229,7 +248,9 @@ class Drains:
         if process.returncode:
             # A process that was killed sends no reason.
             reason = reason or f"exit code {process.returncode}"
-            self._console.print_line(f"{folder.path}: not everything is delivered: {reason}")
+            self._console.print_line(
+                f"{folder.path}: not everything is delivered: {reason}"
+            )
         return process.returncode
 
     def _print_messages(self, descriptor: int) -> str:
@@ -247,8 +268,12 @@ class Drains:
         return reason
 
     def _prints(self, folder: RunFolder) -> bool:
-        names = _named_here(settings.names(self._exporters), settings.environment(), Path.cwd())
-        return "console" in (_names_in(folder) if names is None else _of_any_signal(names))
+        names = _named_here(
+            settings.names(self._exporters), settings.environment(), Path.cwd()
+        )
+        return "console" in (
+            _names_in(folder) if names is None else _of_any_signal(names)
+        )
 
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers."""
@@ -264,7 +289,9 @@ def _amounts(
     """Return how many of *folders* are done, and how many of all records each tracker has."""
     done = sum(drain.done() for drain in drains)
     runs = {"runs": Amount(done, len(folders))}
-    read = [report for folder in folders if (report := reports.read(folder)) is not None]
+    read = [
+        report for folder in folders if (report := reports.read(folder)) is not None
+    ]
     return {**runs, **records_in_trackers(read)}
 
 
@@ -326,10 +353,15 @@ def _drain_folder(
         messages.end(server)
     collect_less_often()
     options = dataclasses.replace(
-        _options(folder, exporters, trusts_folders=trusts_folders), discard=tuple(discard)
+        _options(folder, exporters, trusts_folders=trusts_folders),
+        discard=tuple(discard),
     )
     host = BridgeSupervisor(
-        path.parent, options, folders=lambda: folders, until_done=True, log_line=messages.log
+        path.parent,
+        options,
+        folders=lambda: folders,
+        until_done=True,
+        log_line=messages.log,
     )
 
     def stop(_number: int, _frame: object) -> None:
@@ -344,9 +376,14 @@ def _drain_folder(
     host.stop(_STOP_S)
     status = host.progress().get(folder.run_id, remaining)
     requested = _of_any_signal(options.exporters or {})
-    reason = undelivered_reason(read_report(folder), status, host.hanging, requested=requested)
+    reason = undelivered_reason(
+        read_report(folder), status, host.hanging, requested=requested
+    )
     damage = _damage_since(damage_before, folder)
-    messages.end("; ".join(filter(None, (reason, damage))), hangs=bool(host.hanging or host.alive))
+    messages.end(
+        "; ".join(filter(None, (reason, damage))),
+        hangs=bool(host.hanging or host.alive),
+    )
 
 
 def _other_server(folder: RunFolder) -> str:
@@ -379,7 +416,9 @@ def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
     gaps, missing_rows = _damage(folder)
     lines: list[str] = []
     if gaps > counts[0]:
-        lines.append(f"{gaps - counts[0]} damaged stretches of its segments could not be read")
+        lines.append(
+            f"{gaps - counts[0]} damaged stretches of its segments could not be read"
+        )
     if missing_rows > counts[1]:
         lines.append(f"{missing_rows - counts[1]} rows are missing in its segments")
     if lines:
@@ -387,7 +426,9 @@ def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
     return ""
 
 
-def _options(folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool) -> BridgeOptions:
+def _options(
+    folder: RunFolder, exporters: Sequence[str], *, trusts_folders: bool
+) -> BridgeOptions:
     """Return the options of the bridge that delivers *folder* once.
 
     Those that are not set differ from a job's.

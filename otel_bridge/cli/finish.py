@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -22,13 +21,15 @@ from otel_bridge.journal.report import Report, read_report
 from otel_bridge.records import Status
 from otel_bridge.text.wait_display import Amount
 
-_WAIT_S: Final = 60.0
-_PAUSE_S: Final = 0.1
+_WAIT_S = 60.0
+_PAUSE_S = 0.1
 
 
 @click.command("finish", epilog="Example: otel-bridge finish ppo --status failed")
 @click.argument("run")
-@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.argument(
+    "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
+)
 @click.option(
     "--status",
     type=click.Choice([member.value for member in Status]),
@@ -106,6 +107,10 @@ def _result_line(folder: RunFolder, report: Report, status: str) -> str:
     if report.status != status:
         line += ": its processes reported this status themselves, and it is kept"
     waiting = [
-        name for name, exporter in report.exporters.items() if exporter.written < report.position
+        name
+        for name, exporter in report.exporters.items()
+        if exporter.written < report.position
     ]
-    return line + (f"; still to be delivered to {', '.join(waiting)}" if waiting else "")
+    return line + (
+        f"; still to be delivered to {', '.join(waiting)}" if waiting else ""
+    )

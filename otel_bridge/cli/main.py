@@ -9,7 +9,6 @@ import difflib
 import importlib
 import os
 from importlib.metadata import version
-from typing import Final
 
 import click
 
@@ -21,7 +20,7 @@ from otel_bridge.emit.config.capture_env import set_capture_aside
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.otlp.proxies import direct_variables
 
-_COMMANDS: Final = {
+_COMMANDS = {
     "demo": "run a small real RL job into W&B (offline), MLflow and Trackio",
     "run": "run a command and deliver what it emits to the trackers",
     "serve": "receive OTLP and deliver every run to the trackers",
@@ -44,7 +43,9 @@ class _Commands(click.Group):
     """
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        return call_with_streams(lambda: super(_Commands, self).__call__(*args, **kwargs))
+        return call_with_streams(
+            lambda: super(_Commands, self).__call__(*args, **kwargs)
+        )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -70,11 +71,15 @@ class _Commands(click.Group):
         except click.UsageError as exc:
             similar_names = difflib.get_close_matches(args[0], _COMMANDS, 1)
             if similar_names:
-                message = f"{args[0]!r} is not a command; did you mean {similar_names[0]}?"
+                message = (
+                    f"{args[0]!r} is not a command; did you mean {similar_names[0]}?"
+                )
                 raise click.UsageError(message, exc.ctx) from None
             raise
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))

@@ -117,7 +117,9 @@ def call_with_streams(command: Callable[[], object]) -> object:
         sys.exit(1)
     finally:
         if output.failure is not None and output.failure.errno != errno.EPIPE:
-            errors.write(f"Error: standard output cannot be written: {output.failure.strerror}\n")
+            errors.write(
+                f"Error: standard output cannot be written: {output.failure.strerror}\n"
+            )
             errors.flush()
         sys.stdout, sys.stderr = streams
 
@@ -141,4 +143,6 @@ def _open_closed_descriptors() -> None:
 
 def _text_stream(stream: TextIO | None, number: int) -> TextIO:
     """Return *stream*, or a new one for descriptor *number* if Python started without it."""
-    return stream or open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    return stream or open(
+        number, "w", encoding="utf-8", errors="backslashreplace", closefd=False
+    )

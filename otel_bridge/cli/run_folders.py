@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.cli.errors import WrongCallError
@@ -11,8 +10,8 @@ from otel_bridge.cli.terminal import echo
 from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
 from otel_bridge.journal.report import read_report
 
-_NAME_ANOTHER: Final = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
-_RUNS_NAMED: Final = 20
+_NAME_ANOTHER = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
+_RUNS_NAMED = 20
 
 
 def folders_of(directory: Path | None) -> list[RunFolder]:
@@ -21,11 +20,15 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
     returned.
     """
-    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    base = (
+        base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    )
     # The call names a run folder itself.
     if (base / "segments").is_dir():
         return [
-            folder for folder in run_folders(base.resolve().parent) if folder.path == base.resolve()
+            folder
+            for folder in run_folders(base.resolve().parent)
+            if folder.path == base.resolve()
         ]
     folders = run_folders(base)
     if folders:
@@ -81,7 +84,9 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
             f"{name} ({folder.run_id})" if name else folder.run_id
             for folder, name in zip(folders[:_RUNS_NAMED], names, strict=False)
         )
-        raise WrongCallError(f"{folders[0].base}: no run {run!r} here; there are {runs}")
+        raise WrongCallError(
+            f"{folders[0].base}: no run {run!r} here; there are {runs}"
+        )
     return matching
 
 
@@ -103,6 +108,8 @@ def _no_run_folder(base: Path) -> str:
         return f"{base}: no such folder; {_NAME_ANOTHER}"
     names = ", ".join(path.name for path in _directories_with_runs(base))
     advice = (
-        f"they are in several folders below: {names}; pass one of them" if names else _NAME_ANOTHER
+        f"they are in several folders below: {names}; pass one of them"
+        if names
+        else _NAME_ANOTHER
     )
     return f"{base}: no run folder here; {advice}"

@@ -6,8 +6,6 @@ reason stays text. JSON is escaped by the rules of JSON.
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +13,7 @@ from rich.text import Text
 from otel_bridge.text.printable import shown
 from otel_bridge.text.wait_display import WaitDisplay
 
-_PIPE_COLUMNS: Final = 500
+_PIPE_COLUMNS = 500
 """A pipe and a log have no width: a line on a problem stays one line, so that it can be searched for."""
 
 
@@ -44,7 +42,9 @@ class Terminal(Console):
 
     def wait_display(self) -> WaitDisplay:
         """Return a display of a wait; what is printed meanwhile stands above its bars."""
-        return WaitDisplay(self.print_line, (lambda: self) if self.is_terminal else None)
+        return WaitDisplay(
+            self.print_line, (lambda: self) if self.is_terminal else None
+        )
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
 from otel_bridge.content.policy import ContentPolicy, TextKind
 from otel_bridge.records import Json, MediaItem, MediaRecord
 
-_CUT: Final = frozenset({"text", "markdown"})
-_HTML: Final = "html"
-_TABLE: Final = "table"
+_CUT = frozenset({"text", "markdown"})
+_HTML = "html"
+_TABLE = "table"
 
 
 def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
@@ -32,7 +32,9 @@ def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
     )
 
 
-def _limited_items(items: Iterable[MediaItem], policy: ContentPolicy) -> list[MediaItem]:
+def _limited_items(
+    items: Iterable[MediaItem], policy: ContentPolicy
+) -> list[MediaItem]:
     limited_items = (_limited(item, policy) for item in items)
     return [item for item in limited_items if item is not None]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
@@ -34,15 +34,23 @@ from otel_bridge.conventions.general import RESOURCE_PREFIXES
 from otel_bridge.conventions.registry import SPAN_WORDS
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import REDACTED, names_of, scrubbed, secret_by_name
+from otel_bridge.text.secret_patterns import (
+    REDACTED,
+    names_of,
+    scrubbed,
+    secret_by_name,
+)
 
 Scope: TypeAlias = ScopeSpans | ScopeLogs | ScopeMetrics
 _Point: TypeAlias = (
-    NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+    NumberDataPoint
+    | HistogramDataPoint
+    | ExponentialHistogramDataPoint
+    | SummaryDataPoint
 )
-_MAX_NAME_CHARS: Final = 256
-_NUMBERS: Final = frozenset({"bool_value", "int_value", "double_value", None})
-_NO_NAME: Final = "span"
+_MAX_NAME_CHARS = 256
+_NUMBERS = frozenset({"bool_value", "int_value", "double_value", None})
+_NO_NAME = "span"
 
 
 def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
@@ -57,7 +65,9 @@ def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
     return sum(map(hash_texts, scope.metrics))
 
 
-def apply_to_span(span: Span, policy: ContentPolicy, *, everything: bool = False) -> int:
+def apply_to_span(
+    span: Span, policy: ContentPolicy, *, everything: bool = False
+) -> int:
     """Apply *policy* to *span*: its name, attributes, events, links and status.
 
     Args:
@@ -75,7 +85,8 @@ def apply_to_span(span: Span, policy: ContentPolicy, *, everything: bool = False
             event.name = cut(event.name, policy.limit) or "event"
     parts: list[Span | Span.Event | Span.Link] = [span, *span.events, *span.links]
     return sum(
-        apply_to_attributes(part.attributes, policy, everything=everything) for part in parts
+        apply_to_attributes(part.attributes, policy, everything=everything)
+        for part in parts
     )
 
 
@@ -85,7 +96,11 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     The body of an event is content. The text of a program's log line is redacted and stays whole.
     """
     event_name = record.event_name or next(
-        (pair.value.string_value for pair in record.attributes if pair.key == semconv.EVENT_NAME),
+        (
+            pair.value.string_value
+            for pair in record.attributes
+            if pair.key == semconv.EVENT_NAME
+        ),
         "",
     )
     is_line = not event_name or event_name.startswith("rl.")
@@ -98,7 +113,9 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     unknown = apply_to_attributes(record.attributes, policy)
     if policy.off:
         for pair in record.attributes:
-            if pair.key == semconv.EVALUATION_LABEL:  # an evaluation needs a number or a label
+            if (
+                pair.key == semconv.EVALUATION_LABEL
+            ):  # an evaluation needs a number or a label
                 pair.value.string_value = ""
     return unknown
 
@@ -183,7 +200,10 @@ def _is_plain(key: str) -> bool:
 def _is_name_value(value: AnyValue) -> bool:
     kind = value.WhichOneof("value")
     if kind == "string_value":
-        return len(value.string_value) <= _MAX_NAME_CHARS and "\n" not in value.string_value
+        return (
+            len(value.string_value) <= _MAX_NAME_CHARS
+            and "\n" not in value.string_value
+        )
     if kind == "array_value":
         return all(_is_name_value(entry) for entry in value.array_value.values)
     return kind in _NUMBERS
@@ -219,7 +239,9 @@ class _Attribute:
         elif value_kind == "array_value":
             entries = value.array_value.values
             # In a list of arguments a `--flag` names the entry after it, which may be a secret.
-            entry_names = names_of([entry.string_value for entry in entries], name or self.key)
+            entry_names = names_of(
+                [entry.string_value for entry in entries], name or self.key
+            )
             for entry, entry_name in zip(entries, entry_names, strict=True):
                 self.apply(entry, entry_name, secret=secret)
         elif value_kind == "kvlist_value":
@@ -292,7 +314,9 @@ def _redacted_texts(value: Json, policy: ContentPolicy) -> Json:
     for key, entry in value.items():
         is_name = key in NOT_TEXT and isinstance(entry, str)
         redacted[policy.redact_fact(key)] = (
-            policy.redact_fact(str(entry)) if is_name else _redacted_texts(entry, policy)
+            policy.redact_fact(str(entry))
+            if is_name
+            else _redacted_texts(entry, policy)
         )
     return redacted
 
@@ -306,9 +330,15 @@ def _limit_name(span: Span, limit: int) -> None:
     if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return
     operations = [
-        pair.value.string_value for pair in span.attributes if pair.key == semconv.GEN_AI_OPERATION
+        pair.value.string_value
+        for pair in span.attributes
+        if pair.key == semconv.GEN_AI_OPERATION
     ]
-    names = [name for name in (*operations, *words[:1]) if name in declared and is_identifier(name)]
+    names = [
+        name
+        for name in (*operations, *words[:1])
+        if name in declared and is_identifier(name)
+    ]
     span.name = cut(span.name, limit) or next(iter(names), _NO_NAME)
 
 
@@ -338,8 +368,8 @@ def hash_texts(metric: Metric) -> int:
             is_named = is_name(pair.key) and _is_name_value(pair.value)
             if is_named or not (text or nested) or (not nested and is_identifier(text)):
                 continue
-            pair.value.string_value = (
-                f"text-{hashlib.blake2b(pair.value.SerializeToString(), digest_size=4).hexdigest()}"
-            )
+            value_bytes = pair.value.SerializeToString()
+            digest = hashlib.blake2b(value_bytes, digest_size=4).hexdigest()
+            pair.value.string_value = f"text-{digest}"
             unknown += 1
     return unknown

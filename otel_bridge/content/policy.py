@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from otel_bridge import settings
 from otel_bridge.content.truncation import cut
@@ -30,7 +30,7 @@ from otel_bridge.text.secret_search import may_hold_secret
 Limit: TypeAlias = int | None
 """Most characters of a text; 0: no content at all; ``None``: no limit."""
 
-_ERRORS: Final = frozenset({"exception.message", "exception.stacktrace"})
+_ERRORS = frozenset({"exception.message", "exception.stacktrace"})
 
 
 class TextKind(Enum):
@@ -92,7 +92,9 @@ class ContentPolicy:
         """
         redactions = settings.REDACT.read(env)
         return cls(
-            limit_of(settings.content_mode(env)), "secrets" in redactions, "email" in redactions
+            limit_of(settings.content_mode(env)),
+            "secrets" in redactions,
+            "email" in redactions,
         )
 
     @property
@@ -152,4 +154,4 @@ class ContentPolicy:
         return self.secrets and may_hold_secret(text.encode("utf-8", "replace"))
 
 
-DEFAULT_POLICY: Final = ContentPolicy()
+DEFAULT_POLICY = ContentPolicy()

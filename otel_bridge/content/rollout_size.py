@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.content.policy import ContentPolicy
 
-_SIZES: Final = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 256, 64)
+_SIZES = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 256, 64)
 
 
 def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:

@@ -7,19 +7,18 @@ was cut.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
 
-NOT_TEXT: Final = frozenset({
+NOT_TEXT = frozenset({
     "type", "role", "id", "name", "mime_type", "modality", "finish_reason", "tool_call_id", "file_id",
 })  # fmt: skip
 """Fields of a message and its parts that hold names, not text."""
-_MARK: Final = re.compile(r"… \[\+?([0-9]+) (?:more )?characters\]\Z")
+_MARK = re.compile(r"… \[\+?([0-9]+) (?:more )?characters\]\Z")
 """Mark at the end of a text that was cut before."""
-_MARK_CHARS: Final = 48
-_IDENTIFIER: Final = re.compile(r"[\w.:/<>()\[\]{}#@+*-]{1,64}")
+_MARK_CHARS = 48
+_IDENTIFIER = re.compile(r"[\w.:/<>()\[\]{}#@+*-]{1,64}")
 
 
 def is_identifier(text: str) -> bool:
@@ -49,7 +48,9 @@ def cut(text: str, limit: int) -> str:
     # Cut before, to this length or less: the mark still counts all missing characters.
     if size <= limit:
         return text
-    return f"{text[:limit]}… [+{size - limit + (int(mark[1]) if mark else 0)} characters]"
+    return (
+        f"{text[:limit]}… [+{size - limit + (int(mark[1]) if mark else 0)} characters]"
+    )
 
 
 def cut_json(value: Json, limit: int) -> Json:
@@ -64,7 +65,9 @@ def cut_json(value: Json, limit: int) -> Json:
     if isinstance(value, dict):
         blob = value.get("type") == "blob"
         return {
-            key if is_identifier(key) else cut(key, limit): _cut_field(key, entry, limit, blob=blob)
+            key if is_identifier(key) else cut(key, limit): _cut_field(
+                key, entry, limit, blob=blob
+            )
             for key, entry in value.items()
         }
     return value

@@ -32,7 +32,9 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
     Raises:
         ConfigError: The function cannot be imported, or is not a function.
     """
-    function_name = next((kind for kind in settings.REDACT.read(env) if ":" in kind), None)
+    function_name = next(
+        (kind for kind in settings.REDACT.read(env) if ":" in kind), None
+    )
     if function_name is None:
         return
     module, _, name = function_name.partition(":")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-GENERATION: Final = "generation"
-TOOL: Final = "tool"
-SPAN: Final = "span"
+GENERATION = "generation"
+TOOL = "tool"
+SPAN = "span"
 
 _Kinds = Mapping[str, Mapping[str, str]]
 

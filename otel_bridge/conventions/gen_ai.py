@@ -6,12 +6,10 @@ Source: OpenTelemetry semantic conventions 1.41, ``gen-ai``; opentelemetry-instr
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge import semconv
 from otel_bridge.conventions.convention import GENERATION, TOOL, Convention
 
-GEN_AI: Final = Convention(
+GEN_AI = Convention(
     title="OpenTelemetry GenAI",
     scopes=("opentelemetry.instrumentation.", "opentelemetry.util.genai"),
     switch="OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (with OTEL_SEMCONV_STABILITY_OPT_IN="

@@ -5,12 +5,10 @@ Source: OpenTelemetry semantic conventions 1.41; `otel_bridge.semconv`; agent-li
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge import semconv
 from otel_bridge.conventions.convention import Convention
 
-GENERAL: Final = Convention(
+GENERAL = Convention(
     title="OpenTelemetry",
     names=frozenset({
         *(
@@ -33,7 +31,7 @@ GENERAL: Final = Convention(
     content=frozenset({"exception.message", "exception.stacktrace"}),
 )  # fmt: skip
 
-RESOURCE_PREFIXES: Final = (
+RESOURCE_PREFIXES = (
     "agentlightning.", "cloud.", "container.", "deployment.", "faas.", "host.", "k8s.", "nemo.", "os.", "otel.",
     "process.", "rl.", "service.", "telemetry.", "vcs.", "webengine.",
 )  # fmt: skip

@@ -7,11 +7,9 @@ Source: mlflow 3.17.2, ``mlflow/tracing/constant.py`` and ``mlflow/entities/span
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention
 
-MLFLOW: Final = Convention(
+MLFLOW = Convention(
     title="MLflow",
     scopes=("mlflow.",),
     names=frozenset({

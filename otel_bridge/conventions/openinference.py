@@ -6,13 +6,11 @@ Source: openinference-semantic-conventions 0.1.42, openinference-instrumentation
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention
 
-_KINDS: Final = {"llm": GENERATION, "tool": TOOL}
+_KINDS = {"llm": GENERATION, "tool": TOOL}
 
-OPENINFERENCE: Final = Convention(
+OPENINFERENCE = Convention(
     title="OpenInference",
     scopes=("openinference.",),
     switch="OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",

@@ -5,11 +5,9 @@ Source: pydantic-ai 1.107 and 2.68, ``InstrumentationSettings`` of versions 1 to
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.conventions.convention import Convention
 
-PYDANTIC_AI: Final = Convention(
+PYDANTIC_AI = Convention(
     title="pydantic-ai",
     scopes=("pydantic-ai",),
     switch="InstrumentationSettings(include_content=True)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 from otel_bridge import semconv
 from otel_bridge.conventions.convention import Convention
@@ -15,19 +14,21 @@ from otel_bridge.conventions.pydantic_ai import PYDANTIC_AI
 from otel_bridge.conventions.traceloop import TRACELOOP
 from otel_bridge.conventions.vercel_ai import VERCEL_AI
 
-CONVENTIONS: Final[tuple[Convention, ...]] = (
+CONVENTIONS: tuple[Convention, ...] = (
     GEN_AI, OPENINFERENCE, TRACELOOP, PYDANTIC_AI, MLFLOW, VERCEL_AI, GENERAL,
 )  # fmt: skip
 """Conventions in order of preference: for one span an earlier convention wins."""
 
-_NAMES: Final = frozenset(name for convention in CONVENTIONS for name in convention.names)
-_CONTENT: Final = frozenset(name for convention in CONVENTIONS for name in convention.content)
-_CONTENT_PREFIXES: Final = tuple(
+_NAMES = frozenset(name for convention in CONVENTIONS for name in convention.names)
+_CONTENT = frozenset(name for convention in CONVENTIONS for name in convention.content)
+_CONTENT_PREFIXES = tuple(
     prefix for convention in CONVENTIONS for prefix in convention.content_prefixes
 )
-SPAN_WORDS: Final = frozenset(word for convention in CONVENTIONS for word in convention.span_words)
+SPAN_WORDS = frozenset(
+    word for convention in CONVENTIONS for word in convention.span_words
+)
 """Words in the names of spans that are not from a prompt."""
-_REWARD: Final = "agentlightning.reward."
+_REWARD = "agentlightning.reward."
 
 
 # Hot path: the same few keys come with each span. Bounded, because keys come over the wire.
@@ -49,10 +50,14 @@ def switch_of(scope: str) -> str:
 
     Empty when none is known.
     """
-    matching = (convention for convention in CONVENTIONS if scope.startswith(convention.scopes))
+    matching = (
+        convention for convention in CONVENTIONS if scope.startswith(convention.scopes)
+    )
     # "opentelemetry.instrumentation.langchain" is OpenLLMetry's, though a shorter prefix is
     # OpenTelemetry's.
-    longest = max(matching, key=lambda convention: _match(convention, scope), default=None)
+    longest = max(
+        matching, key=lambda convention: _match(convention, scope), default=None
+    )
     if longest is None:
         return ""
     return longest.switch
@@ -62,5 +67,5 @@ def _match(convention: Convention, scope: str) -> int:
     return max(len(prefix) for prefix in convention.scopes if scope.startswith(prefix))
 
 
-FREE_PREFIXES: Final = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
+FREE_PREFIXES = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
 """Prefixes of the user's own facts of a rollout."""

@@ -6,17 +6,15 @@ Source: opentelemetry-semantic-conventions-ai 0.5.1, opentelemetry-instrumentati
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention
 
-_LIBRARIES: Final = (
+_LIBRARIES = (
     "alephalpha", "anthropic", "bedrock", "cohere", "crewai", "google_generativeai", "groq", "haystack", "langchain",
     "llamaindex", "mistralai", "ollama", "openai.v", "replicate", "sagemaker", "together", "transformers", "vertexai",
     "watsonx", "writer",
 )  # fmt: skip
 
-TRACELOOP: Final = Convention(
+TRACELOOP = Convention(
     title="OpenLLMetry (Traceloop)",
     # The general prefix is shared with OpenTelemetry's own instrumentations, which differ in names.
     scopes=("traceloop.", *(f"opentelemetry.instrumentation.{name}" for name in _LIBRARIES)),

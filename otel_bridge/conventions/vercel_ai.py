@@ -5,11 +5,9 @@ Source: its documentation, "Telemetry"; versions 4 and 5 use the same attributes
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.conventions.convention import Convention
 
-VERCEL_AI: Final = Convention(
+VERCEL_AI = Convention(
     title="Vercel AI SDK",
     scopes=("ai",),
     switch="experimental_telemetry: {recordInputs: true, recordOutputs: true}",

@@ -55,7 +55,9 @@ def play(
         # The last action is the answer; the others are places of an operation.
         if decision.action == len(decision.mask) - 1:
             answer = rest.numbers[0] if not rest.operators else _guess(rest)
-            messages.append({"role": "assistant", "content": f"The answer is {answer}."})
+            messages.append(
+                {"role": "assistant", "content": f"The answer is {answer}."}
+            )
             tokens.append(f"= {answer}")
             break
         messages += _tool_turn(rest, decision.action, call_id=f"call_{calls}")
@@ -63,10 +65,20 @@ def play(
         rest, calls = rest.reduced(decision.action), calls + 1
     parts = rewards(expression, answer, len(rest.operators))
     episode = Episode(
-        rollout_id, group, total(parts), parts["correct"], policy.version, tuple(decisions)
+        rollout_id,
+        group,
+        total(parts),
+        parts["correct"],
+        policy.version,
+        tuple(decisions),
     )
     return Played(
-        episode, messages, tokens, parts, calls, "stop" if answer is not None else "length"
+        episode,
+        messages,
+        tokens,
+        parts,
+        calls,
+        "stop" if answer is not None else "length",
     )
 
 
@@ -76,7 +88,11 @@ def _guess(rest: Expression) -> int:
 
 
 def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:
-    left, operator, right = rest.numbers[index], rest.operators[index], rest.numbers[index + 1]
+    left, operator, right = (
+        rest.numbers[index],
+        rest.operators[index],
+        rest.numbers[index + 1],
+    )
     arguments = f'{{"left": {left}, "operator": "{operator}", "right": {right}}}'
     return [
         {

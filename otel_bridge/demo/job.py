@@ -8,13 +8,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from otel_bridge.demo.exchange import Exchange
 from otel_bridge.demo.roles import WORKERS, evaluated_versions
 
-ROLES: Final = ("trainer", "explorer", "evaluator")
-_STOP_S: Final = 10.0
+ROLES = ("trainer", "explorer", "evaluator")
+_STOP_S = 10.0
 
 
 class Job:
@@ -27,13 +26,27 @@ class Job:
         env: The roles' environment: it names the run and its exporters.
     """
 
-    def __init__(self, exchange: Path, *, steps: int, seed: int, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, exchange: Path, *, steps: int, seed: int, env: Mapping[str, str]
+    ) -> None:
         self._exchange = Exchange(exchange)
-        options = ["--exchange", str(exchange), "--steps", str(steps), "--seed", str(seed)]
+        options = [
+            "--exchange",
+            str(exchange),
+            "--steps",
+            str(steps),
+            "--seed",
+            str(seed),
+        ]
         module = [sys.executable, "-m", "otel_bridge.demo.roles"]
         self._commands = {role: [*module, role, *options] for role in ROLES}
         for rank in range(1, len(WORKERS)):
-            self._commands[f"explorer {rank}"] = [*module, "explorer", *options, f"--rank={rank}"]
+            self._commands[f"explorer {rank}"] = [
+                *module,
+                "explorer",
+                *options,
+                f"--rank={rank}",
+            ]
         self._env = dict(env)
         self._roles: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -80,7 +93,9 @@ class Job:
     def failures(self) -> Mapping[str, str]:
         """Return each role that did not end well, with how it ended."""
         ends = {role: process.poll() for role, process in self._roles.items()}
-        return {role: _end(code) for role, code in ends.items() if code not in {None, 0}}
+        return {
+            role: _end(code) for role, code in ends.items() if code not in {None, 0}
+        }
 
 
 def steps_of_roles(steps: int) -> dict[str, int]:

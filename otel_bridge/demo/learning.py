@@ -83,7 +83,9 @@ def train(
     score = features[rows, actions] - mean
     # Clipped decisions are constant in the weights, so that they push nowhere.
     push = np.where(clipped, 0.0, ratio * weight)
-    entropy_score = -np.einsum("na,naf->nf", probs * (finite + entropy[:, None]), features)
+    entropy_score = -np.einsum(
+        "na,naf->nf", probs * (finite + entropy[:, None]), features
+    )
     gradient = (push[:, None] * score + ENTROPY_BONUS * entropy_score).mean(axis=0)
     surrogate = np.minimum(
         ratio * weight, np.minimum(np.maximum(ratio, 1 - CLIP), 1 + CLIP) * weight

@@ -7,7 +7,7 @@ gradient on group-relative advantages (GRPO, arXiv 2402.03300).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ from otel_bridge.demo.task import OPERANDS, OPERATORS, Expression
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_SYMBOLS: Final = len(OPERATORS) + 1  # the operators, and "nothing there"
-_NEIGHBOURS: Final = _SYMBOLS**3
-FEATURES: Final = _NEIGHBOURS + OPERANDS
-ACTIONS: Final = OPERANDS
+_SYMBOLS = len(OPERATORS) + 1  # the operators, and "nothing there"
+_NEIGHBOURS = _SYMBOLS**3
+FEATURES = _NEIGHBOURS + OPERANDS
+ACTIONS = OPERANDS
 """Reduce at 0 … OPERANDS - 2, or answer (the last one)."""
 
 
@@ -40,7 +40,9 @@ class Policy:
         self.weights = np.zeros(FEATURES) if weights is None else weights
         self.version = version
 
-    def decide(self, expression: Expression, rng: np.random.Generator | None) -> Decision:
+    def decide(
+        self, expression: Expression, rng: np.random.Generator | None
+    ) -> Decision:
         """Choose the next action; without *rng* the likeliest."""
         features, mask = _observe(expression)
         log_probs = log_softmax(features @ self.weights, mask)

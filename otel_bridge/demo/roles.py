@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -22,12 +21,12 @@ from otel_bridge.demo.learning import group_advantages, train
 from otel_bridge.demo.policy import Policy
 from otel_bridge.demo.task import Expression, accuracy, problems
 
-PROMPTS: Final = 16
-SAMPLES: Final = 8
-LEARNING_RATE: Final = 3.0
-HELD_OUT: Final = 64
-EVALUATE_EVERY: Final = 5
-TOKENS_EVERY: Final = 5
+PROMPTS = 16
+SAMPLES = 8
+LEARNING_RATE = 3.0
+HELD_OUT = 64
+EVALUATE_EVERY = 5
+TOKENS_EVERY = 5
 """Steps from one whose tokens are recorded to the next: each rollout that trackers show has eight figures of them."""
 
 
@@ -46,7 +45,7 @@ class Worker:
     behind: int
 
 
-WORKERS: Final = (
+WORKERS = (
     Worker(range(5), step_s=0.25, behind=0),
     Worker(range(5, PROMPTS), step_s=0.5, behind=1),
 )
@@ -72,7 +71,15 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
             began = time.monotonic()
             with run.phase("generate", step=step):
                 played = [
-                    _rollout(run, policy, expression, rng, step=step, group=group, sample=sample)
+                    _rollout(
+                        run,
+                        policy,
+                        expression,
+                        rng,
+                        step=step,
+                        group=group,
+                        sample=sample,
+                    )
                     for group, expression in zip(
                         worker.groups, problems(len(worker.groups), rng), strict=True
                     )
@@ -142,7 +149,12 @@ def _rollout(
 
 def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
     """Train on each batch with group-relative advantages and publish the new weights."""
-    config = {"algorithm": "grpo", "lr": LEARNING_RATE, "seed": seed, "batch": PROMPTS * SAMPLES}
+    config = {
+        "algorithm": "grpo",
+        "lr": LEARNING_RATE,
+        "seed": seed,
+        "batch": PROMPTS * SAMPLES,
+    }
     with otel_bridge.init(role="trainer", config=config) as run:
         policy = Policy()
         # Before the first step: the explorers wait for it.
@@ -154,13 +166,20 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                 return
             rewards = np.asarray([episode.reward for episode in episodes])
             with run.phase("train", step=step):
-                advantages = group_advantages(rewards, [episode.group for episode in episodes])
-                weights, update = train(policy.weights, episodes, advantages, lr=LEARNING_RATE)
+                advantages = group_advantages(
+                    rewards, [episode.group for episode in episodes]
+                )
+                weights, update = train(
+                    policy.weights, episodes, advantages, lr=LEARNING_RATE
+                )
             ids = [episode.id for episode in episodes]
             run.train_on(step, ids)
             if step % TOKENS_EVERY == 0:
                 run.annotate(
-                    ids, step=step, trainer_logprobs=update.log_probs, entropies=update.entropies
+                    ids,
+                    step=step,
+                    trainer_logprobs=update.log_probs,
+                    entropies=update.entropies,
                 )
             policy = Policy(weights, version=step)
             with run.phase("sync_weights", step=step):
@@ -174,7 +193,9 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                     "grad_norm": update.grad_norm,
                     "reward": {"mean": rewards.mean(), "std": rewards.std()},
                     # Step n trains the policy of version n - 1.
-                    "staleness": step - 1 - min(episode.policy_version for episode in episodes),
+                    "staleness": step
+                    - 1
+                    - min(episode.policy_version for episode in episodes),
                     "advantages": advantages,
                 },
                 step=step,
@@ -206,7 +227,8 @@ def _evaluation(
     run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int
 ) -> None:
     played = [
-        play(policy, expression, group=group, rng=None) for group, expression in enumerate(held_out)
+        play(policy, expression, group=group, rng=None)
+        for group, expression in enumerate(held_out)
     ]
     values = {
         "accuracy": accuracy([one.episode.correct for one in played]),
@@ -232,7 +254,7 @@ def _evaluation(
     )
 
 
-ROLES: Final[dict[str, Callable[[Exchange, int, int, int], None]]] = {
+ROLES: dict[str, Callable[[Exchange, int, int, int], None]] = {
     "trainer": learn,
     "explorer": explore,
     "evaluator": evaluate,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-OPERATORS: Final = ("+", "-", "*")
-OPERANDS: Final = 5
+OPERATORS = ("+", "-", "*")
+OPERANDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,15 @@ class Expression:
 
     def operation(self, index: int) -> str:
         """Return the operation at *index* as text."""
-        return f"{self.numbers[index]} {self.operators[index]} {self.numbers[index + 1]}"
+        return (
+            f"{self.numbers[index]} {self.operators[index]} {self.numbers[index + 1]}"
+        )
 
     def reduced(self, index: int) -> Expression:
         """Return the expression after the operation at *index* was done."""
-        value = calculate(self.numbers[index], self.operators[index], self.numbers[index + 1])
+        value = calculate(
+            self.numbers[index], self.operators[index], self.numbers[index + 1]
+        )
         return Expression(
             numbers=(*self.numbers[:index], value, *self.numbers[index + 2 :]),
             operators=(*self.operators[:index], *self.operators[index + 1 :]),
@@ -45,7 +48,11 @@ class Expression:
         """Return the right answer: products first, then from the left."""
         rest = self
         while rest.operators:
-            products = [index for index, operator in enumerate(rest.operators) if operator == "*"]
+            products = [
+                index
+                for index, operator in enumerate(rest.operators)
+                if operator == "*"
+            ]
             rest = rest.reduced(products[0] if products else 0)
         return rest.numbers[0]
 
@@ -71,7 +78,8 @@ def problems(count: int, rng: np.random.Generator) -> list[Expression]:
         Expression(
             numbers=tuple(_draw(rng, 2, 10, OPERANDS)),
             operators=tuple(
-                OPERATORS[index] for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)
+                OPERATORS[index]
+                for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)
             ),
         )
         for _ in range(count)
@@ -84,9 +92,7 @@ def _draw(rng: np.random.Generator, low: int, high: int, count: int) -> list[int
 
 def prompt(expression: Expression) -> str:
     """Return what the policy is asked."""
-    return (
-        f"What is {expression}? Use the calculator, one operation a call, and then give the number."
-    )
+    return f"What is {expression}? Use the calculator, one operation a call, and then give the number."
 
 
 def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, float]:

@@ -150,7 +150,10 @@ def log_config(config: object = None, **entries: object) -> None:
 
 @_in_run
 def summary(
-    values: Mapping[str, object] | None = None, *, role: str | None = None, **entries: object
+    values: Mapping[str, object] | None = None,
+    *,
+    role: str | None = None,
+    **entries: object,
 ) -> None:
     """Record last values in the process's run; see `Run.summary`."""
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
@@ -21,19 +21,19 @@ EndStatus: TypeAlias = Literal["finished", "failed", "killed"]
 CountArgument: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, a number and the name of the first argument that the reason is about."""
 
-INTERNAL_ERROR: Final = "internal_error"
-UNKNOWN: Final = "unknown_argument"
-_FINISHED: Final = frozenset(
+INTERNAL_ERROR = "internal_error"
+UNKNOWN = "unknown_argument"
+_FINISHED = frozenset(
     {"finished", "success", "succeeded", "completed", "complete", "done", "ok"}
 )
-_KILLED: Final = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
-_EARLIEST_NS: Final = 100_000_000_000_000_000
+_KILLED = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
+_EARLIEST_NS = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
-_END_NS: Final = 1 << 63
-_SHOWN_BITS: Final = 128
+_END_NS = 1 << 63
+_SHOWN_BITS = 128
 """Python may refuse the digits of a much longer integer."""
-DEFAULT_FLUSH_S: Final = 10.0
-DEFAULT_FINISH_S: Final = 30.0
+DEFAULT_FLUSH_S = 10.0
+DEFAULT_FINISH_S = 30.0
 
 
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -52,9 +52,13 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     names = frozenset((*positional, *names_by_kind[inspect.Parameter.KEYWORD_ONLY]))
     takes_any = inspect.Parameter.VAR_KEYWORD in names_by_kind
 
-    def unknown_keywords(keywords: Iterable[str], taken_names: Sequence[str]) -> list[str]:
+    def unknown_keywords(
+        keywords: Iterable[str], taken_names: Sequence[str]
+    ) -> list[str]:
         return [
-            name for name in keywords if name in taken_names or not (takes_any or name in names)
+            name
+            for name in keywords
+            if name in taken_names or not (takes_any or name in names)
         ]
 
     @wraps(call)
@@ -66,10 +70,15 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 unknown = []
             if not unknown and len(arguments) <= len(positional):  # nearly every call
                 return call(*arguments, **named)
-            beyond = [f"argument {number}" for number in range(len(positional), len(arguments))]
+            beyond = [
+                f"argument {number}"
+                for number in range(len(positional), len(arguments))
+            ]
             owner: Any = arguments[0]
             tolerant: Callable[..., _T] = call
-            owner.count_drop(UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0])
+            owner.count_drop(
+                UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0]
+            )
             known_keywords: Any = {
                 name: value for name, value in named.items() if name not in unknown
             }
@@ -92,7 +101,10 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
         number = int(cast("int", time_unix_ns))
     except any_error():  # a user's object
         number = 0
-    if isinstance(time_unix_ns, (str, bytes, bool)) or not _EARLIEST_NS <= number < _END_NS:
+    if (
+        isinstance(time_unix_ns, (str, bytes, bool))
+        or not _EARLIEST_NS <= number < _END_NS
+    ):
         count("bad_time", 1, _shown_time(time_unix_ns))
         return 0
     return number

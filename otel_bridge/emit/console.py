@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
@@ -24,7 +24,7 @@ from otel_bridge.text.wait_display import WaitDisplay
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MAX_KEY_CHARS: Final = 100
+_MAX_KEY_CHARS = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
@@ -76,7 +76,9 @@ def _write(text: str) -> None:
     # What the program has printed before comes first.
     stream.flush()
     if own_stderr is not None and stream is own_stderr:
-        os.write(own_stderr.fileno(), text.encode(own_stderr.encoding, "backslashreplace"))
+        os.write(
+            own_stderr.fileno(), text.encode(own_stderr.encoding, "backslashreplace")
+        )
         return
     stream.write(text)
     stream.flush()
@@ -93,7 +95,9 @@ def begun(identity: Identity, to: str, notes: Sequence[str]) -> list[str]:
     return [line, *notes]
 
 
-def kept_without_exporter(folder: Path, exporters: Sequence[str], *, delivered: bool) -> list[str]:
+def kept_without_exporter(
+    folder: Path, exporters: Sequence[str], *, delivered: bool
+) -> list[str]:
     """Return lines on a run that is appended because no exporter is chosen: its folder, and how to deliver it.
 
     Args:
@@ -119,7 +123,9 @@ def drain_command(folder: RunFolder, *, chosen: bool) -> str:
 
     Without a *chosen* exporter, it names one that could deliver here.
     """
-    return command_line("drain", *(() if chosen else ("--exporters", installed()[0])), folder.path)
+    return command_line(
+        "drain", *(() if chosen else ("--exporters", installed()[0])), folder.path
+    )
 
 
 def held_command(folder: RunFolder, *, chosen: bool) -> str:
@@ -140,7 +146,11 @@ def nothing_kept(reason: str) -> str:
 
 
 def ended(
-    identity: Identity, status: str, own_rows: int, report: Report | None, remains: Sequence[str]
+    identity: Identity,
+    status: str,
+    own_rows: int,
+    report: Report | None,
+    remains: Sequence[str],
 ) -> list[str]:
     """Return the lines of ``finish()``: status and counts, each address, then what a person must know.
 
@@ -180,12 +190,16 @@ def ended(
 def _counts_of_run(report: Report) -> str:
     derived = derived_counts(report)
     rollouts = f"{counted(report.rollouts, 'rollout')} and " if report.rollouts else ""
-    return f"{rollouts}{counted(report.rows, 'row')}" + (f", {derived}" if derived else "")
+    return f"{rollouts}{counted(report.rows, 'row')}" + (
+        f", {derived}" if derived else ""
+    )
 
 
 def derived_counts(report: Report) -> str:
     """Return the numbers of rows that no process logged, by the data they are made of."""
-    return ", ".join(f"{count:,} of {source}" for source, count in report.derived_rows.items())
+    return ", ".join(
+        f"{count:,} of {source}" for source, count in report.derived_rows.items()
+    )
 
 
 def first_key(key: str) -> str:
@@ -246,20 +260,24 @@ def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
 def found(report: Report) -> Sequence[str]:
     """Return statements on content that trackers already held at the start, and on records that later ones miss."""
     exporters = report.exporters.items()
-    missed = [missed_line(name, exporter.missed) for name, exporter in exporters if exporter.missed]
+    missed = [
+        missed_line(name, exporter.missed)
+        for name, exporter in exporters
+        if exporter.missed
+    ]
     return [*(exporter.found for _, exporter in exporters if exporter.found), *missed]
 
 
 def missed_line(name: str, count: int) -> str:
     """Return a statement on an exporter that was named after *count* records had been deleted."""
-    return (
-        f"{name} was named later: it lacks {counted(count, 'record')} that had been deleted by then"
-    )
+    return f"{name} was named later: it lacks {counted(count, 'record')} that had been deleted by then"
 
 
 def degraded(report: Report) -> Sequence[str]:
     """Return sentences on features that the installed trackers lack, and on data left out as a result."""
     sentences = [
-        sentence for exporter in report.exporters.values() for sentence in exporter.degraded
+        sentence
+        for exporter in report.exporters.values()
+        for sentence in exporter.degraded
     ]
     return [*dict.fromkeys(sentences), *sampled_out_lines(report)]

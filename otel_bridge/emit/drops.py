@@ -164,12 +164,16 @@ class Drops:
             self.count("disk_full")
         elif isinstance(exc, JournalError):
             self.count(
-                "too_large" if payload and len(payload) > MAX_RECORD_BYTES else "not_written"
+                "too_large"
+                if payload and len(payload) > MAX_RECORD_BYTES
+                else "not_written"
             )
         else:
             self.count("internal_error")
             if self.counts["internal_error"] == 1:
-                notify(f"a record was dropped: {type(exc).__name__}: {exc}", always=True)
+                notify(
+                    f"a record was dropped: {type(exc).__name__}: {exc}", always=True
+                )
 
     def due(self) -> bool:
         """Return whether there are new drops and the last report is at least a minute old."""

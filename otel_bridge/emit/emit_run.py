@@ -59,7 +59,9 @@ class EmitRun(Protocol):
         """Tracer of live rollouts, created at the first use."""
         ...
 
-    def append(self, signal: int, payload: bytes, *, time_unix_ns: int | None = None) -> None:
+    def append(
+        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None
+    ) -> None:
         """Append one encoded record; thread-safe, never raises."""
         ...
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-UNFINISHED: Final = "rollout_unfinished"
-_MAX_UNCLOSED: Final = 100_000
-_MAX_STEPS: Final = 64
+UNFINISHED = "rollout_unfinished"
+_MAX_UNCLOSED = 100_000
+_MAX_STEPS = 64
 """Most steps of one role and split that are reported as open, the highest first."""
 Track: TypeAlias = tuple[str, str, str]
 """Run id, role (empty without one) and split (empty when none is named)."""
@@ -26,11 +26,11 @@ class _Unclosed(NamedTuple):
 
 
 _unclosed: dict[int, _Unclosed] = {}
-_steps: Final[dict[Track, dict[int, int]]] = {}
-_reported: Final[set[Track]] = set()
+_steps: dict[Track, dict[int, int]] = {}
+_reported: set[Track] = set()
 _lock = RLock()
 """Re-entrant: a signal handler may open a rollout inside a call on its own thread."""
-_numbers: Final = count()
+_numbers = count()
 
 
 def opened(  # noqa: PLR0917  # called for every phase: keywords would cost

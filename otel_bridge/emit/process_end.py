@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.emit.arguments import EndStatus
 
-_NOTES_EXIT_CODE: Final = "otel_bridge_exit_code"
+_NOTES_EXIT_CODE = "otel_bridge_exit_code"
 """Attribute of a function that notes its argument: ``sys.exit``, and what ``exit()`` and ``quit()`` call."""
 
-_PROGRAMS: Final = frozenset({"<module>", "_run_module_as_main"})
+_PROGRAMS = frozenset({"<module>", "_run_module_as_main"})
 """Functions in which a program begins: its module, or that of ``python -m``."""
 
 
@@ -51,7 +51,9 @@ def watch_process_end(end_runs: Callable[[], None]) -> None:
     _call_at_worker_end(end_runs)
 
 
-def call_at_worker_end(end: Callable[[EndStatus], object], *, first: bool = False) -> None:
+def call_at_worker_end(
+    end: Callable[[EndStatus], object], *, first: bool = False
+) -> None:
     """Call *end* with the status when a worker of multiprocessing ends; elsewhere nothing happens.
 
     Args:
@@ -64,7 +66,11 @@ def call_at_worker_end(end: Callable[[EndStatus], object], *, first: bool = Fals
 def _call_at_worker_end(end: Callable[[], object], *, exitpriority: int = 0) -> None:
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
-    if util is not None and process is not None and process.parent_process() is not None:
+    if (
+        util is not None
+        and process is not None
+        and process.parent_process() is not None
+    ):
         util.Finalize(None, _at_worker_end, args=(end,), exitpriority=exitpriority)
 
 
@@ -75,7 +81,9 @@ def _at_worker_end(end: Callable[[], object]) -> None:
     # neither has passed this worker's body.
     error = sys.exc_info()[1]
     traceback = None if error is None else error.__traceback__
-    is_of_worker = traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap"
+    is_of_worker = (
+        traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap"
+    )
     _Exit.code = int(status_after(error if is_of_worker else None) == "failed")
     end()
 

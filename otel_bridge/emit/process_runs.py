@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from otel_bridge.emit.arguments import DEFAULT_FINISH_S
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from otel_bridge.emit.encode.protobuf import Attribute
     from otel_bridge.emit.run import Run
 
-DEFAULT_PROJECTS: Final = frozenset({"huggingface", "lightning_logs"})
+DEFAULT_PROJECTS = frozenset({"huggingface", "lightning_logs"})
 """Projects that frameworks give their trackers when the user names none."""
-MAX_HANDLES: Final = 256
+MAX_HANDLES = 256
 """Most runs of one process beside its own at a time; each has three open files."""
-_SPARE_FILES: Final = 16
+_SPARE_FILES = 16
 """Open files that the last handle leaves to the program, which also needs some to begin and to end a run."""
-_REMEMBERED_RUNS: Final = 64
+_REMEMBERED_RUNS = 64
 """Number of runs whose last steps are kept, for a later request of the same run."""
-_OF_THE_PROCESS: Final = frozenset({
+_OF_THE_PROCESS = frozenset({
     RUN_ID.name, RUN_NAME.name, GENERATED_NAME.name, "WANDB_RUN_ID", "WANDB_NAME", "WANDB_SWEEP_ID", "MLFLOW_RUN_ID",
     "OTEL_RESOURCE_ATTRIBUTES", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID",
 })  # fmt: skip
@@ -75,8 +75,12 @@ class ProcessRuns:
         self._beside: dict[int, Run] = {}
         self._bridges: SharedBridges | None = None
         self._child_env = ChildEnvironment()
-        self._config: dict[str, Attribute] = {}  # what all requests of the process's own run gave
-        self._captures: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
+        self._config: dict[
+            str, Attribute
+        ] = {}  # what all requests of the process's own run gave
+        self._captures: weakref.WeakKeyDictionary[Run, str] = (
+            weakref.WeakKeyDictionary()
+        )
         self._announced: list[weakref.ref[AnnouncedRun]] = []
         self._last_steps: dict[tuple[str, str], dict[str | None, int]] = {}
         self._connected: Run | None = None
@@ -151,7 +155,9 @@ class ProcessRuns:
         A captured tracker may record before an adapter that has announced its run. Without any name
         the run is a new one, as in the trackers.
         """
-        if request.project in DEFAULT_PROJECTS and is_chosen(PROJECT, self.environment_of_user()):
+        if request.project in DEFAULT_PROJECTS and is_chosen(
+            PROJECT, self.environment_of_user()
+        ):
             request = replace(request, project=None)
         if request.id is not None:
             return request
@@ -180,7 +186,9 @@ class ProcessRuns:
         is_first = not self._has_unnamed
         self._has_unnamed = True
         launcher_pid = LAUNCHER.read(env).partition(":")[0]
-        return not (is_first and launcher_alive(env) and launcher_pid == str(os.getppid()))
+        return not (
+            is_first and launcher_alive(env) and launcher_pid == str(os.getppid())
+        )
 
     def _is_of_another_capture(self, request: RunRequest) -> bool:
         """Return whether another tracker's capture has the current run: either tracker may end its own."""
@@ -206,10 +214,17 @@ class ProcessRuns:
             request.project, request.name, request.role, request.id
         ):
             return None
-        differences = [*self._ignored(current, request), *self._replaced(current, request)]
+        differences = [
+            *self._ignored(current, request),
+            *self._replaced(current, request),
+        ]
         # A captured tracker decides itself when its init() begins another run. The current run has
         # removed the variable for its children.
-        if differences and request.captured is None and NEW_RUN.read(self.environment_of_user()):
+        if (
+            differences
+            and request.captured is None
+            and NEW_RUN.read(self.environment_of_user())
+        ):
             return None
         for line in differences:
             notify(line, always=True)
@@ -248,7 +263,9 @@ class ProcessRuns:
             and not _is_same_path(request.dir, base)
         ):
             ignored.append("dir")
-        return _lines_of(current, ignored, "{} ignored; call finish() first, then init() again")
+        return _lines_of(
+            current, ignored, "{} ignored; call finish() first, then init() again"
+        )
 
     def _replaced(self, current: Run, request: RunRequest) -> list[str]:
         """Return a line on entries of the config that *request* replaces, with the remedy.
@@ -257,7 +274,10 @@ class ProcessRuns:
         """
         if request.captured is not None or request.config is None:
             return []
-        from otel_bridge.emit.config.hyperparameters import config_snapshot, replaced_entries  # noqa: PLC0415
+        from otel_bridge.emit.config.hyperparameters import (  # noqa: PLC0415
+            config_snapshot,
+            replaced_entries,
+        )
 
         return _lines_of(
             current,
@@ -320,7 +340,11 @@ class ProcessRuns:
 
         with _config_errors():
             run = begin(
-                request, _with_dir(env, request.dir), _working_folder(), child_env, shared=shared
+                request,
+                _with_dir(env, request.dir),
+                _working_folder(),
+                child_env,
+                shared=shared,
             )
         if run.recorder is not None:
             run.recorder.go_on_from(self._last_steps.get(_key_of(run), {}))
@@ -369,7 +393,9 @@ class ProcessRuns:
 
     def withdraw(self, run: AnnouncedRun) -> None:
         """Forget *run*, which has begun, or whose names another run has."""
-        waiting = [reference for reference in self._announced if reference() is not None]
+        waiting = [
+            reference for reference in self._announced if reference() is not None
+        ]
         self._announced = [reference for reference in waiting if reference() is not run]
 
     def take_announced(self) -> AnnouncedRun | None:
@@ -404,14 +430,18 @@ class ProcessRuns:
             open_runs.append(self.current)
         status = status_at_exit()
         try:
-            waits = [wait for run in open_runs if (wait := run.end_part(status)) is not None]
+            waits = [
+                wait for run in open_runs if (wait := run.end_part(status)) is not None
+            ]
             # One deadline for all, so that 256 handles do not wait 256 times.
             deadline = time.monotonic() + DEFAULT_FINISH_S
             for wait in waits:
                 wait(max(deadline - time.monotonic(), 0.0))
         except KeyboardInterrupt:
             # A person does not wait for delivery: all records are on the disk.
-            notify("interrupted; records that are not written yet are kept", always=True)
+            notify(
+                "interrupted; records that are not written yet are kept", always=True
+            )
 
     def after_fork(self) -> None:
         """Begin the child's own part of each run in a forked child."""
@@ -423,7 +453,7 @@ class ProcessRuns:
             run.after_fork()
 
 
-runs: Final = ProcessRuns()
+runs = ProcessRuns()
 os.register_at_fork(after_in_child=runs.after_fork)
 
 

@@ -6,7 +6,7 @@ Nothing raises.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import counts_unknown, role_of
@@ -20,12 +20,12 @@ from otel_bridge.errors import any_error
 from otel_bridge.text.secret_patterns import redact_and_cut
 
 # The bridge accepts as many of a run.
-MAX_ALERTS: Final = 1_000
+MAX_ALERTS = 1_000
 """Most alerts of one process in one run."""
-_MAX_TITLE_CHARS: Final = 256
-_MAX_TEXT_CHARS: Final = 10_000
-_DEFAULT_LEVEL: Final = "warn"
-_LEVELS: Final = {
+_MAX_TITLE_CHARS = 256
+_MAX_TEXT_CHARS = 10_000
+_DEFAULT_LEVEL = "warn"
+_LEVELS = {
     "info": "info", "debug": "info", "warn": "warn", "warning": "warn",
     "error": "error", "critical": "error", "fatal": "error",
 }  # fmt: skip
@@ -123,7 +123,9 @@ class RecordedFacts(NamedRun):
             return
         alert = _alert_of(title, text, level)
         if not alert.title or self._alerts >= MAX_ALERTS:
-            self.count_drop("alert_limit" if alert.title else "alert_title", 1, alert.title)
+            self.count_drop(
+                "alert_limit" if alert.title else "alert_title", 1, alert.title
+            )
             return
         self._alerts += 1
         level_name = _LEVELS.get(alert.level.lower())
@@ -160,7 +162,9 @@ def _alert_of(title: object, text: object, level: object) -> _Alert:
         return _Alert(
             _alert_text(title, _MAX_TITLE_CHARS),
             _alert_text(text, _MAX_TEXT_CHARS),
-            _DEFAULT_LEVEL if level is None else key_text(getattr(level, "value", level)),
+            _DEFAULT_LEVEL
+            if level is None
+            else key_text(getattr(level, "value", level)),
         )
     except any_error():  # a user's object
         return _Alert("", "", "")

@@ -81,7 +81,11 @@ class Run(RecordedFacts):
         report = self._report()
         if report is None:
             return {}
-        return {name: exporter.url for name, exporter in report.exporters.items() if exporter.url}
+        return {
+            name: exporter.url
+            for name, exporter in report.exporters.items()
+            if exporter.url
+        }
 
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
@@ -94,7 +98,11 @@ class Run(RecordedFacts):
         """
         identity = self.facts.identity
         return tracker_run_id(
-            exporter, self.id, self.facts.env, self._report(), node_rank=identity.node_rank
+            exporter,
+            self.id,
+            self.facts.env,
+            self._report(),
+            node_rank=identity.node_rank,
         )
 
     # --- rows and config --------------------------------------------------------------------------
@@ -147,7 +155,9 @@ class Run(RecordedFacts):
             from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API
 
             return LiveRollout(self, fields)
-        except any_error():  # code of the user's fields, or no file can be opened for the import
+        except (
+            any_error()
+        ):  # code of the user's fields, or no file can be opened for the import
             self.count_drop(INTERNAL_ERROR)
             # The program's block runs all the same, with a stand-in that records nothing.
             return cast("LiveRollout", _UnopenedRollout())
@@ -178,7 +188,11 @@ class Run(RecordedFacts):
 
     @counts_unknown
     def log_generations(
-        self, prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any
+        self,
+        prompts: Any = None,
+        responses: Any = None,
+        rewards: Any = None,
+        **columns: Any,
     ) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.
 
@@ -196,7 +210,9 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.rollouts.generations import log_generations  # noqa: PLC0415
 
-        log_generations(self, prompts=prompts, responses=responses, rewards=rewards, **columns)
+        log_generations(
+            self, prompts=prompts, responses=responses, rewards=rewards, **columns
+        )
 
     @counts_unknown
     def log_reward(
@@ -221,7 +237,11 @@ class Run(RecordedFacts):
         """
         from otel_bridge.emit.rollouts.events import EvaluationContext, log_values  # noqa: PLC0415
 
-        log_values(self, [(rollout_id, value)], EvaluationContext(name, role, step, explanation))
+        log_values(
+            self,
+            [(rollout_id, value)],
+            EvaluationContext(name, role, step, explanation),
+        )
 
     @counts_unknown
     def log_rewards(
@@ -325,7 +345,12 @@ class Run(RecordedFacts):
     # --- for the modules of emission --------------------------------------------------------------
 
     def append(
-        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+        self,
+        signal: int,
+        payload: bytes,
+        *,
+        time_unix_ns: int | None = None,
+        whole: bool = False,
     ) -> None:
         """Append one encoded record; a *whole* one is a request with its own resources.
 
@@ -394,7 +419,10 @@ class Run(RecordedFacts):
         if recorder is None:
             return True
         checkpoint = recorder.flush()
-        return checkpoint is None or self._wait(recorder, checkpoint, timeout_s, end=False).written
+        return (
+            checkpoint is None
+            or self._wait(recorder, checkpoint, timeout_s, end=False).written
+        )
 
     @counts_unknown
     def finish(
@@ -442,12 +470,18 @@ class Run(RecordedFacts):
         return partial(self._report_end, recorder, checkpoint, status)
 
     def _report_end(
-        self, recorder: Recorder, checkpoint: Checkpoint, status: EndStatus, timeout_s: float
+        self,
+        recorder: Recorder,
+        checkpoint: Checkpoint,
+        status: EndStatus,
+        timeout_s: float,
     ) -> None:
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.notify(
-            *console.ended(self.facts.identity, status, checkpoint.rows, outcome.report, remains)
+            *console.ended(
+                self.facts.identity, status, checkpoint.rows, outcome.report, remains
+            )
         )
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:

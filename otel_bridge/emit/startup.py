@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.user_function import redact_by_setting
@@ -78,7 +77,7 @@ from otel_bridge.settings import (
     SYSTEM_METRICS_S,
 )
 
-UNCHOSEN_BYTES: Final = 1 << 30
+UNCHOSEN_BYTES = 1 << 30
 """Limit of a run that is appended because no exporter is chosen."""
 
 
@@ -150,12 +149,15 @@ def begin(
     with contextlib.suppress(OSError):
         first_line, *further_lines = _destination(facts, state)
         console.notify(
-            *console.begun(identity, first_line, [*further_lines, *_notes(facts, state)])
+            *console.begun(
+                identity, first_line, [*further_lines, *_notes(facts, state)]
+            )
         )
         problem = state.folder.ledger_problem()
         if problem:
             console.notify(
-                f"rows are kept in the run folder, and not delivered: {problem}", always=True
+                f"rows are kept in the run folder, and not delivered: {problem}",
+                always=True,
             )
     return Run(facts, recorder)
 
@@ -186,8 +188,11 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     return _FolderState(
         base=base,
         folder=folder,
-        before=present_report(folder, int(facts.settings.read(LIVENESS_TIMEOUT_S) * 1e9)),
-        delivered=BridgeStarter(folder, facts.env, hold=True).delivered_by() is not None,
+        before=present_report(
+            folder, int(facts.settings.read(LIVENESS_TIMEOUT_S) * 1e9)
+        ),
+        delivered=BridgeStarter(folder, facts.env, hold=True).delivered_by()
+        is not None,
         launched=launched,
         hold=hold,
         unchosen=unchosen,
@@ -197,7 +202,9 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     )
 
 
-def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) -> Recorder:
+def _open(
+    facts: RunStart, state: _FolderState, shared: SharedBridges | None
+) -> Recorder:
     settings = facts.settings
     identity = facts.identity
     python = None if state.other is None else state.other.path
@@ -206,7 +213,9 @@ def _open(facts: RunStart, state: _FolderState, shared: SharedBridges | None) ->
         facts.env,
         hold=state.hold,
         python=python,
-        shared=None if shared is None else shared.of(state.folder, facts.env, python=python),
+        shared=None
+        if shared is None
+        else shared.of(state.folder, facts.env, python=python),
     )
     try:
         recorder = Recorder(
@@ -319,7 +328,9 @@ def _child_variables(
         variables[RUN_ID.name] = identity.id
     if not launched:
         # Under a launcher its own choice reaches all children.
-        variables[EXPORTERS.name] = ",".join(choice.names) or env.get(EXPORTERS.name, "")
+        variables[EXPORTERS.name] = ",".join(choice.names) or env.get(
+            EXPORTERS.name, ""
+        )
     return {name: value for name, value in variables.items() if value}
 
 
@@ -345,7 +356,9 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             *console.degraded(earlier_report),
         ]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
-    notes += [f"{label}: {text}" for label, text in _links(facts, state, earlier_report)]
+    notes += [
+        f"{label}: {text}" for label, text in _links(facts, state, earlier_report)
+    ]
     cautions = [
         *map(caution_of, choice.settings.values()),
         destination.note(choice.signals_of(OTLP), facts.env),
@@ -362,7 +375,8 @@ def _resumed(earlier_report: Report, role: str | None) -> str:
             return f"resuming, last {role} step {last_step}"
         return f"resuming, last step {last_step}"
     has_living = any(
-        process.alive and not process.bridge for process in earlier_report.processes.values()
+        process.alive and not process.bridge
+        for process in earlier_report.processes.values()
     )
     if has_living and earlier_report.status == "running":
         return "joining"
@@ -396,7 +410,9 @@ def _note_of_ranks(facts: RunStart) -> list[str]:
     rank = facts.identity.rank
     ranks = facts.settings.read(RANKS)
     if rank and ranks == "0":
-        return ["rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all"]
+        return [
+            "rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all"
+        ]
     has_rank = facts.identity.request.rank is not None or "RANK" in facts.env
     # srun sets neither of the two variables. Without a rank the job has one process.
     if ranks == "merge" and has_rank and not WORLD_SIZE.read(facts.env):
@@ -416,7 +432,9 @@ def _destination(facts: RunStart, state: _FolderState) -> list[str]:
         return console.kept_without_exporter(
             state.folder.path, exporters, delivered=state.delivered
         )
-    names = [_shown(name, facts.choice) for name in facts.choice.names or _before(state)]
+    names = [
+        _shown(name, facts.choice) for name in facts.choice.names or _before(state)
+    ]
     return [", ".join(names) or "no exporter yet"]
 
 
@@ -438,7 +456,9 @@ def _shown(name: str, choice: RequestedDestinations) -> str:
     return name
 
 
-def _concerning(choice: RequestedDestinations, earlier_report: Report | None) -> Report | None:
+def _concerning(
+    choice: RequestedDestinations, earlier_report: Report | None
+) -> Report | None:
     """Return the report without exporters that an earlier start named and this process does not."""
     if earlier_report is None or not choice.names:
         return earlier_report
@@ -452,7 +472,9 @@ def _concerning(choice: RequestedDestinations, earlier_report: Report | None) ->
     )
 
 
-def _links(facts: RunStart, state: _FolderState, earlier_report: Report | None) -> list[Link]:
+def _links(
+    facts: RunStart, state: _FolderState, earlier_report: Report | None
+) -> list[Link]:
     """Return what shows the run in each exporter, as reported by the bridge, else from the settings."""
     identity = facts.identity
     info = RunInfo(
@@ -472,7 +494,9 @@ def _links(facts: RunStart, state: _FolderState, earlier_report: Report | None) 
         if not any(link.label == name for link in reported):
             # An exporter's own code must not stop the training.
             with contextlib.suppress(Exception):
-                links += links_of(name, view=settings.view(info), upload=upload_of(settings, info))
+                links += links_of(
+                    name, view=settings.view(info), upload=upload_of(settings, info)
+                )
     return links + reported
 
 
@@ -506,4 +530,7 @@ def _elsewhere(
 
 
 def _listed(variables: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in variables.items()) or "the default"
+    return (
+        ", ".join(f"{name}={value}" for name, value in variables.items())
+        or "the default"
+    )

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.files import create_regular
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.settings import DIR
 
-DEFAULT_NAME: Final = ".otel-bridge"
-_SHARED_TEMPORARY: Final = ("/var/tmp", "/tmp")  # noqa: S108  # a folder of this user is created there, 0700
+DEFAULT_NAME = ".otel-bridge"
+_SHARED_TEMPORARY = ("/var/tmp", "/tmp")  # noqa: S108  # a folder of this user is created there, 0700
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,9 @@ def base_dir(env: Mapping[str, str], cwd: Path) -> Path:
     return find_base(env, cwd).path
 
 
-def find_base(env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None) -> BaseDir:
+def find_base(
+    env: Mapping[str, str], cwd: Path, *, mountinfo: str | None = None
+) -> BaseDir:
     """Choose the base directory; nothing is created.
 
     A directory that ``OTEL_BRIDGE_DIR`` names is used, wherever it is. A default directory on a
@@ -100,7 +101,11 @@ def _can_be_made(path: Path) -> bool:
     """Return whether *path* is this user's and writable, or can be created."""
     if path.exists():
         status = path.stat()
-        return path.is_dir() and status.st_uid == os.getuid() and os.access(path, os.W_OK | os.X_OK)
+        return (
+            path.is_dir()
+            and status.st_uid == os.getuid()
+            and os.access(path, os.W_OK | os.X_OK)
+        )
     parent = path.parent
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent

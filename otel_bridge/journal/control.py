@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import orjson
 
@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     from otel_bridge.journal.folder import RunFolder
 
 Kind: TypeAlias = Literal["retry", "discard", "finish", "handover"]
-_KINDS: Final = frozenset(get_args(Kind))
-_SUFFIX: Final = ".json"
-_LEFT_AFTER_S: Final = 60.0
+_KINDS = frozenset(get_args(Kind))
+_SUFFIX = ".json"
+_LEFT_AFTER_S = 60.0
 # Ids are row ids of SQLite: integers of 63 bits and a sign.
-_ID_LIMIT: Final = 1 << 63
-_PASSING: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EIO, errno.ESTALE}
+_ID_LIMIT = 1 << 63
+_PASSING = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EINTR,
+        errno.EAGAIN,
+        errno.EIO,
+        errno.ESTALE,
+    }
 )
 
 
@@ -56,8 +64,14 @@ class ControlRequest:
         dead_letters: dict[str, list[int]] = {}
         for name, ids in cast("dict[str, object]", ids_by_name).items():
             if isinstance(ids, list):
-                numbers = [number for number in cast("list[object]", ids) if type(number) is int]
-                dead_letters[name] = [number for number in numbers if 0 < number < _ID_LIMIT]
+                numbers = [
+                    number
+                    for number in cast("list[object]", ids)
+                    if type(number) is int
+                ]
+                dead_letters[name] = [
+                    number for number in numbers if 0 < number < _ID_LIMIT
+                ]
         return dead_letters
 
 
@@ -178,7 +192,9 @@ def _parsed(data: bytes, name: str) -> ControlRequest | None:
         return None
     if not isinstance(values, dict) or not isinstance(time_unix_ns, int):
         return None
-    return ControlRequest(cast("Kind", kind), cast("dict[str, object]", values), time_unix_ns, name)
+    return ControlRequest(
+        cast("Kind", kind), cast("dict[str, object]", values), time_unix_ns, name
+    )
 
 
 def _delete_left(path: Path) -> None:

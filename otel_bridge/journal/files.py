@@ -17,14 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-SMALL_BYTES: Final = 1 << 20
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+SMALL_BYTES = 1 << 20
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write without space: on the disk, in the quota, by the limit of a file."""
-_HIGH_NUMBERS: Final = (960, 192)
+_HIGH_NUMBERS = (960, 192)
 """Lowest numbers to try, below the usual limits of 1,024 and 256: the kernel's table grows with the highest number."""
-_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
@@ -58,10 +58,14 @@ def read_regular(path: str | Path, limit_bytes: int = SMALL_BYTES) -> bytes:
         size = os.fstat(descriptor).st_size
         if size > limit_bytes:
             raise OSError(
-                errno.EFBIG, f"{size} bytes, at most {limit_bytes} expected", os.fspath(path)
+                errno.EFBIG,
+                f"{size} bytes, at most {limit_bytes} expected",
+                os.fspath(path),
             )
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(size)  # not limit_bytes: Python would allocate that much memory
+            return file.read(
+                size
+            )  # not limit_bytes: Python would allocate that much memory
     finally:
         os.close(descriptor)
 
@@ -128,10 +132,10 @@ def _irregular(path: str | Path) -> OSError:
 # A file is identified by its stamp: time of change, size and inode (a file replaced by rename has
 # another inode).
 
-_SETTLED_NS: Final = 100_000_000
+_SETTLED_NS = 100_000_000
 """Age of a change from which a stamp is trusted: a file may change twice within one tick of a file system's clock."""
 # An entry takes memory also where its files are empty or missing.
-_LEAST_COST: Final = 1 << 10
+_LEAST_COST = 1 << 10
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -183,7 +187,12 @@ class StampedCache(Generic[K, V]):
         self._mutex = threading.Lock()
 
     def get(
-        self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V], *, cost_bytes: int
+        self,
+        key: K,
+        stamps: tuple[Stamp | None, ...],
+        read: Callable[[], V],
+        *,
+        cost_bytes: int,
     ) -> V:
         """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.
 
@@ -201,7 +210,9 @@ class StampedCache(Generic[K, V]):
                 return entry.value
         # Without the mutex: a large file must not stop the readers of others.
         value = read()
-        newest_ns = max((stamp.mtime_ns for stamp in stamps if stamp is not None), default=0)
+        newest_ns = max(
+            (stamp.mtime_ns for stamp in stamps if stamp is not None), default=0
+        )
         settled = newest_ns < time.time_ns() - _SETTLED_NS
         with self._mutex:
             self._remove(key)

@@ -18,32 +18,42 @@ import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import orjson
 
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
 from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
-from otel_bridge.journal.files import DISK_FULL, create_regular, open_regular, read_regular
+from otel_bridge.journal.files import (
+    DISK_FULL,
+    create_regular,
+    open_regular,
+    read_regular,
+)
 from otel_bridge.journal.locks import RecordLock, content
 from otel_bridge.journal.machine import start_ticks, this_host
-from otel_bridge.journal.segment import SUFFIX, SegmentFile, parsed_segment_name, segment_name
+from otel_bridge.journal.segment import (
+    SUFFIX,
+    SegmentFile,
+    parsed_segment_name,
+    segment_name,
+)
 from otel_bridge.text.printable import printable
 
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
-FORMAT: Final = 1
-LEDGER_FORMAT: Final = 4
-_SQLITE_HEAD_BYTES: Final = 100
-SEGMENTS: Final = "segments"
-REPORT: Final = "report.json"
-LEDGER: Final = "ledger.sqlite"
-COMPANIONS: Final = "companions-"
-_LIFE: Final = ".life"
-_LOCK: Final = ".lock"
-_LONGEST_NAME: Final = 160
-_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9._-]")
-_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
+FORMAT = 1
+LEDGER_FORMAT = 4
+_SQLITE_HEAD_BYTES = 100
+SEGMENTS = "segments"
+REPORT = "report.json"
+LEDGER = "ledger.sqlite"
+COMPANIONS = "companions-"
+_LIFE = ".life"
+_LOCK = ".lock"
+_LONGEST_NAME = 160
+_UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
 
 def refuse_ledger_format(path: Path, version: int) -> None:
@@ -159,7 +169,12 @@ class RunFolder:
         try:
             _make_base(self.base)
             self.check_owner()  # another user may have created it between the check and mkdir
-            for path in (self.path, self.segments_dir, self.processes_dir, self.control_dir):
+            for path in (
+                self.path,
+                self.segments_dir,
+                self.processes_dir,
+                self.control_dir,
+            ):
                 path.mkdir(mode=0o700, exist_ok=True)
             self.check_format()
             if not self.format_path.exists():
@@ -217,8 +232,12 @@ class RunFolder:
                 head = ledger.read(_SQLITE_HEAD_BYTES)
             # sqlite.org/fileformat.html, 1.3: the user version is the big-endian integer at offset
             # 60. The bridge replaces a file of another format by a new ledger.
-            if len(head) == _SQLITE_HEAD_BYTES and head.startswith(b"SQLite format 3\0"):
-                refuse_ledger_format(self.ledger_path, int.from_bytes(head[60:64], "big"))
+            if len(head) == _SQLITE_HEAD_BYTES and head.startswith(
+                b"SQLite format 3\0"
+            ):
+                refuse_ledger_format(
+                    self.ledger_path, int.from_bytes(head[60:64], "big")
+                )
         except FormatVersionError as exc:
             return str(exc)
         except OSError:
@@ -244,7 +263,9 @@ class RunFolder:
             names = os.listdir(self.processes_dir)
         except OSError:
             return []
-        return sorted(name.removesuffix(_LIFE) for name in names if name.endswith(_LIFE))
+        return sorted(
+            name.removesuffix(_LIFE) for name in names if name.endswith(_LIFE)
+        )
 
     def life_path(self, instance_id: str) -> Path:
         """Return the path of the life file of a process."""
@@ -318,7 +339,11 @@ def run_folders(base: Path) -> list[RunFolder]:
     except OSError:
         return []
     # Paths as text: there may be thousands.
-    return [RunFolder.at(base / name) for name in names if os.path.isdir(f"{base}/{name}/segments")]
+    return [
+        RunFolder.at(base / name)
+        for name in names
+        if os.path.isdir(f"{base}/{name}/segments")
+    ]
 
 
 def _links_to_folders(path: Path) -> list[str]:
@@ -328,7 +353,9 @@ def _links_to_folders(path: Path) -> list[str]:
     """
     try:
         with os.scandir(path) as entries:
-            return [entry.path for entry in entries if entry.is_symlink() and entry.is_dir()]
+            return [
+                entry.path for entry in entries if entry.is_symlink() and entry.is_dir()
+            ]
     except OSError:
         return []
 
@@ -384,7 +411,9 @@ def _folder_name(run_id: str) -> str:
     # Also "." and "..", which name other folders.
     if name.startswith("."):
         name = f"%2E{name[1:]}"
-    if name.endswith(_LOCK):  # reserved for files of the base directory, e.g. the lock of a service
+    if name.endswith(
+        _LOCK
+    ):  # reserved for files of the base directory, e.g. the lock of a service
         name = f"{name.removesuffix(_LOCK)}%2E{_LOCK[1:]}"
     # "%~" begins no escape, so that no other id leads to this name.
     if not name or len(name) > _LONGEST_NAME:

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otel_bridge.journal.files import Stamp
-from otel_bridge.journal.folder import LEDGER, REPORT, SEGMENTS, RunFolder, list_segments
+from otel_bridge.journal.folder import (
+    LEDGER,
+    REPORT,
+    SEGMENTS,
+    RunFolder,
+    list_segments,
+)
 from otel_bridge.journal.quota import bytes_below
 from otel_bridge.journal.segment import SegmentFile
 
@@ -48,7 +54,9 @@ def scan_folder(folder: RunFolder) -> FolderScan:
     other_paths = list[str]()
     if SEGMENTS in directories:
         segments, other_paths = list_segments(directories.pop(SEGMENTS))
-    total_bytes = sum(map(_bytes_at, other_paths)) + sum(map(bytes_below, directories.values()))
+    total_bytes = sum(map(_bytes_at, other_paths)) + sum(
+        map(bytes_below, directories.values())
+    )
     total_bytes += sum(stamp.size_bytes for stamp in files.values())
     total_bytes += sum(segment.size_bytes for segment in segments)
     ledger_bytes = 0

@@ -31,22 +31,22 @@ from zlib import crc32
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.header import header_end
 
-MAX_RECORD_BYTES: Final = 64 << 20
-MAGIC: Final = b"\xffOBF"
+MAX_RECORD_BYTES = 64 << 20
+MAGIC = b"\xffOBF"
 """First bytes of a frame. 0xFF does not occur in UTF-8, so that no string of a record contains them."""
 
-_HEAD: Final = struct.Struct("<8sIHqI")
-_FULL_HEAD: Final = struct.Struct("<4sIIBBqII")
-_CHECKED_HEAD: Final = struct.Struct(f"<{_HEAD.size}sI")
-HEAD_BYTES: Final = _FULL_HEAD.size
-_CRC: Final = struct.Struct("<I").pack
-pack_head: Final = _HEAD.pack
+_HEAD = struct.Struct("<8sIHqI")
+_FULL_HEAD = struct.Struct("<4sIIBBqII")
+_CHECKED_HEAD = struct.Struct(f"<{_HEAD.size}sI")
+HEAD_BYTES = _FULL_HEAD.size
+_CRC = struct.Struct("<I").pack
+pack_head = _HEAD.pack
 """Packs `start_of` the stream, length, kind, append time and CRC-32 of the payload into the checked bytes of a head."""
-seal_head: Final = _CHECKED_HEAD.pack
+seal_head = _CHECKED_HEAD.pack
 """Packs the checked bytes and their CRC-32 into the head."""
-_CHECKED_BYTES: Final = _HEAD.size
-_WHOLE: Final = 1
-WHOLE: Final = _WHOLE << 8
+_CHECKED_BYTES = _HEAD.size
+_WHOLE = 1
+WHOLE = _WHOLE << 8
 """Flag of a whole export request, to be combined with a signal: both are packed as one number of 16 bits."""
 
 
@@ -59,7 +59,7 @@ class Signal(IntEnum):
     LOGS = 3
 
 
-_SIGNALS: Final = tuple(Signal)
+_SIGNALS = tuple(Signal)
 
 
 class Frame(NamedTuple):
@@ -84,7 +84,9 @@ class Frame(NamedTuple):
 
     def __repr__(self) -> str:
         """Return the frame as text without its payload, which may be large."""
-        return f"<Frame {self.signal.name} of {len(self.payload)} bytes at {self.offset}>"
+        return (
+            f"<Frame {self.signal.name} of {len(self.payload)} bytes at {self.offset}>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,12 @@ class ScanResult:
 
 
 def encode_frame(
-    signal: int, payload: bytes, append_unix_ns: int, *, whole: bool = False, stream: int = 0
+    signal: int,
+    payload: bytes,
+    append_unix_ns: int,
+    *,
+    whole: bool = False,
+    stream: int = 0,
 ) -> bytes:
     """Return *payload* as one frame.
 
@@ -140,7 +147,9 @@ def stream_of(segment_name: str) -> int:
     return crc32(segment_name.encode())
 
 
-def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) -> ScanResult:
+def scan(
+    buffer: bytes, base: int, *, final: bool, stream: int | None = None
+) -> ScanResult:
     """Read the frames in *buffer*; after damaged bytes, the next valid frame is searched.
 
     Args:
@@ -161,7 +170,9 @@ def scan(buffer: bytes, base: int, *, final: bool, stream: int | None = None) ->
     gap_start = position  # start of damaged bytes, while the position is beyond it
     while position < size:
         if position == gap_start and stream is not None:
-            position = _scan_intact(buffer, position, frames, base=base, begin=start_of(stream))
+            position = _scan_intact(
+                buffer, position, frames, base=base, begin=start_of(stream)
+            )
             gap_start = position
         frame = _frame_at(buffer, position, base, stream)
         if frame is None and (final or not _is_unfinished(buffer, position, stream)):
@@ -218,14 +229,21 @@ def _scan_intact(
             break
         add(
             Frame(
-                _SIGNALS[signal], kind > 0xFF, payload, append_unix_ns, base + position, base + end
+                _SIGNALS[signal],
+                kind > 0xFF,
+                payload,
+                append_unix_ns,
+                base + position,
+                base + end,
             )
         )
         position = end
     return position
 
 
-def _frame_at(buffer: bytes, position: int, base: int, stream: int | None) -> Frame | None:
+def _frame_at(
+    buffer: bytes, position: int, base: int, stream: int | None
+) -> Frame | None:
     """Return the frame at *position*; ``None`` when it is damaged or not whole."""
     head = _head(buffer, position, stream)
     if head is None:
@@ -235,7 +253,14 @@ def _frame_at(buffer: bytes, position: int, base: int, stream: int | None) -> Fr
     payload = buffer[position + HEAD_BYTES : end]
     if len(payload) != length or crc32(payload) != payload_crc:
         return None
-    return Frame(_SIGNALS[signal], flags > 0, payload, append_unix_ns, base + position, base + end)
+    return Frame(
+        _SIGNALS[signal],
+        flags > 0,
+        payload,
+        append_unix_ns,
+        base + position,
+        base + end,
+    )
 
 
 def _is_unfinished(buffer: bytes, position: int, stream: int | None) -> bool:
@@ -246,7 +271,9 @@ def _is_unfinished(buffer: bytes, position: int, stream: int | None) -> bool:
 
 def _is_torn(buffer: bytes, position: int, stream: int | None) -> bool:
     """Return whether the rest of the buffer may be the beginning of a frame."""
-    return len(buffer) - position < HEAD_BYTES or _is_unfinished(buffer, position, stream)
+    return len(buffer) - position < HEAD_BYTES or _is_unfinished(
+        buffer, position, stream
+    )
 
 
 def _stream_at(buffer: bytes, position: int) -> int:

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, cast
+from typing import Any, cast
 from zlib import crc32
 
 import orjson
@@ -21,15 +21,15 @@ import orjson
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
 from otel_bridge.journal.machine import start_ticks, this_host
 
-FORMAT: Final = 1
-HEADER_MAGIC: Final = b"\xffOBSEG\r\n"
+FORMAT = 1
+HEADER_MAGIC = b"\xffOBSEG\r\n"
 """First bytes of a segment. 0xFF does not occur in UTF-8; the line end reveals a copy made in text mode."""
-MAX_HEADER_BYTES: Final = 16 << 20
+MAX_HEADER_BYTES = 16 << 20
 
-_PREFIX: Final = struct.Struct("<8sIII")
-_CHECKED: Final = struct.Struct("<II")
-_NO_EXPORTERS: Final[Mapping[str, tuple[str, ...]]] = {}
-_NO_DESTINATIONS: Final[Mapping[str, Mapping[str, str]]] = {}
+_PREFIX = struct.Struct("<8sIII")
+_CHECKED = struct.Struct("<II")
+_NO_EXPORTERS: Mapping[str, tuple[str, ...]] = {}
+_NO_DESTINATIONS: Mapping[str, Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,9 @@ class SegmentHeader:
             )
         try:
             body = cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end]))
-            values = {name: read(body[name]) for name, read in _STORED.items() if name in body}
+            values = {
+                name: read(body[name]) for name, read in _STORED.items() if name in body
+            }
             return cls(**values, format=version)
         except (TypeError, ValueError, AttributeError) as exc:
             raise InvalidRecordError(
@@ -182,11 +184,15 @@ def header_end(data: bytes) -> int | None:
     """
     if len(data) < _PREFIX.size:
         return None
-    magic, version, length, crc = cast("tuple[bytes, int, int, int]", _PREFIX.unpack_from(data))
+    magic, version, length, crc = cast(
+        "tuple[bytes, int, int, int]", _PREFIX.unpack_from(data)
+    )
     end = _PREFIX.size + length
     if magic != HEADER_MAGIC or length > MAX_HEADER_BYTES or end > len(data):
         return None
-    checksum = crc32(memoryview(data)[_PREFIX.size : end], crc32(_CHECKED.pack(version, length)))
+    checksum = crc32(
+        memoryview(data)[_PREFIX.size : end], crc32(_CHECKED.pack(version, length))
+    )
     if checksum == crc:
         return end
     return None
@@ -224,7 +230,7 @@ def _text_or_none(value: object) -> str | None:
     return str(value)
 
 
-_BY_TYPE: Final[Mapping[str, Callable[[Any], Any]]] = {
+_BY_TYPE: Mapping[str, Callable[[Any], Any]] = {
     "str": str,
     "str | None": _text_or_none,
     "bytes": base64.b64decode,
@@ -237,7 +243,7 @@ _BY_TYPE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Mapping[str, Mapping[str, str]]": _variables_by_name,
 }
 """Type of a field of a header to what reads its value from JSON data."""
-_STORED: Final[Mapping[str, Callable[[Any], Any]]] = {
+_STORED: Mapping[str, Callable[[Any], Any]] = {
     stored.name: _BY_TYPE[str(stored.type)]
     for stored in fields(SegmentHeader)
     if stored.name != "format"

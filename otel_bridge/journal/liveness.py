@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import orjson
 
@@ -45,7 +45,7 @@ __all__ = [
     "this_host",
 ]
 
-_LIVENESS_TIMEOUT_NS: Final = int(LIVENESS_TIMEOUT_S.default * 1e9)
+_LIVENESS_TIMEOUT_NS = int(LIVENESS_TIMEOUT_S.default * 1e9)
 
 
 class LivenessLock:
@@ -135,7 +135,12 @@ def alive(
 
 def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
     return max(
-        (file.mtime_ns for file in folder.segments() if file.instance_id == instance_id), default=0
+        (
+            file.mtime_ns
+            for file in folder.segments()
+            if file.instance_id == instance_id
+        ),
+        default=0,
     )
 
 
@@ -159,7 +164,9 @@ def _write_unlocked(path: Path) -> None:
         with open(fd, "wb") as file:
             file.write(_facts())
     except OSError as exc:
-        raise JournalError(f"{path} cannot be written: {exc.strerror}; is the disk full?") from exc
+        raise JournalError(
+            f"{path} cannot be written: {exc.strerror}; is the disk full?"
+        ) from exc
 
 
 def _namespace_of(path: Path) -> int:
@@ -175,8 +182,8 @@ def _namespace_of(path: Path) -> int:
 
 # The processes in the report of a bridge that no longer runs.
 
-_RECEIVER: Final = "receiver"
-_COUNTED: Final = "process"
+_RECEIVER = "receiver"
+_COUNTED = "process"
 """Kind of the segments whose process counts in its role; launchers, receivers and bridges do not."""
 
 
@@ -259,12 +266,17 @@ def judge_processes(
         elif header.kind == _RECEIVER:
             unseen_senders = True
     processes = {
-        name: replace(process, alive=name in running) for name, process in report.processes.items()
+        name: replace(process, alive=name in running)
+        for name, process in report.processes.items()
     }
     roles = _roles(report, processes, running_headers)
     if not running and not unseen_senders:
-        roles = {role: replace(role_report, alive=0) for role, role_report in roles.items()}
-    return JudgedReport(replace(report, processes=processes, roles=roles), unseen_senders)
+        roles = {
+            role: replace(role_report, alive=0) for role, role_report in roles.items()
+        }
+    return JudgedReport(
+        replace(report, processes=processes, roles=roles), unseen_senders
+    )
 
 
 def _is_undecided(report: Report, name: str) -> bool:
@@ -274,7 +286,9 @@ def _is_undecided(report: Report, name: str) -> bool:
 
 
 def _roles(
-    report: Report, processes: Mapping[str, ProcessReport], running: Iterable[SegmentHeader]
+    report: Report,
+    processes: Mapping[str, ProcessReport],
+    running: Iterable[SegmentHeader],
 ) -> dict[str, RoleReport]:
     """Return the roles of *report* without the processes that died, and with those that started after it."""
     running_counts: Counter[str] = Counter()
@@ -297,7 +311,9 @@ def _roles(
         remaining = (
             min(
                 reported.alive,
-                max(reported.alive - died[role], running_counts[role] - new_counts[role]),
+                max(
+                    reported.alive - died[role], running_counts[role] - new_counts[role]
+                ),
             )
             + new_counts[role]
         )

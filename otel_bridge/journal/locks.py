@@ -16,17 +16,17 @@ import struct
 import sys
 import threading
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.files import open_regular, to_high_number
 
-CONTENT_BYTES: Final = 512
-_BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN})
-_UNSUPPORTED: Final = frozenset(
+CONTENT_BYTES = 512
+_BUSY = frozenset({errno.EACCES, errno.EAGAIN})
+_UNSUPPORTED = frozenset(
     {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 )
-_REPLACED_TRIES: Final = 8
+_REPLACED_TRIES = 8
 
 _Identity = tuple[int, int]
 _registry: dict[_Identity, RecordLock] = {}
@@ -229,7 +229,7 @@ def _lock_error(exc: OSError, path: Path) -> JournalError:
 
 # struct flock. F_GETLK only queries the lock; locking and unlocking would shut out another process
 # for a moment.
-_FLOCK: Final = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
+_FLOCK = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
 
 
 def _is_locked(fd: int) -> bool:
@@ -239,7 +239,9 @@ def _is_locked(fd: int) -> bool:
     else:
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         type_index = 0
-    answer = cast("tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query)))
+    answer = cast(
+        "tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
+    )
     return answer[type_index] != fcntl.F_UNLCK
 
 

@@ -9,11 +9,10 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE: Final = "/proc/self/ns/pid"
-_DEAD_STATES: Final = frozenset("ZXx")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = "/proc/self/ns/pid"
+_DEAD_STATES = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +80,16 @@ def _start_ticks_elsewhere(pid: int) -> int:
 #
 # Source: ``/proc/self/mountinfo``, proc_pid_mountinfo(5).
 
-_MOUNTINFO: Final = Path("/proc/self/mountinfo")
-_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 # fmt: off
-_NETWORK: Final = frozenset({
+_NETWORK = frozenset({
     "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "mmfs", "ncpfs", "nfs",
     "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "quobyte", "smb", "smb2", "smb3", "smbfs", "webdav", "wekafs",
 })
 # fmt: on
 # fmt: off
-_NETWORK_FUSE: Final = frozenset({
+_NETWORK_FUSE = frozenset({
     "alluxio", "alluxio-fuse", "beegfs", "beeond", "blobfuse", "blobfuse2", "ceph", "ceph-fuse", "curlftpfs",
     "cvmfs2", "davfs", "davfs2", "dfs", "dfuse", "gcsfuse", "glusterfs", "goofys", "gpfs", "hf3fs", "juicefs",
     "lizardfs", "lustre", "mfs", "moosefs", "mount-s3", "orangefs", "quobyte", "rclone", "s3fs", "saunafs",
@@ -128,7 +127,9 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
     kind = None
     for point, fstype in mounts:
         inside = point in {"/", target} or target.startswith(f"{point}/")
-        if inside and len(point) >= best:  # of two mounts on one point the later covers the earlier
+        if (
+            inside and len(point) >= best
+        ):  # of two mounts on one point the later covers the earlier
             best = len(point)
             kind = fstype
     return kind
@@ -140,7 +141,8 @@ def _mounts() -> list[tuple[str, str]]:
     import psutil  # noqa: PLC0415  # costs 15 ms, and only where /proc is missing
 
     return [
-        (partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)
+        (partition.mountpoint, partition.fstype)
+        for partition in psutil.disk_partitions(all=True)
     ]
 
 
@@ -151,5 +153,7 @@ def _parse(mountinfo: str) -> list[tuple[str, str]]:
         fields = place.split()
         kinds = right.split()
         if separator and len(fields) > 4 and kinds:
-            mounts.append((_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]), kinds[0]))
+            mounts.append(
+                (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]), kinds[0])
+            )
     return mounts

@@ -11,24 +11,23 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
-_AGAIN_S: Final = 1.0
-_SELDOM_S: Final = 10.0
-_PLENTY_BYTES: Final = 4 << 30
+_AGAIN_S = 1.0
+_SELDOM_S = 10.0
+_PLENTY_BYTES = 4 << 30
 """Room above which the next count is `_SELDOM_S` away, because no process fills it within that time."""
-_COST_FACTOR: Final = 2000
+_COST_FACTOR = 2000
 """Least ratio of pause to duration of a count: every process of a job counts."""
-_EARLY_COST_FACTOR: Final = 20
+_EARLY_COST_FACTOR = 20
 """The same ratio for an early count, made because this process has used up the room of the last count."""
-_LONGEST_S: Final = 300.0
+_LONGEST_S = 300.0
 """Longest pause, so that growth is noticed even where a count of ten thousand run folders takes a second."""
-FREE_SPACE: Final = (
+FREE_SPACE = (
     "`otel-bridge status` shows what uses the space: let a tracker catch up, delete folders of ended runs "
     "(files of the exporter `file` stay until then), or raise the limit"
 )
 """Advice for a full directory, used in messages."""
-_NOTHING_MEASURED: Final[Mapping[str, int]] = MappingProxyType({})
+_NOTHING_MEASURED: Mapping[str, int] = MappingProxyType({})
 
 
 class Quota:
@@ -129,7 +128,8 @@ class Quota:
             self._full_at = taken_before + room
             counted_s = time.monotonic()
             pause_s = max(
-                _SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S, _COST_FACTOR * (counted_s - now)
+                _SELDOM_S if room > _PLENTY_BYTES else _AGAIN_S,
+                _COST_FACTOR * (counted_s - now),
             )
             self._count_again = counted_s + min(pause_s, _LONGEST_S)
             early_s = pause_s if room <= 0 else _EARLY_COST_FACTOR * (counted_s - now)

@@ -10,18 +10,24 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import orjson
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import Stamp, StampedCache, open_regular, read_regular, stamp_of
+from otel_bridge.journal.files import (
+    Stamp,
+    StampedCache,
+    open_regular,
+    read_regular,
+    stamp_of,
+)
 from otel_bridge.journal.folder import RunFolder, put_file
 from otel_bridge.journal.segment import SegmentFile
 from otel_bridge.text.command_line import runnable
 from otel_bridge.text.printable import all_printable, is_printable_json, shown
 
-_REPORT_BYTES: Final = 256 << 20
+_REPORT_BYTES = 256 << 20
 
 
 @dataclass(slots=True)
@@ -170,10 +176,14 @@ class Report:
     name: str = ""
     generated: str = ""
     bridge: BridgeReport = field(default_factory=BridgeReport)
-    processes: dict[str, ProcessReport] = field(default_factory=dict[str, ProcessReport])
+    processes: dict[str, ProcessReport] = field(
+        default_factory=dict[str, ProcessReport]
+    )
     roles: dict[str, RoleReport] = field(default_factory=dict[str, RoleReport])
     position: int = 0
-    exporters: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
+    exporters: dict[str, ExporterReport] = field(
+        default_factory=dict[str, ExporterReport]
+    )
     former: dict[str, ExporterReport] = field(default_factory=dict[str, ExporterReport])
     drops: dict[str, int] = field(default_factory=dict[str, int])
     drop_keys: dict[str, str] = field(default_factory=dict[str, str])
@@ -215,7 +225,11 @@ class Report:
     @property
     def lacks_exporter(self) -> bool:
         """Return whether the run has records that wait for somebody to choose an exporter."""
-        return bool(self.position) and not self.has_exporter and not (self.discarded and self.ended)
+        return (
+            bool(self.position)
+            and not self.has_exporter
+            and not (self.discarded and self.ended)
+        )
 
 
 def write_report(folder: RunFolder, report: Report) -> None:
@@ -268,7 +282,9 @@ _T = TypeVar("_T", BridgeReport, ProcessReport, RoleReport, ExporterReport, Repo
 
 def _report(raw: Mapping[str, object]) -> Report:
     nested = {"bridge", "processes", "roles", "exporters", "former"}
-    report = _filled(Report, {name: value for name, value in raw.items() if name not in nested})
+    report = _filled(
+        Report, {name: value for name, value in raw.items() if name not in nested}
+    )
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
     report.processes = _all_filled(ProcessReport, raw.get("processes", {}))
     report.roles = _all_filled(RoleReport, raw.get("roles", {}))
@@ -311,7 +327,7 @@ def _table(raw: object) -> Mapping[str, object]:
 
 # Reports of many run folders, read repeatedly: a report that was not replaced is parsed once.
 
-_LIMIT_BYTES: Final = 32 << 20
+_LIMIT_BYTES = 32 << 20
 """Size of the report files whose content is kept: 30,000 runs of a few processes each. Parsed they take more."""
 
 
@@ -359,11 +375,15 @@ def view_links(report: Report) -> list[Link]:
     for name, exporter in {**report.former, **report.exporters}.items():
         # A command finds nothing in a tracker that was named after all records had been deleted.
         if exporter.url or exporter.rows or exporter.rollouts or not exporter.missed:
-            links += links_of(name, view=exporter.view, url=exporter.url, upload=exporter.upload)
+            links += links_of(
+                name, view=exporter.view, url=exporter.url, upload=exporter.upload
+            )
     return links
 
 
-def links_of(name: str, *, view: str, url: str | None = None, upload: str = "") -> list[Link]:
+def links_of(
+    name: str, *, view: str, url: str | None = None, upload: str = ""
+) -> list[Link]:
     """Return the links of one exporter.
 
     Args:
@@ -407,9 +427,9 @@ def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:
 
 # Reads the end of a bridge's log: why a run is not delivered, in the bridge's own words.
 
-NOT_SERVED: Final = " ends, the run is not served: "
+NOT_SERVED = " ends, the run is not served: "
 """Text before the reason in the last line of a bridge that could not serve its run."""
-_LOG_END_BYTES: Final = 64 << 10
+_LOG_END_BYTES = 64 << 10
 
 
 def last_line(log: Path) -> str:
@@ -428,7 +448,9 @@ def end_of_log(log: Path) -> str:
     """
     with open(open_regular(log), "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - _LOG_END_BYTES, 0))
-        lines = file.read(_LOG_END_BYTES).decode("utf-8", "replace").strip().splitlines()
+        lines = (
+            file.read(_LOG_END_BYTES).decode("utf-8", "replace").strip().splitlines()
+        )
     if lines:
         return f"{shown(lines[-1].strip())} (the end of {log})"
     return ""

@@ -14,7 +14,6 @@ import re
 from dataclasses import dataclass, replace
 from os import write
 from pathlib import Path
-from typing import Final
 from zlib import crc32
 
 from otel_bridge.errors import (
@@ -23,7 +22,12 @@ from otel_bridge.errors import (
     JournalFullError,
     SegmentClosedError,
 )
-from otel_bridge.journal.files import DISK_FULL, create_regular, open_regular, to_high_number
+from otel_bridge.journal.files import (
+    DISK_FULL,
+    create_regular,
+    open_regular,
+    to_high_number,
+)
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
@@ -37,13 +41,18 @@ from otel_bridge.journal.frames import (
     stream_of,
     too_long,
 )
-from otel_bridge.journal.header import MAX_HEADER_BYTES, SegmentHeader, announced_bytes, header_end
+from otel_bridge.journal.header import (
+    MAX_HEADER_BYTES,
+    SegmentHeader,
+    announced_bytes,
+    header_end,
+)
 from otel_bridge.settings import SEGMENT_BYTES
 
-SUFFIX: Final = ".seg"
-PASS_BYTES: Final = 8 << 20
+SUFFIX = ".seg"
+PASS_BYTES = 8 << 20
 """Most bytes without a frame that are held in memory at a time; a sparse file may have any number of them."""
-_NAME: Final = re.compile(r"(.+)-([0-9]{6,9})\.seg", re.ASCII | re.DOTALL)
+_NAME = re.compile(r"(.+)-([0-9]{6,9})\.seg", re.ASCII | re.DOTALL)
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -150,7 +159,9 @@ class SegmentWriter:
         length = len(payload)
         size = HEAD_BYTES + length
         # A record larger than a segment gets one of its own; a torn frame (-1) ends its segment.
-        if self._size + size > self._limit and (self._size > self._header_size or self._limit < 0):
+        if self._size + size > self._limit and (
+            self._size > self._header_size or self._limit < 0
+        ):
             self._roll(append_unix_ns)
         if length > MAX_RECORD_BYTES:
             raise too_long(length)
@@ -249,7 +260,9 @@ class SegmentWriter:
 
     def _roll(self, append_unix_ns: int) -> None:
         if self._fd < 0:
-            raise JournalError(f"{self._path}: the segment is closed; open a new writer")
+            raise JournalError(
+                f"{self._path}: the segment is closed; open a new writer"
+            )
         header = replace(
             self._header, number=self._header.number + 1, created_unix_ns=append_unix_ns
         )
@@ -259,7 +272,9 @@ class SegmentWriter:
             # The folder is there, e.g. on a full disk: the old segment goes on once there is space.
             if self.linked():
                 raise
-            raise SegmentClosedError(f"{self._path} was moved or deleted; open another") from exc
+            raise SegmentClosedError(
+                f"{self._path} was moved or deleted; open another"
+            ) from exc
 
     def _write_rest(self, frame: bytes, written: int) -> None:
         """Write the rest of a frame after its first *written* bytes.
@@ -288,7 +303,9 @@ class SegmentWriter:
             os.lseek(self._fd, begin, os.SEEK_SET)
             self._size = begin
         except OSError:
-            self._limit = -1  # the torn frame stays: the next frame begins a new segment
+            self._limit = (
+                -1
+            )  # the torn frame stays: the next frame begins a new segment
 
 
 def read_segment(
@@ -361,7 +378,9 @@ def _read(
             return header, _passed_over(fd, offset, len(data) - HEAD_BYTES + 1)
 
 
-def _read_bytes(fd: int, offset: int, limit: int, size: int) -> tuple[SegmentHeader | None, bytes]:
+def _read_bytes(
+    fd: int, offset: int, limit: int, size: int
+) -> tuple[SegmentHeader | None, bytes]:
     """Return the header, if *offset* is 0 and it is valid, and *limit* bytes.
 
     More if the header is larger.
@@ -415,9 +434,9 @@ def _error(exc: OSError, path: Path, failure: str) -> JournalError:
 #
 # The file has no name, so that its space is free as soon as the process has ended, however it ends.
 
-PORTION_BYTES: Final = 8 << 10
+PORTION_BYTES = 8 << 10
 """Bytes that one call of `Spare.give_up` frees: room for one record, in whole pages of any file system."""
-_PORTIONS: Final = 4
+_PORTIONS = 4
 
 
 class Spare:

@@ -14,7 +14,7 @@ import re
 import ssl
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from otel_bridge import settings
@@ -23,19 +23,19 @@ from otel_bridge.text.addresses import without_credentials
 
 Protocol: TypeAlias = Literal["grpc", "http/protobuf"]
 
-PREFIX: Final = "OTEL_EXPORTER_OTLP_"
-_SIGNALS: Final = ("metrics", "traces", "logs")
-_DEFAULT: Final[Mapping[Protocol, str]] = {
+PREFIX = "OTEL_EXPORTER_OTLP_"
+_SIGNALS = ("metrics", "traces", "logs")
+_DEFAULT: Mapping[Protocol, str] = {
     "grpc": "http://localhost:4317",
     "http/protobuf": "http://localhost:4318",
 }
-_GRPC_PORT: Final = 4317
+_GRPC_PORT = 4317
 # The default of the specification.
-_TIMEOUT_S: Final = 10.0
-_ADDRESS: Final = "expected http://host:port or https://host:port"
-_HEADER_NAME: Final = re.compile(r"[0-9a-z_.-]+")
+_TIMEOUT_S = 10.0
+_ADDRESS = "expected http://host:port or https://host:port"
+_HEADER_NAME = re.compile(r"[0-9a-z_.-]+")
 """Names that both gRPC and HTTP accept, in lower case."""
-_HEADER_VALUE: Final = re.compile(r"[\x20-\x7e]*")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,9 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
     )
 
 
-def check(signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = False) -> None:
+def check(
+    signals: Iterable[str], env: Mapping[str, str], *, elsewhere: bool = False
+) -> None:
     """Check the settings of *signals*, as far as they are sent.
 
     Args:
@@ -159,9 +161,13 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the destination, without credentials, as a process announces them."""
     kinds = ("ENDPOINT", "PROTOCOL")
     general = [f"{PREFIX}{kind}" for kind in kinds]
-    of_signals = [f"{PREFIX}{signal.upper()}_{kind}" for signal in _SIGNALS for kind in kinds]
+    of_signals = [
+        f"{PREFIX}{signal.upper()}_{kind}" for signal in _SIGNALS for kind in kinds
+    ]
     return {
-        name: without_credentials(env[name]) for name in (*general, *of_signals) if env.get(name)
+        name: without_credentials(env[name])
+        for name in (*general, *of_signals)
+        if env.get(name)
     }
 
 
@@ -179,7 +185,9 @@ def note(signals: Collection[str], env: Mapping[str, str]) -> str:
     Empty for nothing.
     """
     unsent = [
-        signal for signal in _SIGNALS if signal in signals and signal not in signals_sent(env)
+        signal
+        for signal in _SIGNALS
+        if signal in signals and signal not in signals_sent(env)
     ]
     if unsent:
         return (
@@ -260,8 +268,15 @@ def _parts(url: str, variable: str) -> SplitResult:
     except ValueError as exc:
         raise ConfigError(f"{variable}={shown_url!r}: {exc}; {_ADDRESS}") from exc
     # urlsplit drops line breaks in silence, and HTTP clients do not.
-    is_one_word = url.isprintable() and not any(character.isspace() for character in parts.netloc)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or not is_one_word:
+    is_one_word = url.isprintable() and not any(
+        character.isspace() for character in parts.netloc
+    )
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or port == 0
+        or not is_one_word
+    ):
         raise ConfigError(f"{variable}={shown_url!r}: {_ADDRESS}")
     return parts
 
@@ -322,7 +337,9 @@ def _timeout_s(signal: str, env: Mapping[str, str]) -> float:
     try:
         return settings.positive_seconds(raw)
     except ValueError as exc:
-        raise ConfigError(f"{_variable('TIMEOUT', signal, env)}={raw!r}: {exc}") from exc
+        raise ConfigError(
+            f"{_variable('TIMEOUT', signal, env)}={raw!r}: {exc}"
+        ) from exc
 
 
 def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
@@ -353,7 +370,9 @@ def _check_certificates(endpoint: Endpoint) -> None:
         if endpoint.client_certificate and endpoint.client_key:
             # An empty passphrase: else OpenSSL asks for one on the terminal, which a bridge does
             # not have.
-            context.load_cert_chain(endpoint.client_certificate, endpoint.client_key, password="")
+            context.load_cert_chain(
+                endpoint.client_certificate, endpoint.client_key, password=""
+            )
     except (ssl.SSLError, ValueError) as exc:
         raise ConfigError(
             f"{PREFIX}CERTIFICATE, _CLIENT_CERTIFICATE or _CLIENT_KEY ({endpoint.signal}): {exc}; "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import cast
 
 import orjson
 
 from otel_bridge.records import Json
 
-_MAX_DEPTH: Final = 64
+_MAX_DEPTH = 64
 
 
 def parsed_json(value: Json) -> Json:
@@ -59,7 +59,9 @@ def number_or_name(value: float) -> float | str:
 def with_leaves(value: Json, leaf: Callable[[Json], Json]) -> Json:
     """Return JSON data in which *leaf* has replaced each key, and each value but lists and maps."""
     if isinstance(value, dict):
-        return {str(leaf(key)): with_leaves(entry, leaf) for key, entry in value.items()}
+        return {
+            str(leaf(key)): with_leaves(entry, leaf) for key, entry in value.items()
+        }
     if isinstance(value, list):
         return [with_leaves(entry, leaf) for entry in value]
     return leaf(value)
@@ -112,7 +114,10 @@ def as_text(value: Json) -> str:
         return ""
     try:
         return orjson.dumps(value).decode()
-    except (TypeError, ValueError):  # integers beyond 64 bits, lone surrogates, deep nesting
+    except (
+        TypeError,
+        ValueError,
+    ):  # integers beyond 64 bits, lone surrogates, deep nesting
         pass
     try:
         return json.dumps(value)

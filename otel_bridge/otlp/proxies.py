@@ -8,10 +8,9 @@ out by themselves; requests, urllib, httpx and gRPC do not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
-_EXCEPTIONS: Final = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+_EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 """Requests and urllib prefer the first, Go the second; gRPC reads the last, and the first without it."""
 
 
@@ -26,7 +25,8 @@ def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
         return {}
     excepted = env.get("no_proxy") or env.get("NO_PROXY") or ""
     return {
-        name: _extended(env.get(name) or excepted, (*_THIS_MACHINE, *hosts)) for name in _EXCEPTIONS
+        name: _extended(env.get(name) or excepted, (*_THIS_MACHINE, *hosts))
+        for name in _EXCEPTIONS
     }
 
 

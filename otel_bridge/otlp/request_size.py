@@ -12,12 +12,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timezone
 from email.utils import parsedate_to_datetime
-from typing import Final
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
 
-_GROW_AFTER: Final = 16
+_GROW_AFTER = 16
 """Requests that were at least half full and went through, after which the next may be twice as large.
 
 One that is too large costs a whole time-out.
@@ -94,7 +93,7 @@ class RequestSize:
 # The header ``Retry-After`` of a server that is busy -> how long to wait. Source: RFC 9110, section
 # 10.2.3.
 
-_SECONDS: Final = re.compile(r"[0-9]{1,10}")
+_SECONDS = re.compile(r"[0-9]{1,10}")
 
 
 def retry_after_s(header: str | None, now_s: float | None = None) -> float | None:
@@ -109,7 +108,9 @@ def retry_after_s(header: str | None, now_s: float | None = None) -> float | Non
         return float(text)
     try:
         date = parsedate_to_datetime(text)
-        until_s = (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+        until_s = (
+            date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+        ).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
     return max(until_s - (time.time() if now_s is None else now_s), 0.0)

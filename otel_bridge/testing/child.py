@@ -47,7 +47,9 @@ class FileMemory:
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value durably."""
-        self._connection.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (key, value))
+        self._connection.execute(
+            "INSERT OR REPLACE INTO memory VALUES (?, ?)", (key, value)
+        )
 
     def delete(self, key: str) -> None:
         """Forget a key."""
@@ -97,7 +99,12 @@ def run_child(job: ChildJob, folder: Path) -> int:
     # The exporter's variables last: they name the store of the test, not that of the user.
     environment = {**os.environ, **job.environment}
     done = subprocess.run(
-        command, env=environment, cwd=job.cwd, capture_output=True, timeout=TIMEOUT_S, check=False
+        command,
+        env=environment,
+        cwd=job.cwd,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     if done.returncode != (-signal.SIGKILL if job.kill else 0):
         raise AssertionError(
@@ -111,7 +118,9 @@ def load_target(target: str) -> Exporter:
     module, _, attribute = target.partition(":")
     exporter: object = getattr(import_module(module), attribute)
     if not isinstance(exporter, Exporter):
-        raise TypeError(f"{target} is a {type(exporter).__name__}, expected an Exporter")
+        raise TypeError(
+            f"{target} is a {type(exporter).__name__}, expected an Exporter"
+        )
     return exporter
 
 

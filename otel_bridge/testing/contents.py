@@ -86,9 +86,13 @@ class Contents:
     """
 
     scalars: list[HeldScalar] = field(default_factory=list[HeldScalar])
-    distributions: list[HeldDistribution] = field(default_factory=list[HeldDistribution])
+    distributions: list[HeldDistribution] = field(
+        default_factory=list[HeldDistribution]
+    )
     rollouts: list[HeldRollout] = field(default_factory=list[HeldRollout])
-    evaluations: list[tuple[str, str, float]] = field(default_factory=list[tuple[str, str, float]])
+    evaluations: list[tuple[str, str, float]] = field(
+        default_factory=list[tuple[str, str, float]]
+    )
     config: dict[str, str] = field(default_factory=dict[str, str])
     status: Status | None = None
     alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -129,7 +133,9 @@ def flat_config(config: Mapping[str, Json], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def flat_configs(configs: Iterable[tuple[str | None, Mapping[str, Json]]]) -> dict[str, str]:
+def flat_configs(
+    configs: Iterable[tuple[str | None, Mapping[str, Json]]],
+) -> dict[str, str]:
     """Flatten the configs of several roles: ``<role>/…``, without a role as they are."""
     flat: dict[str, str] = {}
     for role, config in configs:

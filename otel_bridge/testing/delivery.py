@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.exporter import (
@@ -60,13 +60,19 @@ def open_writer(
 def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
     for role, config in run.configs.items():
         writer.write_config(role, config)
-    for role, values in run.summaries.items() if isinstance(writer, WritesSummary) else ():
+    for role, values in (
+        run.summaries.items() if isinstance(writer, WritesSummary) else ()
+    ):
         cast("WritesSummary", writer).write_summary(role, values)
     return writer
 
 
 def deliver(
-    writer: RunWriter, records: Sequence[Record], *, held: int | None = None, tries: int = 3
+    writer: RunWriter,
+    records: Sequence[Record],
+    *,
+    held: int | None = None,
+    tries: int = 3,
 ) -> list[int]:
     """Write *records* (placed) in order.
 
@@ -140,7 +146,9 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
             writer.write_config(config.role, config.config)
     elif isinstance(first, Summary):
         for summary in (
-            cast("Sequence[Summary]", batch) if isinstance(writer, WritesSummary) else ()
+            cast("Sequence[Summary]", batch)
+            if isinstance(writer, WritesSummary)
+            else ()
         ):
             cast("WritesSummary", writer).write_summary(summary.role, summary.values)
     else:
@@ -151,7 +159,7 @@ def write(writer: RunWriter, batch: Sequence[Record]) -> None:
             method(batch)
 
 
-_METHODS: Final[dict[type[Record], str]] = {
+_METHODS: dict[type[Record], str] = {
     Row: "write_rows",
     RolloutRecord: "write_rollouts",
     Evaluation: "write_evaluations",

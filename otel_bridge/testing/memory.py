@@ -29,7 +29,9 @@ class MemoryTable:
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield the pairs whose key begins with *prefix*, ordered by key."""
         yield from (
-            (key, value) for key, value in sorted(self._values.items()) if key.startswith(prefix)
+            (key, value)
+            for key, value in sorted(self._values.items())
+            if key.startswith(prefix)
         )
 
     def snapshot(self) -> MemoryTable:

@@ -134,7 +134,12 @@ def rows(
 def distribution() -> Distribution:
     """Return ten numbers in three buckets."""
     return Distribution(
-        count=10, sum=25.0, min=0.5, max=5.5, edges=(0.0, 2.0, 4.0, 6.0), counts=(4, 3, 3)
+        count=10,
+        sum=25.0,
+        min=0.5,
+        max=5.5,
+        edges=(0.0, 2.0, 4.0, 6.0),
+        counts=(4, 3, 3),
     )
 
 
@@ -164,7 +169,10 @@ def conversation(n: int = 0) -> list[Message]:
     call: Json = {
         "id": f"call_{n}",
         "type": "function",
-        "function": {"name": "calculator", "arguments": json.dumps({"expression": f"{n} + 1"})},
+        "function": {
+            "name": "calculator",
+            "arguments": json.dumps({"expression": f"{n} + 1"}),
+        },
     }
     return [
         {"role": "system", "content": "Use the calculator."},
@@ -224,7 +232,11 @@ def rollout(
 
 
 def evaluation(
-    of: RolloutRecord, value: float | None = 0.5, *, name: str = "judge", label: str | None = None
+    of: RolloutRecord,
+    value: float | None = 0.5,
+    *,
+    name: str = "judge",
+    label: str | None = None,
 ) -> Evaluation:
     """Return a value for the rollout *of* that came after it was written."""
     return Evaluation(
@@ -251,19 +263,32 @@ def config(role: str | None = "trainer", **values: Json) -> Config:
         "seed": 7,
     }
     return Config(
-        id=f"c:{role}:{len(entries)}", role=role, config=entries, time_unix_ns=START_UNIX_NS
+        id=f"c:{role}:{len(entries)}",
+        role=role,
+        config=entries,
+        time_unix_ns=START_UNIX_NS,
     )
 
 
 def alert(number: int, title: str = "kl too large", level: str = "warn") -> Alert:
     """Return an alert of the trainer."""
     time_unix_ns = START_UNIX_NS + number * SECOND_NS
-    return Alert(f"a:i1:{number}", "trainer", title, f"step {number}", level, number, time_unix_ns)
+    return Alert(
+        f"a:i1:{number}",
+        "trainer",
+        title,
+        f"step {number}",
+        level,
+        number,
+        time_unix_ns,
+    )
 
 
 def end(status: Status = Status.FINISHED) -> End:
     """Return the end of the run."""
-    return End(id="e:1", status=status, time_unix_ns=START_UNIX_NS + 100_000 * SECOND_NS)
+    return End(
+        id="e:1", status=status, time_unix_ns=START_UNIX_NS + 100_000 * SECOND_NS
+    )
 
 
 def job(steps: int = 3, *, seed: str = "") -> list[Record]:
@@ -279,7 +304,11 @@ def job(steps: int = 3, *, seed: str = "") -> list[Record]:
     for step in range(1, steps + 1):
         records += [
             row(step, {"loss": 1 / step, "grad": distribution()}),
-            row(step * 2, {"reward/mean": step / 8, "length": step * 100}, role="explorer"),
+            row(
+                step * 2,
+                {"reward/mean": step / 8, "length": step * 100},
+                role="explorer",
+            ),
             row(step, {"wall_s": step * 1.5}, role=None),
             rollout(0, step=step, seed=seed),
             rollout(1, step=step, reward=None, rewards={}, seed=seed),
@@ -314,13 +343,23 @@ def _spans(
     listed = list(messages)
     calls: Json = {"expression": "0 + 1"}
     plan: list[tuple[str, str, dict[str, Json], Json, Json, float, float]] = [
-        ("rollout", "span", root_attributes, list(listed[:-1]), list(listed[-1:]), 0, 4),
+        (
+            "rollout",
+            "span",
+            root_attributes,
+            list(listed[:-1]),
+            list(listed[-1:]),
+            0,
+            4,
+        ),
         ("chat policy", "generation", chat, list(listed[:2]), [listed[2]], 1, 1.5),
         ("execute_tool calculator", "tool", tool, calls, listed[3]["content"], 2, 3),
         ("chat policy", "generation", chat, [listed[3]], [listed[4]], 3, 3.5),
     ]
     spans: list[Span] = []
-    for n, (name, kind, attributes, span_input, span_output, begin, stop) in enumerate(plan):
+    for n, (name, kind, attributes, span_input, span_output, begin, stop) in enumerate(
+        plan
+    ):
         spans.append(
             _with_otlp(
                 trace_id,
@@ -359,7 +398,9 @@ def _with_otlp(trace_id: str, span: Span) -> Span:
         message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
         message.status.message = span.error
     if span.kind == "tool":
-        message.attributes.append(_attribute(semconv.GEN_AI_TOOL_ARGUMENTS, json.dumps(span.input)))
+        message.attributes.append(
+            _attribute(semconv.GEN_AI_TOOL_ARGUMENTS, json.dumps(span.input))
+        )
         message.attributes.append(_attribute(semconv.GEN_AI_TOOL_RESULT, span.output))
     else:
         for key, value in (

@@ -8,16 +8,24 @@ Source: RFC 3986, section 3.2.1, for the user information of an authority.
 from __future__ import annotations
 
 import re
-from typing import Final
 from urllib.parse import unquote_plus
 
 from otel_bridge.text.secret_patterns import may_be_secret
 
-_USER: Final = re.compile(r"[^/?#]*@")
-_UNQUOTED_USER: Final = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")
+_USER = re.compile(r"[^/?#]*@")
+_UNQUOTED_USER = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")
 """A password with ``/``, ``?`` or ``#`` that was not percent-encoded: no port follows the colon."""
-_USER_WITHOUT_SCHEME: Final = re.compile(r"[^/?#:@\s]+:[^/@\s]+@")
-_SECRET_PARAMETERS: Final = ("pass", "pwd", "token", "secret", "key", "credential", "auth", "sig")
+_USER_WITHOUT_SCHEME = re.compile(r"[^/?#:@\s]+:[^/@\s]+@")
+_SECRET_PARAMETERS = (
+    "pass",
+    "pwd",
+    "token",
+    "secret",
+    "key",
+    "credential",
+    "auth",
+    "sig",
+)
 
 
 def without_credentials(address: str) -> str:
@@ -36,10 +44,19 @@ def without_credentials(address: str) -> str:
     if not mark:
         return f"{scheme}://{address}"
     parameters, hash_mark, fragment = query.partition("#")
-    parameters = "&".join(pair for pair in parameters.split("&") if not _is_secret(pair))
-    return f"{scheme}://{address}" + (f"?{parameters}" if parameters else "") + hash_mark + fragment
+    parameters = "&".join(
+        pair for pair in parameters.split("&") if not _is_secret(pair)
+    )
+    return (
+        f"{scheme}://{address}"
+        + (f"?{parameters}" if parameters else "")
+        + hash_mark
+        + fragment
+    )
 
 
 def _is_secret(pair: str) -> bool:
     name = unquote_plus(pair.partition("=")[0])
-    return may_be_secret(name) or any(word in name.lower() for word in _SECRET_PARAMETERS)
+    return may_be_secret(name) or any(
+        word in name.lower() for word in _SECRET_PARAMETERS
+    )

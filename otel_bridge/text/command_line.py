@@ -10,14 +10,20 @@ from pathlib import Path
 
 # Assignments before the program (their values as `shlex.quote` writes them), the program, its
 # arguments; no address.
-_COMMAND = re.compile(r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL)
+_COMMAND = re.compile(
+    r"((?:\w+=(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*\s+)*)([\w-]+)(\s.*)?", re.DOTALL
+)
 
 
 def command_line(command: str, *arguments: str | os.PathLike[str]) -> str:
     """Return the `runnable` line of ``otel-bridge`` *command* with *arguments*, each quoted where a shell needs it."""
     return runnable(
         shlex.join(
-            ("otel-bridge", *command.split(), *(os.fspath(argument) for argument in arguments))
+            (
+                "otel-bridge",
+                *command.split(),
+                *(os.fspath(argument) for argument in arguments),
+            )
         )
     )
 
@@ -33,7 +39,9 @@ def runnable(command: str) -> str:
         return command
     assignments, program, arguments = match.groups(default="")
     beside = Path(sys.executable or "-").parent / program
-    if not _runs(beside) or any(_runs(Path(folder, program)) for folder in os.get_exec_path()):
+    if not _runs(beside) or any(
+        _runs(Path(folder, program)) for folder in os.get_exec_path()
+    ):
         return command
     return f"{assignments}{shlex.quote(str(beside))}{arguments}"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Final, cast
+from typing import cast
 
-_TITLES: Final = {"image_url": "[image]", "input_audio": "[audio]", "blob": "[media]"}
+_TITLES = {"image_url": "[image]", "input_audio": "[audio]", "blob": "[media]"}
 """Type of a part to what is shown in place of its bytes."""
 
 

@@ -38,7 +38,8 @@ def printable_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char == "\n" else _json_escape(char) for char in text
+        char if char.isprintable() or char == "\n" else _json_escape(char)
+        for char in text
     )
 
 
@@ -53,7 +54,9 @@ def is_printable_json(data: bytes) -> bool:
 def _json_escape(char: str) -> str:
     # JSON escapes UTF-16 units, so that a character beyond U+FFFF is two of them.
     units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))
+    return "".join(
+        f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2)
+    )
 
 
 def all_printable(value: _T) -> _T:
@@ -68,6 +71,7 @@ def _all(value: object) -> object:
         return [_all(entry) for entry in cast("list[object]", value)]
     if isinstance(value, dict):
         return {
-            _all(key): _all(entry) for key, entry in cast("dict[object, object]", value).items()
+            _all(key): _all(entry)
+            for key, entry in cast("dict[object, object]", value).items()
         }
     return value

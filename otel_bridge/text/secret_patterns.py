@@ -11,32 +11,31 @@ import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Final
 
 from otel_bridge.records import Json
 
-REDACTED: Final = "[redacted]"
-MARGIN_CHARS: Final = 512
+REDACTED = "[redacted]"
+MARGIN_CHARS = 512
 """Characters after a cut that are redacted too, so that a secret at the edge is seen whole."""
-_MAX_KNOWN_CHARS: Final = 256
+_MAX_KNOWN_CHARS = 256
 
-_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # fmt: off
-_SECRET_WORDS: Final = frozenset({
+_SECRET_WORDS = frozenset({
     "apikey", "apikeys", "authorization", "cookie", "credential", "credentials", "jwt", "passphrase", "passwd",
     "password", "passwords", "pwd", "secret", "secrets",
 })
-_KEY_OWNERS: Final = frozenset({
+_KEY_OWNERS = frozenset({
     "access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh",
 })
-_TOKEN_OWNERS: Final = frozenset({
+_TOKEN_OWNERS = frozenset({
     "access", "api", "auth", "bearer", "bot", "databricks", "github", "gitlab", "hf", "hub", "id", "mlflow", "oauth",
     "personal", "refresh", "security", "session", "slack", "tracking", "user", "wandb", "write",
 })
 # fmt: on
 # `pad_token`, `max_tokens` and `tokenizer` are not secrets; the value of a bare `token` is one when it looks opaque.
-_OPAQUE: Final = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
-_SHAPES: Final = re.compile(
+_OPAQUE = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
+_SHAPES = re.compile(
     r"""
     \bhf_[A-Za-z0-9]{20,} | \bapi_org_[A-Za-z0-9]{20,} | \bsk-[A-Za-z0-9_-]{16,} | \bgh[pousr]_[A-Za-z0-9]{20,}
     | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,}
@@ -48,30 +47,34 @@ _SHAPES: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+")
-_IN_URL: Final = re.compile(r"(?<=://)(?:[^/\s:@]*:[^/\s@]+|[A-Za-z0-9_.~%-]{16,})(?=@)")
-_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
-_ASSIGNED: Final = re.compile(
+_EMAIL = re.compile(
+    r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"
+)
+_IN_URL = re.compile(r"(?<=://)(?:[^/\s:@]*:[^/\s@]+|[A-Za-z0-9_.~%-]{16,})(?=@)")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9_\-.=+/]{12,}")
+_ASSIGNED = re.compile(
     r"(?i)((?:\b[a-z_]{0,40}(?:api[_-]?key|token|password|passwd|secret|credential)s?[\"']?\s*[=:]\s*"
     r"|--[a-z_-]{0,40}(?:api[_-]key|token|password|secret)[ ]+)[\"']?)([^\s&\"',;]{6,})"
 )
 """What follows the name of a secret and ``=`` or ``:``, or an option of a command line (``--api-key``)."""
 
-_LINKED: Final = ("Key=", "-Signature=", "hooks.slack.com/")
-_IN_LINK: Final = re.compile(
+_LINKED = ("Key=", "-Signature=", "hooks.slack.com/")
+_IN_LINK = re.compile(
     r"(\b(?:Account|SharedAccess)Key=|\bX-(?:Amz|Goog)-Signature=|\bhooks\.slack\.com/services/)[^\s&\"',;]{6,}"
 )
 
 # A name and its text in JSON within a text, plain or escaped like JSON within JSON; the last text
 # may be cut.
-_IN_JSON: Final = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
-_IN_ESCAPED_JSON: Final = re.compile(
+_IN_JSON = re.compile(r'"([^"\\\n]{1,64})"( ?:\s*)"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+_IN_ESCAPED_JSON = re.compile(
     r'(\\{1,15}")([^"\\\n]{1,64})\1( ?:\s*)\1(.*?)((?<!\\)\1|\Z)', re.DOTALL
 )
-_NAMES: Final = re.compile(rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization")
+_NAMES = re.compile(
+    rb"(?i)key|token|pass|pwd|secret|credential|cookie|jwt|authorization"
+)
 """Expression that matches every name for which `may_be_secret` is true."""
-_NAME_ENDS: Final = re.compile(rb'" ?:')
-_NAME_BYTES: Final = 72
+_NAME_ENDS = re.compile(rb'" ?:')
+_NAME_BYTES = 72
 
 
 class _Name(Enum):
@@ -90,9 +93,9 @@ def secret_by_name(key: str, value: object) -> bool:
     name = _name_of(key)
     if name is _Name.PLAIN or name is _Name.SECRET:
         return name is _Name.SECRET
-    return (name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)) or _looks_opaque(
-        value
-    )
+    return (
+        name is _Name.SECRET_UNLESS_MARKUP and not _MARKUP.search(value)
+    ) or _looks_opaque(value)
 
 
 def may_be_secret(key: str) -> bool:
@@ -121,7 +124,11 @@ def _known_name(key: str) -> _Name:
     if last in {"key", "keys"}:
         return _Name.SECRET if owner in _KEY_OWNERS else _Name.SECRET_IF_OPAQUE
     if last in {"token", "tokens"}:
-        return _Name.SECRET_UNLESS_MARKUP if owner in _TOKEN_OWNERS else _Name.SECRET_IF_OPAQUE
+        return (
+            _Name.SECRET_UNLESS_MARKUP
+            if owner in _TOKEN_OWNERS
+            else _Name.SECRET_IF_OPAQUE
+        )
     if owner and last == "pass":
         return _Name.SECRET
     return _Name.PLAIN
@@ -145,7 +152,8 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
     if isinstance(value, list):
         names = names_of(value, key)
         return [
-            scrubbed(item, name, shapes=shapes) for item, name in zip(value, names, strict=True)
+            scrubbed(item, name, shapes=shapes)
+            for item, name in zip(value, names, strict=True)
         ]
     if isinstance(value, dict):
         # A map below a secret's name ("credentials") is secret as a whole, whatever its keys are.
@@ -223,12 +231,12 @@ def redact_emails(value: str) -> str:
     return value
 
 
-_ANY: Final = "x"
-_MARKUP: Final = re.compile(r"[<>|\[\]]")
+_ANY = "x"
+_MARKUP = re.compile(r"[<>|\[\]]")
 """Characters in a chat template's `user_token`, but never in a credential."""
 
 
-_ASSIGNED_IN_TEXT: Final = re.compile(
+_ASSIGNED_IN_TEXT = re.compile(
     r"(?i)(\b[a-z_]{0,40}passw(?:or)?d[\"']?\s?[=:]\s?[\"']?)([^\s&\"',;<>(){}\[\]\\]{4,})"
     r"|(\b[a-z_]{0,40}(?:api[_-]?key|token|secret)[\"']?\s?[=:]\s?[\"']?)"
     r"((?=[^\s&\"',;]*[0-9])(?=[^\s&\"',;]*[a-z])[a-z0-9_.=+/-]{8,})"
@@ -239,10 +247,12 @@ _ASSIGNED_IN_TEXT: Final = re.compile(
 def redact_assigned(value: str) -> str:
     """Return *value*, input or output of a model, without passwords in URLs and after their names."""
     value = _IN_URL.sub(REDACTED, value) if "://" in value else value
-    return _ASSIGNED_IN_TEXT.sub(lambda match: f"{match[1] or match[3]}{REDACTED}", value)
+    return _ASSIGNED_IN_TEXT.sub(
+        lambda match: f"{match[1] or match[3]}{REDACTED}", value
+    )
 
 
-_NAMED_SECRET: Final = re.compile(
+_NAMED_SECRET = re.compile(
     r"((?:\b[Bb]earer )|(?:(?:API_KEY|SECRET|PASSWORD|ACCESS_TOKEN|AUTH_TOKEN|_TOKEN)[\"']?[ ]?[=:][ ]?[\"']?))"
     r"[A-Za-z0-9._~+/=-]{12,}"
 )

@@ -6,13 +6,12 @@ What is replaced is in `otel_bridge.text.secret_patterns`.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from otel_bridge.text.secret_patterns import may_name_secret
 
 # Prefixes of every secret below, each searched by its rarest character: 2 to 50 us for 24 KB, while
 # the expressions themselves take a millisecond.
-_LOOKS: Final = tuple(
+_LOOKS = tuple(
     (anchor, re.compile(literals))
     for anchor, literals in (
         (b"A", rb"A(?:KIA|SIA|Iza)"),
@@ -29,16 +28,25 @@ _LOOKS: Final = tuple(
         (b"9", rb"9(?<=ya29)\."),
     )
 )
-_ASSIGNED_NAME: Final = re.compile(
+_ASSIGNED_NAME = re.compile(
     rb"(?:asswd|assword|oken|ecret|pi[_-]?[kK]ey|ASSW(?:OR)?D)[\"']?\s?\Z"
 )
 """End of a name of `redact_assigned`, before its ``=`` or ``:``."""
-_NAME_ENDS: Final = (b"asswd", b"assword", b"oken", b"ecret", b"key", b"Key", b"ASSWD", b"ASSWORD")
-_LAST_OF_NAME: Final = frozenset(ends[-1] for ends in _NAME_ENDS)
-_AFTER_NAME: Final = b" \t\n\r\f\v\"'"
-_NAME_BYTES: Final = 16
-_PASSWORD_IN_URL: Final = re.compile(rb"://[^/\s@]{1,256}@")
-_FEW: Final = 8
+_NAME_ENDS = (
+    b"asswd",
+    b"assword",
+    b"oken",
+    b"ecret",
+    b"key",
+    b"Key",
+    b"ASSWD",
+    b"ASSWORD",
+)
+_LAST_OF_NAME = frozenset(ends[-1] for ends in _NAME_ENDS)
+_AFTER_NAME = b" \t\n\r\f\v\"'"
+_NAME_BYTES = 16
+_PASSWORD_IN_URL = re.compile(rb"://[^/\s@]{1,256}@")
+_FEW = 8
 """Number of occurrences checked one by one, which for a rare character is faster than a search."""
 
 
@@ -80,7 +88,9 @@ def _may_assign(data: bytes) -> bool:
                 last -= 1
             if data[last] in _LAST_OF_NAME:
                 name = data[max(index - _NAME_BYTES, 0) : index]
-                if name.rstrip(_AFTER_NAME).endswith(_NAME_ENDS) and _ASSIGNED_NAME.search(name):
+                if name.rstrip(_AFTER_NAME).endswith(
+                    _NAME_ENDS
+                ) and _ASSIGNED_NAME.search(name):
                     return True
             url = url or data.startswith(b"//", index + 1)
             index = data.find(separator, index + 1)

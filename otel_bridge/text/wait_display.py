@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from otel_bridge.errors import any_error
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-_TROUBLED: Final = frozenset({"blocked", "retrying"})
-_PATIENCE_S: Final = 2.0
+_TROUBLED = frozenset({"blocked", "retrying"})
+_PATIENCE_S = 2.0
 """Seconds of a wait before a bar is drawn; most waits end before."""
-_REFRESH_S: Final = 0.2
-_LINE_S: Final = 10.0
+_REFRESH_S = 0.2
+_LINE_S = 10.0
 """Seconds between two lines where the output is not a terminal."""
 
 
@@ -85,7 +85,9 @@ def records_in_trackers(
                 written = run.position
             else:
                 written = min(exporter.written, run.position)
-            amounts[label] = Amount(amount.done + written, (amount.total or 0) + run.position)
+            amounts[label] = Amount(
+                amount.done + written, (amount.total or 0) + run.position
+            )
     return amounts
 
 
@@ -132,11 +134,15 @@ class WaitDisplay:
         parts = amounts()
         try:
             if self._terminal is None:
-                counts = ", ".join(_counted(label, amount) for label, amount in parts.items())
+                counts = ", ".join(
+                    _counted(label, amount) for label, amount in parts.items()
+                )
                 self._print_line(f"waiting ({now_s - self._began_s:.0f} s): {counts}")
             else:
                 self._draw(parts, self._terminal)
-        except any_error():  # a terminal that has gone: the wait goes on without a display
+        except (
+            any_error()
+        ):  # a terminal that has gone: the wait goes on without a display
             self._due_s = float("inf")
 
     def close(self) -> None:
@@ -148,7 +154,9 @@ class WaitDisplay:
             with contextlib.suppress(OSError, ValueError):
                 bars.stop()
 
-    def _draw(self, parts: Mapping[str, Amount], terminal: Callable[[], Console]) -> None:
+    def _draw(
+        self, parts: Mapping[str, Amount], terminal: Callable[[], Console]
+    ) -> None:
         """Draw a bar for each of *parts*, and remove those of parts that are no longer waited for."""
         bars = self._bars
         if bars is None:
@@ -175,7 +183,13 @@ def _counted(label: str, amount: Amount) -> str:
 
 def _bars_on(terminal: Console) -> Progress:
     """Return bars that are drawn on *terminal* until `Progress.stop`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         TextColumn("{task.description:<28}", markup=False),

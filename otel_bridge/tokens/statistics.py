@@ -14,18 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from operator import add
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 Numbers: TypeAlias = Any
 """A numpy array of doubles, or a list of floats; of one kind within a call."""
 
-ENGINE: Final = "logprobs"
-TRAINER: Final = "trainer_logprobs"
-TOKEN_IDS: Final = "token_ids"  # noqa: S105  # tokens of a model
-LOSS_MASK: Final = "loss_mask"
-REFERENCES: Final = (TOKEN_IDS, LOSS_MASK)
+ENGINE = "logprobs"
+TRAINER = "trainer_logprobs"
+TOKEN_IDS = "token_ids"  # noqa: S105  # tokens of a model
+LOSS_MASK = "loss_mask"
+REFERENCES = (TOKEN_IDS, LOSS_MASK)
 """Streams that say what a token is, and have no figure."""
-FIGURES: Final[Mapping[str, str]] = {
+FIGURES: Mapping[str, str] = {
     ENGINE: "logprob/engine",
     TRAINER: "logprob/trainer",
     "entropies": "entropy",
@@ -34,18 +34,18 @@ FIGURES: Final[Mapping[str, str]] = {
     "is_clipped": "clipped",
 }
 """Stream to the name of its figure; any other stream has the figure of its own name."""
-ABSOLUTE: Final = "mismatch/mean"
-MISMATCH: Final = ("mismatch/k1", "mismatch/k3", ABSOLUTE, "mismatch/beyond")
-BOUND: Final = 0.5
+ABSOLUTE = "mismatch/mean"
+MISMATCH = ("mismatch/k1", "mismatch/k3", ABSOLUTE, "mismatch/beyond")
+BOUND = 0.5
 """A token counts as beyond when its two log-probabilities differ by more than this."""
-DECILES: Final = 10
+DECILES = 10
 # 256 KiB of 32-bit floats, which fit into a cache of the processor.
-_CHUNK_TOKENS: Final = 1 << 16
+_CHUNK_TOKENS = 1 << 16
 # math.exp overflows beyond 709.
-_MAX_EXPONENT: Final = 700
+_MAX_EXPONENT = 700
 # A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each 1.1 to 1.6 % wide.
-_NO_SIGN: Final = 0x7FFF
-_NOT_FINITE: Final = 0x7F80 >> 1
+_NO_SIGN = 0x7FFF
+_NOT_FINITE = 0x7F80 >> 1
 
 
 @dataclass(slots=True)
@@ -97,7 +97,10 @@ def figure_of_stream(name: str) -> str:
 
 
 def figures_of(
-    streams: Mapping[str, Numbers], lengths: Sequence[int], *, only_mismatch: bool = False
+    streams: Mapping[str, Numbers],
+    lengths: Sequence[int],
+    *,
+    only_mismatch: bool = False,
 ) -> dict[str, Figure]:
     """Return the figures of flat *streams* by name, with the mismatch when both log-probabilities are among them.
 
@@ -201,8 +204,12 @@ def _mismatch_of_lists(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
         math.exp(ratio) - 1.0 - ratio if abs(ratio) < _MAX_EXPONENT else math.nan
         for ratio in ratios
     ]
-    beyond = [float(value > BOUND) if math.isfinite(value) else math.nan for value in absolute]
-    return dict(zip(MISMATCH, ([-ratio for ratio in ratios], k3, absolute, beyond), strict=True))
+    beyond = [
+        float(value > BOUND) if math.isfinite(value) else math.nan for value in absolute
+    ]
+    return dict(
+        zip(MISMATCH, ([-ratio for ratio in ratios], k3, absolute, beyond), strict=True)
+    )
 
 
 def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
@@ -259,7 +266,10 @@ def _fold_list(values: Numbers, edges: Sequence[int], *, with_maxima: bool) -> F
     figure = Figure()
     segments = list(pairwise(edges))
     for first in range(0, len(segments), DECILES):
-        tenths = [_finite(values[start:end]) for start, end in segments[first : first + DECILES]]
+        tenths = [
+            _finite(values[start:end])
+            for start, end in segments[first : first + DECILES]
+        ]
         counts = [float(len(numbers)) for numbers in tenths]
         sums = [math.fsum(numbers) for numbers in tenths]
         maxima = [max([0.0, *chain(*tenths)])] if with_maxima else []
@@ -287,9 +297,9 @@ def _buckets_of_array(values: Numbers) -> Counter[int]:
 
 def _buckets_of_list(values: Numbers) -> Counter[int]:
     numbers = _finite(values)
-    halves = struct.unpack(f"<{2 * len(numbers)}H", struct.pack(f"<{len(numbers)}f", *numbers))[
-        1::2
-    ]
+    halves = struct.unpack(
+        f"<{2 * len(numbers)}H", struct.pack(f"<{len(numbers)}f", *numbers)
+    )[1::2]
     return Counter((half & _NO_SIGN) >> 1 for half in halves)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
@@ -18,15 +18,15 @@ from otel_bridge.records import Json, Message
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.tokens.statistics import ENGINE, REFERENCES, TOKEN_IDS, TRAINER
 
-MISMATCH: Final = "mismatch"
-OVERLAYS: Final[Mapping[str, str]] = {
+MISMATCH = "mismatch"
+OVERLAYS: Mapping[str, str] = {
     "entropies": "entropy", "advantages": "advantage", "is_masked": "mask", "is_clipped": "clipped",
 }  # fmt: skip
 """Stream to the name of the overlay that it makes."""
-_MAX_TOKENS: Final = 20_000
-_DIGITS: Final = 4
-_BEGIN: Final = '<script type="application/json" id="data">'
-_END: Final = "</script>"
+_MAX_TOKENS = 20_000
+_DIGITS = 4
+_BEGIN = '<script type="application/json" id="data">'
+_END = "</script>"
 _HEAD, _, _FOOT = (
     files("otel_bridge.tokens")
     .joinpath("view.html")
@@ -80,7 +80,9 @@ def view_of(
             tokens.append(texts[index])
         else:
             tokens.append(
-                f"[{ids[index]:.0f}]" if index < len(ids) and math.isfinite(ids[index]) else "[·]"
+                f"[{ids[index]:.0f}]"
+                if index < len(ids) and math.isfinite(ids[index])
+                else "[·]"
             )
     overlays = {
         OVERLAYS.get(name, name): _rounded(values[:length])
@@ -89,10 +91,13 @@ def view_of(
     }
     if ENGINE in streams and TRAINER in streams:
         differences = [
-            after - before for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)
+            after - before
+            for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)
         ]
         overlays = {MISMATCH: _rounded(differences[:length]), **overlays}
-    return TokenView(title, facts, _turns(messages, tokens if texts else []), tokens, overlays)
+    return TokenView(
+        title, facts, _turns(messages, tokens if texts else []), tokens, overlays
+    )
 
 
 def _rounded(values: Iterable[float]) -> list[float | None]:
@@ -148,9 +153,9 @@ def page_of(view: TokenView) -> str:
         "title": view.title, "facts": dict(view.facts), "turns": [*view.turns], "tokens": [*view.tokens],
         "overlays": dict(view.overlays),
     }).decode()  # fmt: skip
-    for (
-        sign
-    ) in "<>&\u2028\u2029":  # nothing in the data can end the script, or begin another element
+    for sign in (
+        "<>&\u2028\u2029"
+    ):  # nothing in the data can end the script, or begin another element
         data = data.replace(sign, f"\\u{ord(sign):04x}")
     return f"{_HEAD}{_BEGIN}{data}{_END}{_FOOT}"
 

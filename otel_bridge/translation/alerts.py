@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
@@ -20,27 +20,27 @@ from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, named, number_at
 
-CALM_VALUES: Final = 5
+CALM_VALUES = 5
 """Values in a row on the good side after which a cause has ended."""
-TOO_MANY_CAUSES: Final = "alert/too_many_causes"
-TOO_MANY_BY_RULES: Final = "alert/too_many_by_rules"
-RAISED: Final = "alert/raised"
-LAST: Final = "alert/last"
-_BY_RULES: Final = "alert/by_rules"
-_CAUSE: Final = "alert/cause/"
-_ROLE: Final = "alert/role/"
-_STALLED: Final = "alert/stalled/"
-_MAX_ALERTS: Final = 1_000
+TOO_MANY_CAUSES = "alert/too_many_causes"
+TOO_MANY_BY_RULES = "alert/too_many_by_rules"
+RAISED = "alert/raised"
+LAST = "alert/last"
+_BY_RULES = "alert/by_rules"
+_CAUSE = "alert/cause/"
+_ROLE = "alert/role/"
+_STALLED = "alert/stalled/"
+_MAX_ALERTS = 1_000
 """Most alerts that rules raise in one run."""
-_MAX_CAUSES: Final = 1_000
-_MAX_SOURCES: Final = 64
-_MAX_ROLES: Final = 256
-_MAX_LISTED: Final = 10
-_CHECK_NS: Final = SECOND_NS
-_CONFIRM_NS: Final = 5 * SECOND_NS
+_MAX_CAUSES = 1_000
+_MAX_SOURCES = 64
+_MAX_ROLES = 256
+_MAX_LISTED = 10
+_CHECK_NS = SECOND_NS
+_CONFIRM_NS = 5 * SECOND_NS
 """Time for which a role must be overdue: by then a bridge has noticed that its process died."""
-_SYSTEM: Final = "system/"
-_IN_WORDS: Final = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
+_SYSTEM = "system/"
+_IN_WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
 """Operators in titles, which not every tracker can show as signs."""
 
 
@@ -48,7 +48,12 @@ def note_raised(state: TranslationState, alert: Alert) -> Alert:
     """Count *alert* for the report, as the last one; return it."""
     state.set(RAISED, number_at(state, RAISED) + 1)
     state.set(
-        LAST, {"title": alert.title, "level": alert.level, "time_unix_ns": alert.time_unix_ns}
+        LAST,
+        {
+            "title": alert.title,
+            "level": alert.level,
+            "time_unix_ns": alert.time_unix_ns,
+        },
     )
     return alert
 
@@ -75,9 +80,13 @@ class AlertWatcher:
         self._processes = processes
         self._straggler_alerts = straggler_alerts
         rules = options.alert_rules
-        of_kind = {kind: [rule for rule in rules if rule.kind is kind] for kind in AlertKind}
+        of_kind = {
+            kind: [rule for rule in rules if rule.kind is kind] for kind in AlertKind
+        }
         self._values = _ValueCauses(
-            state, [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]], processes
+            state,
+            [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]],
+            processes,
         )
         self._stalls = _Stalls(state, of_kind[AlertKind.STALLED], options, processes)
 
@@ -126,7 +135,10 @@ class _ValueCauses:
     """Holds causes that values began, by rule and key: process to the good values since its last bad one."""
 
     def __init__(
-        self, state: TranslationState, rules: list[AlertRule], processes: Mapping[str, Process]
+        self,
+        state: TranslationState,
+        rules: list[AlertRule],
+        processes: Mapping[str, Process],
     ) -> None:
         self._state = state
         self._rules = rules
@@ -152,7 +164,9 @@ class _ValueCauses:
         for key, value in row.values.items():
             # Looked up once for each key: a rule is a pattern, and a run's keys are limited.
             if key not in watching:
-                watching[key] = [rule for rule in self._rules if rule.watches(key, row.role)]
+                watching[key] = [
+                    rule for rule in self._rules if rule.watches(key, row.role)
+                ]
             for rule in watching[key]:
                 if self._begins(rule, key, _number(value, rule), row.id):
                     begun.setdefault(rule, []).append(key)
@@ -191,7 +205,12 @@ class _ValueCauses:
         return False
 
     def _continue(
-        self, cause: tuple[str, str], sources: dict[str, int], source: str, *, is_met: bool
+        self,
+        cause: tuple[str, str],
+        sources: dict[str, int],
+        source: str,
+        *,
+        is_met: bool,
     ) -> None:
         """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
         if is_met:
@@ -210,7 +229,9 @@ class _ValueCauses:
             del self._causes[cause]
             self._changed.add(cause)
 
-    def _remove_gone(self, cause: tuple[str, str], sources: dict[str, int], sender: str) -> None:
+    def _remove_gone(
+        self, cause: tuple[str, str], sources: dict[str, int], sender: str
+    ) -> None:
         """Remove the processes that ended without calm values, since they send none.
 
         *sender* just sent one.
@@ -263,7 +284,10 @@ class _Stalls:
         """Return an alert for each living role that is overdue, once until its next row."""
         # Not for times before this bridge began: what it reads of them is a backlog, whose end it
         # does not know yet.
-        early = now_unix_ns < self._since_ns or 0 <= now_unix_ns - self._checked_ns < _CHECK_NS
+        early = (
+            now_unix_ns < self._since_ns
+            or 0 <= now_unix_ns - self._checked_ns < _CHECK_NS
+        )
         if not self._rules or early:
             return []
         self._checked_ns = now_unix_ns
@@ -272,7 +296,9 @@ class _Stalls:
         for rule in self._rules:
             for role, (began_ns, remote) in living.items():
                 if rule.watches_role(role):
-                    alerts += self._judged(rule, role, began_ns, now_unix_ns, steps, remote=remote)
+                    alerts += self._judged(
+                        rule, role, began_ns, now_unix_ns, steps, remote=remote
+                    )
         return alerts
 
     def flush(self) -> None:
@@ -285,10 +311,17 @@ class _Stalls:
         """Return the roles of open processes that send rows: when the last one began, and whether all are remote."""
         living: dict[str, tuple[int, bool]] = {}
         for process in self._processes.values():
-            if process.status is None and not process.drained and process.determines_status:
+            if (
+                process.status is None
+                and not process.drained
+                and process.determines_status
+            ):
                 role = process.role or ""
                 began_ns, remote = living.get(role, (0, True))
-                living[role] = max(began_ns, process.began_ns), remote and process.remote
+                living[role] = (
+                    max(began_ns, process.began_ns),
+                    remote and process.remote,
+                )
         return living
 
     def _judged(
@@ -329,7 +362,9 @@ class _Stalls:
         # Committed with the alert: a kill loses both, and the next bridge raises it again.
         self._raised[name] = last_ns
         self._state.set(name, last_ns)
-        return [_of_role(rule, role, last_ns, now_unix_ns, steps.get(axis_of(role or None)))]
+        return [
+            _of_role(rule, role, last_ns, now_unix_ns, steps.get(axis_of(role or None)))
+        ]
 
 
 def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
@@ -351,7 +386,13 @@ def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
         text += f" and {len(other_keys) - _MAX_LISTED} more"
     id_ = f"a:{row.id}:{_digest(rule.text)}"
     return Alert(
-        id_, row.role, title, f"{text} (rule {rule.text})", level, row.step, row.time_unix_ns
+        id_,
+        row.role,
+        title,
+        f"{text} (rule {rule.text})",
+        level,
+        row.step,
+        row.time_unix_ns,
     )
 
 
@@ -363,7 +404,9 @@ def _in_words(value: float) -> str:
     return "infinite"
 
 
-def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None) -> Alert:
+def _of_role(
+    rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: int | None
+) -> Alert:
     """Return the alert that *role* has sent no row since *last_ns*.
 
     *step* is its last one, if it has steps.
@@ -375,7 +418,15 @@ def _of_role(rule: AlertRule, role: str, last_ns: int, now_unix_ns: int, step: i
     if step is not None:
         text += f"; its last step is {step}"
     id_ = f"a:stalled:{role}:{last_ns}:{_digest(rule.text)}"
-    return Alert(id_, role or None, title, f"{text} (rule {rule.text})", "error", step, now_unix_ns)
+    return Alert(
+        id_,
+        role or None,
+        title,
+        f"{text} (rule {rule.text})",
+        "error",
+        step,
+        now_unix_ns,
+    )
 
 
 def _number(value: Value, rule: AlertRule) -> float:
@@ -403,4 +454,6 @@ def _source(row_id: str) -> str:
 
 
 def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(parts).encode("utf-8", "replace"), digest_size=8
+    ).hexdigest()

@@ -36,7 +36,9 @@ _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
 
 
-RolloutHandler: TypeAlias = Callable[[Mapping[str, object], str, LogRecord, int], list[Record]]
+RolloutHandler: TypeAlias = Callable[
+    [Mapping[str, object], str, LogRecord, int], list[Record]
+]
 """Processes an event about rollouts: attributes of the resource, instance, event, now in Unix
 ns."""
 
@@ -117,7 +119,9 @@ class Events:
         # Before the numbers are checked: messages are deduplicated by their trace, as spans are.
         if name in content_events.NAMES:
             self._lifecycle.on_record(process, now_unix_ns)
-            return self._read_content(producer.attributes, process.instance, record, now_unix_ns)
+            return self._read_content(
+                producer.attributes, process.instance, record, now_unix_ns
+            )
         if name not in self._data_handlers and name not in self._process_handlers:
             # Log lines are not counted; an unread event of the conventions is a loss.
             if name.startswith("gen_ai."):
@@ -136,7 +140,9 @@ class Events:
         self._lifecycle.on_record(process, now_unix_ns, event=seq)
         return list(self._data_handlers[name](event))
 
-    def restarted(self, role: str | None, attempt: int, time_unix_ns: int) -> list[Record]:
+    def restarted(
+        self, role: str | None, attempt: int, time_unix_ns: int
+    ) -> list[Record]:
         """Note in the config that *role* began another attempt."""
         return [*self._configs.attempt(role, attempt, time_unix_ns)]
 
@@ -145,7 +151,9 @@ class Events:
         return ()
 
     def _take_media(self, event: _Event) -> Sequence[Record]:
-        media = MediaEvent(event.producer, event.process, event.attributes, event.time_unix_ns)
+        media = MediaEvent(
+            event.producer, event.process, event.attributes, event.time_unix_ns
+        )
         return self.media.take(media, event.record.body.bytes_value)
 
     def _rename(self, event: _Event) -> None:
@@ -166,7 +174,9 @@ class Events:
         if name == semconv.EVENT_END:
             return True  # ending twice changes nothing
         return self._seen.add(
-            identity(process.instance, event.record.SerializeToString(deterministic=True))
+            identity(
+                process.instance, event.record.SerializeToString(deterministic=True)
+            )
         )
 
     def _end(self, event: _Event) -> None:
@@ -190,15 +200,24 @@ class Events:
             number = int_in(counts, reason) or 0
             last_number = dropped.get(reason, 0)
             # Reports may arrive out of order or again: only what exceeds the highest one is added.
-            if number > last_number and (reason in dropped or len(dropped) < _MAX_REASONS):
+            if number > last_number and (
+                reason in dropped or len(dropped) < _MAX_REASONS
+            ):
                 dropped[reason] = number
-                count(self._state, reason, number - last_number, name=_first_key(reason, event))
+                count(
+                    self._state,
+                    reason,
+                    number - last_number,
+                    name=_first_key(reason, event),
+                )
         event.process.mark_changed()
 
     def _alert(self, event: _Event) -> list[Record]:
         alert_count = cast("int", self._state.get(_ALERTS) or 0)
         # Cut here too: the event may come from a producer that knows neither limit nor secrets.
-        title = redact_and_cut(text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS)
+        title = redact_and_cut(
+            text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS
+        )
         if alert_count >= _MAX_ALERTS or not title:
             count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
             return []
@@ -224,17 +243,25 @@ class Events:
 
 def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
     return handle(
-        event.producer.attributes, event.process.instance, event.record, event.now_unix_ns
+        event.producer.attributes,
+        event.process.instance,
+        event.record,
+        event.now_unix_ns,
     )
 
 
 def _values_of(event: _Event) -> ValuesEvent:
     # Our emitter scrubs its values; a third-party producer may send anything.
-    values = cast("dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values)))
+    values = cast(
+        "dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values))
+    )
     role = text_in(event.attributes, semconv.ROLE) or event.process.role
     origin = Origin(event.time_unix_ns, event.process.instance, event.seq)
     return ValuesEvent(
-        origin, role, values, replaces=event.attributes.get(semconv.CONFIG_REPLACE) is True
+        origin,
+        role,
+        values,
+        replaces=event.attributes.get(semconv.CONFIG_REPLACE) is True,
     )
 
 

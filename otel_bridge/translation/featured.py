@@ -10,16 +10,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.records import Record, Row, Value
 from otel_bridge.setting_parsers import MAX_FEATURED
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.state import TranslationState
 
-FEATURED: Final = "featured"
+FEATURED = "featured"
 """Key of the state: key to its last values."""
-_DEFAULT: Final = (
+_DEFAULT = (
     "rollouts/reward/mean",
     "reward/mean",
     "reward",
@@ -33,8 +33,8 @@ _DEFAULT: Final = (
     "engine/vllm:generation_tokens/per_s",
     "engine/sglang:generation_tokens/per_s",
 )
-_PREFIX: Final = "0_featured/"
-_MAX_VALUES: Final = 40
+_PREFIX = "0_featured/"
+_MAX_VALUES = 40
 
 
 def section_prefix(place: int) -> str:
@@ -52,7 +52,9 @@ class FeaturedKeys:
             reinforcement learning.
     """
 
-    def __init__(self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]) -> None:
+    def __init__(
+        self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]
+    ) -> None:
         self._state = state
         self._axes = axes
         self._patterns = tuple(patterns) or _DEFAULT
@@ -65,13 +67,18 @@ class FeaturedKeys:
         stored = cast("dict[str, list[float]] | None", state.get(FEATURED)) or {}
         # Another setting than before a restart may leave out keys that have curves.
         self._curves = {
-            key: list(values) for key, values in stored.items() if self._place(key) is not None
+            key: list(values)
+            for key, values in stored.items()
+            if self._place(key) is not None
         }
         self._is_changed = False
 
     def rows(self, records: Iterable[Record]) -> list[Record]:
         """Return *records* with the section, where the setting asks for it, and note the values of the curves."""
-        return [self._noted(record) if isinstance(record, Row) else record for record in records]
+        return [
+            self._noted(record) if isinstance(record, Row) else record
+            for record in records
+        ]
 
     def _noted(self, row: Row) -> Row:
         """Note the values of a row for the curves; return the row with its section."""

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -27,8 +33,8 @@ from otel_bridge.translation.processes.producers import (
 )
 from otel_bridge.translation.state import TranslationState, count
 
-UNDECODABLE: Final = "undecodable"
-OTHER_RUN: Final = "other_run"
+UNDECODABLE = "undecodable"
+OTHER_RUN = "other_run"
 
 _T = TypeVar("_T")
 _ByResource: TypeAlias = "Sequence[tuple[Resource, Iterable[_T]]]"
@@ -95,7 +101,9 @@ class FrameReader:
         """Forget all producers, so that their next frames read them anew."""
         self._registry.clear()
 
-    def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
+    def of_segment(
+        self, source: SegmentInfo, now_unix_ns: int
+    ) -> ProducerContext | None:
         """Return the producer of a segment. ``None``, counted: another run's, or its resource cannot be read."""
         try:
             context = self._registry.of_segment(source, now_unix_ns)
@@ -118,7 +126,9 @@ class FrameReader:
             fragments, metrics = writer.decoder.slow(frame.payload)
             return [ResourceMetricsInput(writer, [fragments], [*metrics])]
         inputs: list[ResourceMetricsInput] = []
-        for message in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
+        for message in ExportMetricsServiceRequest.FromString(
+            frame.payload
+        ).resource_metrics:
             context = self._of_resource(frame, message.resource)
             if context is not None:
                 # The decoder recognises a row by its bytes.
@@ -126,7 +136,9 @@ class FrameReader:
                 inputs.append(_split_metrics(context, scopes))
         return inputs
 
-    def spans(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
+    def spans(
+        self, frame: DecodedFrame
+    ) -> Iterator[tuple[ProducerContext, Iterable[ScopeSpans]]]:
         """Yield the spans of a frame of traces, one producer after the other.
 
         Raises:
@@ -134,7 +146,9 @@ class FrameReader:
         """
         return self._received(frame, _spans_by_resource, ScopeSpans.FromString)
 
-    def logs(self, frame: DecodedFrame) -> Iterator[tuple[ProducerContext, Iterable[ScopeLogs]]]:
+    def logs(
+        self, frame: DecodedFrame
+    ) -> Iterator[tuple[ProducerContext, Iterable[ScopeLogs]]]:
         """Yield the events of a frame of logs, one producer after the other.
 
         Raises:
@@ -158,7 +172,9 @@ class FrameReader:
             if writer is not None:
                 yield writer, (alone(frame.payload),)
 
-    def _of_resource(self, frame: DecodedFrame, resource: Resource) -> ProducerContext | None:
+    def _of_resource(
+        self, frame: DecodedFrame, resource: Resource
+    ) -> ProducerContext | None:
         return self._of_this_run(
             self._registry.of_resource(frame.source, resource, frame.now_unix_ns)
         )
@@ -179,7 +195,9 @@ def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
     return [(message.resource, message.scope_logs) for message in messages]
 
 
-def _split_metrics(context: ProducerContext, scopes: Sequence[bytes]) -> ResourceMetricsInput:
+def _split_metrics(
+    context: ProducerContext, scopes: Sequence[bytes]
+) -> ResourceMetricsInput:
     """Split the metrics of one resource into native rows, read by a learned schema where known, and the rest."""
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.records import Json
 from otel_bridge.translation.state import TranslationState, named
 
-TRAINED_STEP: Final = "trained_step"
+TRAINED_STEP = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
 of them."""
-_CHUNKS: Final = "lineage/rollouts/"
-_ARRIVED: Final = "lineage/arrived"
-_CHUNK: Final = 256
-_LIMIT: Final = 50_000
-_HALF: Final = 16
+_CHUNKS = "lineage/rollouts/"
+_ARRIVED = "lineage/arrived"
+_CHUNK = 256
+_LIMIT = 50_000
+_HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a run is practically
 impossible."""
-_MAX_STEPS: Final = 64
+_MAX_STEPS = 64
 """Most training steps that are remembered of one rollout, the last ones."""
 
 
@@ -103,7 +103,9 @@ class GeneratedRollouts:
         self.awaited: set[str] = set()
         # Stored as well: they are no longer awaited, so nothing else would name them after a
         # restart.
-        self._arrived = dict.fromkeys(cast("list[str] | None", state.get(_ARRIVED)) or [])
+        self._arrived = dict.fromkeys(
+            cast("list[str] | None", state.get(_ARRIVED)) or []
+        )
         chunks = named(state, _CHUNKS)
         for number in sorted(map(int, chunks)):
             self._restore(number, chunks[str(number)])
@@ -135,7 +137,11 @@ class GeneratedRollouts:
         self._changed.add(self._chunk_of[trace_id[:_HALF]])
 
     def revise(
-        self, trace_id: str, *, reward: float | None = None, is_sampled_out: bool = False
+        self,
+        trace_id: str,
+        *,
+        reward: float | None = None,
+        is_sampled_out: bool = False,
     ) -> None:
         """Note the reward of a rollout that came later, or that it is sampled out.
 
@@ -191,10 +197,18 @@ class GeneratedRollouts:
         self._chunks[number] = []
         for half, *facts in cast("list[tuple[str, object]]", entries):
             step, version, reward, end_ns, dataset, sampled_out, trained, unused = cast(
-                "tuple[int | None, int | None, float | None, int, str, bool, list[int], str]", facts
+                "tuple[int | None, int | None, float | None, int, str, bool, list[int], str]",
+                facts,
             )
             self._rollouts[half] = GeneratedRollout(
-                step, version, reward, end_ns, dataset, sampled_out, list(trained), unused
+                step,
+                version,
+                reward,
+                end_ns,
+                dataset,
+                sampled_out,
+                list(trained),
+                unused,
             )
             self._chunk_of[half] = number
             self._chunks[number].append(half)

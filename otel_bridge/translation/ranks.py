@@ -11,20 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, cast
 
 from otel_bridge.records import Distribution, Json, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
-from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
+from otel_bridge.translation.decode.histograms import (
+    packed_distribution,
+    unpacked_distribution,
+)
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import CollectedStep, StepStore, Track
 
-LATE: Final = "ranks/late"
-_RANKS: Final = "ranks"
+LATE = "ranks/late"
+_RANKS = "ranks"
 """Key of the number of ranks that a row holds."""
-_PACE: Final = "ranks/pace"
+_PACE = "ranks/pace"
 
 
 @dataclass(slots=True)
@@ -88,7 +91,9 @@ class RankStep(CollectedStep):
     world: int = 1
     ranks: set[int] = field(default_factory=set[int])
     totals: dict[str, KeyTotals] = field(default_factory=dict[str, KeyTotals])
-    distributions: dict[str, Distribution] = field(default_factory=dict[str, Distribution])
+    distributions: dict[str, Distribution] = field(
+        default_factory=dict[str, Distribution]
+    )
 
     @property
     def name(self) -> str:
@@ -109,7 +114,9 @@ class RankStep(CollectedStep):
                 continue
             if isinstance(value, Distribution):
                 total = self.distributions.get(key)
-                self.distributions[key] = value if total is None else _joined(total, value)
+                self.distributions[key] = (
+                    value if total is None else _joined(total, value)
+                )
                 continue
             reduction, weight = reductions.get(key, ("", 1))
             totals = self.totals.setdefault(key, KeyTotals())
@@ -145,7 +152,8 @@ class RankStep(CollectedStep):
                 for key, total in self.totals.items()
             },
             "distributions": {
-                key: packed_distribution(value) for key, value in self.distributions.items()
+                key: packed_distribution(value)
+                for key, value in self.distributions.items()
             },
         }
 
@@ -153,10 +161,14 @@ class RankStep(CollectedStep):
     def from_json(cls, value: object) -> RankStep:
         """Restore what `to_json` returned."""
         stored = cast("dict[str, Any]", value)
-        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = stored["step"]
+        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = stored[
+            "step"
+        ]
         # The time of the last data stands for it, since only whether it waits is stored.
         changed_ns = last_ns if is_open else None
-        step = cls((role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world)
+        step = cls(
+            (role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world
+        )
         step.ranks = set(stored["ranks"])
         for key, totals in stored["totals"].items():
             step.totals[key] = KeyTotals(*totals)
@@ -238,7 +250,9 @@ class RankMerge:
     def _due(self, now_unix_ns: int) -> list[Row]:
         rows: list[Row] = []
         for step in self.steps.changed():
-            due_ns = self._run.receive_clock.due(step.last_ns, self._run.options.step_watermark_ns)
+            due_ns = self._run.receive_clock.due(
+                step.last_ns, self._run.options.step_watermark_ns
+            )
             if now_unix_ns >= due_ns or self._is_passed(step):
                 rows.append(self._row(step))
         return rows
@@ -266,7 +280,11 @@ class RankMerge:
 
     def _within_bound(self) -> list[Row]:
         """Forget the earliest steps beyond the bound; return the rows of those that are open."""
-        return [self._row(step) for step in self.steps.overdue() if step.changed_ns is not None]
+        return [
+            self._row(step)
+            for step in self.steps.overdue()
+            if step.changed_ns is not None
+        ]
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
@@ -288,7 +306,12 @@ def _joined(first: Distribution, second: Distribution) -> Distribution:
         for below, above, number in zip(part.edges, part.edges[1:], part.counts):  # noqa: B905  # edges has one more
             counts[_bucket(edges, (below + above) / 2)] += number
     return Distribution(
-        first.count + second.count, first.sum + second.sum, low, high, edges, tuple(counts)
+        first.count + second.count,
+        first.sum + second.sum,
+        low,
+        high,
+        edges,
+        tuple(counts),
     )
 
 

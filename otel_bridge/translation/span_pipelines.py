@@ -40,7 +40,10 @@ class SpanPipelines:
     """
 
     def __init__(
-        self, run: RunContext, points: ThirdPartyPoints, other_traces: Callable[[], OtherTraces]
+        self,
+        run: RunContext,
+        points: ThirdPartyPoints,
+        other_traces: Callable[[], OtherTraces],
     ) -> None:
         generated = GeneratedRollouts(run.state)
         self._points = points
@@ -70,7 +73,9 @@ class SpanPipelines:
             received_ns = 0
             if frame.held:
                 received_ns = frame.append_unix_ns
-            records += self.phases.take(context, phases, now_ns, received_ns=received_ns)
+            records += self.phases.take(
+                context, phases, now_ns, received_ns=received_ns
+            )
         if scope is not None:
             train_spans, scope = split_train_spans(scope)
             records += self._lineage.take(process, role, train_spans, now_ns)
@@ -82,7 +87,9 @@ class SpanPipelines:
         # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
         if scope.scope.name != semconv.SCOPE_NAME:
             records += self._points.of_spans(producer, process, scope)
-        return records + self.rollouts.spans(producer.attributes, process.instance, scope, now_ns)
+        return records + self.rollouts.spans(
+            producer.attributes, process.instance, scope, now_ns
+        )
 
     def note_shown(self, records: Iterable[Record], now_unix_ns: int) -> None:
         """Note the rollouts among *records*, which trackers get: their tokens are shown with them."""

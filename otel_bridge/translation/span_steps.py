@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from otel_bridge.records import axis_of
 from otel_bridge.translation.processes.process import Process
@@ -18,10 +18,10 @@ from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import CollectedStep, StepStore
 
-MAX_ROLLOUTS: Final = 200_000
+MAX_ROLLOUTS = 200_000
 """Most rollouts of one step."""
-_MAX_SPANS: Final = 20_000
-_SPAN_DIGITS: Final = 16
+_MAX_SPANS = 20_000
+_SPAN_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,10 @@ class SpanStep(CollectedStep):
         # Before the limits: a redelivered span of a full step is not a further drop.
         if span.id in self.spans:
             return False
-        if self.rollouts + len(span.rollouts) > MAX_ROLLOUTS or len(self.spans) >= _MAX_SPANS:
+        if (
+            self.rollouts + len(span.rollouts) > MAX_ROLLOUTS
+            or len(self.spans) >= _MAX_SPANS
+        ):
             return None
         self.spans[span.id] = None
         self.arrive(now_unix_ns, span.end_unix_ns)
@@ -85,7 +88,13 @@ class SpanStepStore(StepStore[SpanStepT]):
     """
 
     def __init__(
-        self, run: RunContext, kind: type[SpanStepT], *, late: str, too_many: str, invalid: str
+        self,
+        run: RunContext,
+        kind: type[SpanStepT],
+        *,
+        late: str,
+        too_many: str,
+        invalid: str,
     ) -> None:
         super().__init__(run, kind, late)
         self._too_many = too_many
@@ -143,7 +152,9 @@ class SpanStepStore(StepStore[SpanStepT]):
         step.change(now_unix_ns)
         self.mark_changed(step)
 
-    def is_due(self, step: SpanStepT, now_unix_ns: int, *, is_whole: bool = True) -> bool:
+    def is_due(
+        self, step: SpanStepT, now_unix_ns: int, *, is_whole: bool = True
+    ) -> bool:
         """Return whether the row of *step* has changed, and nothing more is expected soon.
 
         Args:
@@ -154,7 +165,9 @@ class SpanStepStore(StepStore[SpanStepT]):
         if step.changed_ns is None:
             return False
         # A later step of the role shows that this one is over; else only the longer silence does.
-        is_behind = any(later.track == step.track and later.number > step.number for later in self)
+        is_behind = any(
+            later.track == step.track and later.number > step.number for later in self
+        )
         options = self._run.options
         wait_ns = options.step_watermark_ns
         if is_behind and is_whole:
@@ -164,4 +177,6 @@ class SpanStepStore(StepStore[SpanStepT]):
 
 def ids_of(joined: str, digits: int = _SPAN_DIGITS) -> dict[str, None]:
     """Return the ids of *digits* hex digits each that *joined* consists of: those of spans, unless *digits* differs."""
-    return dict.fromkeys(joined[start : start + digits] for start in range(0, len(joined), digits))
+    return dict.fromkeys(
+        joined[start : start + digits] for start in range(0, len(joined), digits)
+    )

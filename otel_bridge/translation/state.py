@@ -10,16 +10,16 @@ the changes in its ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 StateValue: TypeAlias = object
 """A JSON-able value (``None``, bool, int, float with non-finite ones, str, list, dict with str
 keys) or bytes."""
 
 
-FIRST_KEY: Final = "dropkey/"
+FIRST_KEY = "dropkey/"
 """Key space of the state: drop reason to the first key that was dropped for this reason."""
-_MAX_KEY_CHARS: Final = 256
+_MAX_KEY_CHARS = 256
 
 
 class TranslationState(Protocol):
@@ -58,7 +58,9 @@ def number_at(state: TranslationState, key: str) -> int:
     return 0
 
 
-def count(state: TranslationState, reason: str, number: int = 1, *, name: str = "") -> None:
+def count(
+    state: TranslationState, reason: str, number: int = 1, *, name: str = ""
+) -> None:
     """Add *number* to the drop counter ``drop/<reason>``.
 
     *name* is stored if it is the first one.

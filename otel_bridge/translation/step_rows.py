@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, cast
+from typing import ClassVar, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json, Row, Value, axis_of, key_of
@@ -20,10 +20,10 @@ Track: TypeAlias = tuple[str, int]
 """Role (empty without one) and attempt of the role."""
 StepKey: TypeAlias = tuple[Track, int]
 """Track and number of a step."""
-MAX_STEPS: Final = 64
+MAX_STEPS = 64
 """Most steps of a pipeline that are open or remembered, so that what is late gives a whole row."""
-_MAX_TRACKS: Final = 256
-_CHECK_NS: Final = 1_000_000_000
+_MAX_TRACKS = 256
+_CHECK_NS = 1_000_000_000
 """Interval at which the steps are checked."""
 
 
@@ -203,7 +203,9 @@ class StepStore(Generic[StepT]):
             step=step.number,
             axis=axis,
             time_unix_ns=step.end_unix_ns,
-            values=admit({key_of(step.role, key): value for key, value in values.items()}, axis),
+            values=admit(
+                {key_of(step.role, key): value for key, value in values.items()}, axis
+            ),
             steps=axes.beside(axis, step.number),
             attempt=attempt,
         )
@@ -250,7 +252,9 @@ class ForgottenSteps:
         self._state = state
         self._key = key
         stored = cast("list[tuple[str, int, int]] | None", state.get(key)) or []
-        self._last: dict[Track, int] = {(role, attempt): step for role, attempt, step in stored}
+        self._last: dict[Track, int] = {
+            (role, attempt): step for role, attempt, step in stored
+        }
 
     def has(self, track: Track, step: int) -> bool:
         """Return whether *step* is forgotten, or earlier than a forgotten one."""
@@ -267,4 +271,6 @@ class ForgottenSteps:
         self._last[track] = max(last, step)
         if len(self._last) > _MAX_TRACKS:
             del self._last[next(iter(self._last))]
-        self._state.set(self._key, [[*noted, last_step] for noted, last_step in self._last.items()])
+        self._state.set(
+            self._key, [[*noted, last_step] for noted, last_step in self._last.items()]
+        )

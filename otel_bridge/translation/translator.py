@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -55,8 +54,8 @@ __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 _METRICS = 1
 _TRACES = 2
 _LOGS = 3  # numbers of the signals in the journal's frames
-_REDELIVERED: Final = "redelivered"
-_MISSING: Final = "missing"
+_REDELIVERED = "redelivered"
+_MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,9 @@ class Translator:
         # Not at a pause: then the process may still send the missing parts to the next bridge.
         self._events.media.close()
         self._lifecycle.close(now_unix_ns, status)
-        return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
+        return self._finished(
+            records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns
+        )
 
     def pause(self, now_unix_ns: int) -> list[Record]:
         """Release everything that waits, as a bridge drains.
@@ -219,7 +220,9 @@ class Translator:
         """
         records = self._pause(now_unix_ns)
         self._lifecycle.end_third_party(now_unix_ns)
-        return self._finished(records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns)
+        return self._finished(
+            records + self._end_if_due(now_unix_ns, closing=True), now_unix_ns
+        )
 
     def flush(self) -> None:
         """Write all facts kept in memory to the state.
@@ -234,7 +237,10 @@ class Translator:
         self._defined.flush()
         if self._alerts is not None:
             self._alerts.flush()
-        for key, number in ((_REDELIVERED, self.redelivered()), (_MISSING, self.missing_rows())):
+        for key, number in (
+            (_REDELIVERED, self.redelivered()),
+            (_MISSING, self.missing_rows()),
+        ):
             # Unchanged counts are not written: each key is a row in the transaction of the batch.
             if number != number_at(self._state, key):
                 self._state.set(key, number)
@@ -266,7 +272,9 @@ class Translator:
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces, rollouts and steps."""
         steps = self._spans.waiting_steps + self._metrics.ranks.steps.waiting
-        return PendingCounts(self._metrics.rows.waiting, *self.rollouts.waiting(), steps)
+        return PendingCounts(
+            self._metrics.rows.waiting, *self.rollouts.waiting(), steps
+        )
 
     def waiting_rows_of(self) -> dict[str, int]:
         """Return the number of waiting rows of each process, by instance.

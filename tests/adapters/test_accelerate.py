@@ -37,7 +37,10 @@ def test_the_object_records_rows_and_config_and_ends_the_run(tmp_path: Path) -> 
     found = recorded(tmp_path)
     assert (rows_of(found, "loss"), ends_of(found)) == (LOSS, ["finished"])
     assert {"lr": 0.1, "model": "tiny"}.items() <= config_in(found).items()
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("grpo", "one")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "grpo",
+        "one",
+    )
 
 
 @pytest.mark.slow
@@ -52,7 +55,9 @@ def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(
     assert report_of(runs(tmp_path)).name == "two"
 
 
-def test_without_a_capture_no_object_of_the_calling_code_is_looked_at(tmp_path: Path) -> None:
+def test_without_a_capture_no_object_of_the_calling_code_is_looked_at(
+    tmp_path: Path,
+) -> None:
     code = """
     from otel_bridge.adapters.accelerate import OtelBridgeTracker
 
@@ -119,7 +124,9 @@ accelerator.init_trackers("ignored", config={"lr": 0.1})
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["wandb,own", "own,wandb"])
-def test_what_a_captured_tracker_records_is_not_recorded_again(tmp_path: Path, order: str) -> None:
+def test_what_a_captured_tracker_records_is_not_recorded_again(
+    tmp_path: Path, order: str
+) -> None:
     code = """
 for step in range(3):
     accelerator.log({"loss": step / 2}, step=step)
@@ -142,7 +149,9 @@ own.store_init_configuration({"only": 7})
 
 
 @pytest.mark.slow
-def test_a_tracker_that_is_turned_off_records_nothing_in_place_of_this_one(tmp_path: Path) -> None:
+def test_a_tracker_that_is_turned_off_records_nothing_in_place_of_this_one(
+    tmp_path: Path,
+) -> None:
     code = 'accelerator.log({"loss": 0.5}, step=1)'
 
     run_captured(tmp_path, "wandb", BESIDE + code, "own,wandb", "disabled")
@@ -154,7 +163,9 @@ def test_a_tracker_that_is_turned_off_records_nothing_in_place_of_this_one(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["tensorboard,own", "own,tensorboard"])
-def test_what_the_tracker_of_tensorboard_leaves_out_is_recorded(tmp_path: Path, order: str) -> None:
+def test_what_the_tracker_of_tensorboard_leaves_out_is_recorded(
+    tmp_path: Path, order: str
+) -> None:
     code = """
 accelerator.log({"loss": 0.5, "numpy": numpy.float32(1.0), "note": "text"}, step=1)
 """
@@ -168,13 +179,24 @@ accelerator.log({"loss": 0.5, "numpy": numpy.float32(1.0), "note": "text"}, step
 
 
 @pytest.mark.slow
-def test_without_an_exporter_the_run_is_kept_and_one_line_reports_it(tmp_path: Path) -> None:
+def test_without_an_exporter_the_run_is_kept_and_one_line_reports_it(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, ACCELERATE_OBJECT, OTEL_BRIDGE_EXPORTERS="")
 
-    lines = [line for line in done.stderr.splitlines() if "deliver with: otel-bridge drain" in line]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if "deliver with: otel-bridge drain" in line
+    ]
     assert len(lines) == 1, done.stderr
     drained = otel_bridge(
-        "drain", str(runs(tmp_path)), "--exporters", "file", cwd=tmp_path, env=environment(tmp_path)
+        "drain",
+        str(runs(tmp_path)),
+        "--exporters",
+        "file",
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
     assert drained.returncode == 0, drained.stderr
     assert rows_of(records(only_folder(runs(tmp_path))), "loss") == LOSS
@@ -184,7 +206,9 @@ def test_without_accelerate_the_error_names_what_to_install(tmp_path: Path) -> N
     code = "import otel_bridge.adapters.accelerate"
 
     done = call(
-        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, program(tmp_path, "train.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert done.stderr.splitlines()[-1] == (
@@ -193,7 +217,9 @@ def test_without_accelerate_the_error_names_what_to_install(tmp_path: Path) -> N
     )
 
 
-def test_an_argument_that_init_does_not_have_is_an_error_at_once(tmp_path: Path) -> None:
+def test_an_argument_that_init_does_not_have_is_an_error_at_once(
+    tmp_path: Path,
+) -> None:
     code = "from otel_bridge.adapters.accelerate import OtelBridgeTracker; OtelBridgeTracker('p', projekt='q')"
 
     done = run_program(tmp_path, code, fails=True)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    program,
+    report_of,
+    runs,
+)
 from support.trainers.framework_jobs import AXOLOTL
 from support.trainers.framework_runs import (
     config_in,
@@ -32,8 +39,16 @@ trainer.event("on_train_end")
 @pytest.mark.parametrize(
     ("names", "project", "run"),
     [
-        ("wandb_project='math', wandb_name='one', mlflow_run_name='two'", "math", "one"),
-        ("mlflow_experiment_name='math', trackio_run_name='two', wandb_name=''", "math", "two"),
+        (
+            "wandb_project='math', wandb_name='one', mlflow_run_name='two'",
+            "math",
+            "one",
+        ),
+        (
+            "mlflow_experiment_name='math', trackio_run_name='two', wandb_name=''",
+            "math",
+            "two",
+        ),
         ("wandb_project=None", "huggingface", None),
     ],
 )
@@ -56,18 +71,25 @@ def test_rows_completions_and_the_configuration_arrive_under_the_names_of_any_tr
 
 
 def test_a_configuration_that_cannot_be_read_adds_nothing(tmp_path: Path) -> None:
-    code = AXOLOTL + TRAIN + "assert manager.add_callbacks_post_trainer(5, trainer) == []"
+    code = (
+        AXOLOTL + TRAIN + "assert manager.add_callbacks_post_trainer(5, trainer) == []"
+    )
 
-    assert "_callbacks: AttributeError: 'int' object" in run_program(tmp_path, code).stderr
+    assert (
+        "_callbacks: AttributeError: 'int' object" in run_program(tmp_path, code).stderr
+    )
 
 
 def test_without_axolotl_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import otel_bridge.adapters.axolotl"
 
     done = call(
-        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, program(tmp_path, "train.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (
-        "MissingExtraError: axolotl cannot be imported; this adapter needs axolotl" in done.stderr
+        "MissingExtraError: axolotl cannot be imported; this adapter needs axolotl"
+        in done.stderr
     )

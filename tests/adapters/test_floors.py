@@ -16,11 +16,15 @@ def test_a_floor_in_a_message_or_on_a_page_is_a_version_that_is_tried() -> None:
         *(ROOT / "otel_bridge" / "adapters").rglob("*.py"),
         *(ROOT / "docs" / "frameworks").glob("*.md"),
     ]
-    named = {found for path in paths for found in NAMED.findall(path.read_text("utf-8"))}
+    named = {
+        found for path in paths for found in NAMED.findall(path.read_text("utf-8"))
+    }
 
     assert len(named) >= 8
     untried = {f"{name}=={version}" for name, version in named} - pins()
-    assert untried == set(), "pin each in a tests/frameworks/requirements*.txt, or name one that is"
+    assert untried == set(), (
+        "pin each in a tests/frameworks/requirements*.txt, or name one that is"
+    )
 
 
 def pins() -> set[str]:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    program,
+    report_of,
+    runs,
+)
 from support.trainers.framework_runs import (
     config_in,
     ends_of,
@@ -90,7 +97,9 @@ own, beside, MODE = OtelBridgeLogger("sft", "one"), WandbLogger(), "online"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["[own, beside]", "[beside, own]"])
-def test_what_a_captured_logger_records_is_not_recorded_again(tmp_path: Path, order: str) -> None:
+def test_what_a_captured_logger_records_is_not_recorded_again(
+    tmp_path: Path, order: str
+) -> None:
     code = f"""
     class Module:
         trainer = Trainer(logger={order})
@@ -107,7 +116,10 @@ def test_what_a_captured_logger_records_is_not_recorded_again(tmp_path: Path, or
     done = run_captured(tmp_path, "wandb", BESIDE + textwrap.dedent(code))
 
     found, report = recorded(tmp_path), report_of(runs(tmp_path))
-    assert (rows_of(found, "loss"), rows_of(found, "only")) == ([(1, 0.5), (2, 0.25)], [(1, 7.0)])
+    assert (rows_of(found, "loss"), rows_of(found, "only")) == (
+        [(1, 0.5), (2, 0.25)],
+        [(1, 7.0)],
+    )
     assert config_in(found).items() >= {"lr": "wandb's 0.1", "only": 7}.items()
     assert (report.project, report.name) == ("math", "wandb's")
     assert (
@@ -155,7 +167,9 @@ def test_a_logger_whose_tracker_is_turned_off_records_nothing_in_place_of_this_o
 
 
 @pytest.mark.slow
-def test_rows_after_the_end_of_a_phase_are_recorded_and_the_run_ends_once(tmp_path: Path) -> None:
+def test_rows_after_the_end_of_a_phase_are_recorded_and_the_run_ends_once(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, PHASES)
 
     found = recorded(tmp_path)
@@ -181,7 +195,10 @@ def test_two_loggers_of_different_names_in_one_trainer_both_record_from_begin_to
     for _, found in recorded_runs(tmp_path):
         assert rows_of(found, "loss") == [(1, 0.5), (2, 0.25)]
         assert ends_of(found) == ["finished"]
-    assert sorted(report.name for report, _ in recorded_runs(tmp_path)) == ["one", "two"]
+    assert sorted(report.name for report, _ in recorded_runs(tmp_path)) == [
+        "one",
+        "two",
+    ]
     assert "init() of another run" not in done.stderr
 
 
@@ -194,8 +211,12 @@ def test_a_phase_that_failed_ends_the_run_as_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_entry_point_adds_one_logger_that_moves_no_checkpoint(tmp_path: Path) -> None:
-    done = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="1", OTEL_BRIDGE_PROJECT="sft")
+def test_the_entry_point_adds_one_logger_that_moves_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    done = run_program(
+        tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="1", OTEL_BRIDGE_PROJECT="sft"
+    )
 
     found = recorded(tmp_path)
     assert (rows_of(found, "loss"), rows_of(found, "val")) == ([(1, 0.5)], [(1, 2.0)])
@@ -239,7 +260,11 @@ def test_without_its_variable_the_entry_point_adds_nothing_and_imports_nothing(
     done = run_program(tmp_path, ENTRY_POINT)
     misspelt = run_program(tmp_path, ENTRY_POINT, OTEL_BRIDGE_LIGHTNING="maybe")
 
-    assert (done.stdout, done.stderr, runs(tmp_path).exists()) == ("0 []\n[]\n", "", False)
+    assert (done.stdout, done.stderr, runs(tmp_path).exists()) == (
+        "0 []\n[]\n",
+        "",
+        False,
+    )
     assert misspelt.stdout.startswith("0 []\n")
     assert (
         "Lightning continues without otel-bridge: OTEL_BRIDGE_LIGHTNING='maybe': expected 1 or 0"
@@ -274,7 +299,9 @@ def test_without_lightning_the_error_names_what_to_install(tmp_path: Path) -> No
     code = "from otel_bridge.adapters.lightning import OtelBridgeLogger"
 
     done = call(
-        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, program(tmp_path, "train.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (

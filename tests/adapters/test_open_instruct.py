@@ -150,13 +150,19 @@ def trained(
     ]
     done = otel_bridge(*command, *options, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
-    return [record for record in records(only_folder(runs(folder))) if record["kind"] == "rollout"]
+    return [
+        record
+        for record in records(only_folder(runs(folder)))
+        if record["kind"] == "rollout"
+    ]
 
 
 def test_the_rollouts_of_the_actor_are_in_the_run_of_the_job_with_all_their_facts(
     tmp_path: Path,
 ) -> None:
-    first, second = sorted(trained(tmp_path, "--texts"), key=lambda record: record["sample"])
+    first, second = sorted(
+        trained(tmp_path, "--texts"), key=lambda record: record["sample"]
+    )
 
     assert [message["content"] for message in first["messages"]] == ["2 + 2?", "four"]
     facts = (
@@ -189,8 +195,13 @@ def test_the_rollouts_of_the_actor_are_in_the_run_of_the_job_with_all_their_fact
     assert second["tools"]["errors"] == "late"
     metadata = first["metadata"]
     assert (metadata["ground_truth"], metadata["logprobs"]) == ([4], [-0.1, -0.2, -0.3])
-    assert metadata["tool_call_stats"] == [{"tool_name": "python", "success": True, "runtime": 0.5}]
-    assert (metadata["tool_outputs"], metadata["rollout_states"]) == ("4", {"step_count": 2})
+    assert metadata["tool_call_stats"] == [
+        {"tool_name": "python", "success": True, "runtime": 0.5}
+    ]
+    assert (metadata["tool_outputs"], metadata["rollout_states"]) == (
+        "4",
+        {"step_count": 2},
+    )
 
 
 def test_a_job_whose_actor_is_killed_at_its_end_has_finished(tmp_path: Path) -> None:
@@ -200,10 +211,14 @@ def test_a_job_whose_actor_is_killed_at_its_end_has_finished(tmp_path: Path) -> 
     assert report_of(runs(tmp_path)).drops == {}
 
 
-def test_tokens_without_texts_are_decoded_by_the_tokenizer_of_the_job(tmp_path: Path) -> None:
+def test_tokens_without_texts_are_decoded_by_the_tokenizer_of_the_job(
+    tmp_path: Path,
+) -> None:
     rollouts = trained(tmp_path)
 
-    texts = sorted([message["content"] for message in rollout["messages"]] for rollout in rollouts)
+    texts = sorted(
+        [message["content"] for message in rollout["messages"]] for rollout in rollouts
+    )
     assert texts == [["t1 t2", "t7"], ["t1 t2", "t7 t8 t9"]]
 
 
@@ -214,13 +229,19 @@ def test_its_own_files_are_written_only_where_they_are_asked_for(
     assert len(trained(tmp_path, *options)) == 2
 
     written = sorted(path.name for path in tmp_path.glob("deletable_rollouts/*"))
-    assert written == (["grpo__1_metadata.jsonl", "grpo__1_rollouts.jsonl"] if options else [])
+    assert written == (
+        ["grpo__1_metadata.jsonl", "grpo__1_rollouts.jsonl"] if options else []
+    )
     assert not list(tmp_path.glob("otel-bridge:*"))
     [config] = [
-        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "config"
+        record
+        for record in records(only_folder(runs(tmp_path)))
+        if record["kind"] == "config"
     ]
     assert json.loads(json.dumps(config["config"]["save_traces"])) is bool(options)
 
 
-def test_without_the_capture_of_open_instruct_there_are_no_rollouts(tmp_path: Path) -> None:
+def test_without_the_capture_of_open_instruct_there_are_no_rollouts(
+    tmp_path: Path,
+) -> None:
     assert trained(tmp_path, "--save_traces", captured="wandb") == []

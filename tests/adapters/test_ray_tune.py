@@ -9,8 +9,22 @@ import pytest
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
-from support.trainers.command_runs import PYTHON, call, environment, program, records, runs, until
-from support.trainers.framework_runs import config_in, ends_of, rows_of, run_captured, run_program
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    program,
+    records,
+    runs,
+    until,
+)
+from support.trainers.framework_runs import (
+    config_in,
+    ends_of,
+    rows_of,
+    run_captured,
+    run_program,
+)
 
 pytestmark = pytest.mark.slow
 TUNE = """
@@ -49,7 +63,9 @@ def keys_of(entries: list[dict[str, Any]]) -> set[str]:
     return {key for one in entries if one["kind"] == "row" for key in one["values"]}
 
 
-def test_trials_at_the_same_time_are_runs_with_their_config_and_status(tmp_path: Path) -> None:
+def test_trials_at_the_same_time_are_runs_with_their_config_and_status(
+    tmp_path: Path,
+) -> None:
     code = """
 one, other = Trial(0, lr=0.1, callbacks=object()), Trial(1, lr=0.2)
 callback.on_trial_start(0, [], one)
@@ -104,12 +120,16 @@ callback.on_experiment_end([one])
     run_captured(tmp_path, "tensorboard", TUNE + code)
 
     found = sorted(
-        points for _, entries in runs_of(tmp_path).values() for points in keys_of(entries)
+        points
+        for _, entries in runs_of(tmp_path).values()
+        for points in keys_of(entries)
     )
     assert found == ["loss", "mine", "time_this_iter_s", "time_total_s"]
 
 
-def test_a_captured_callback_of_wandb_beside_this_one_is_reported_once(tmp_path: Path) -> None:
+def test_a_captured_callback_of_wandb_beside_this_one_is_reported_once(
+    tmp_path: Path,
+) -> None:
     code = """
 from ray.tune.logger import LoggerCallback
 
@@ -147,10 +167,16 @@ callback.on_experiment_end([one])
     run_program(tmp_path, TUNE + code)
 
     ((status, found),) = runs_of(tmp_path).values()
-    assert (status, config_in(found)["lr"], config_in(found)["layers"]) == ("killed", 0.5, [1, 2])
+    assert (status, config_in(found)["lr"], config_in(found)["layers"]) == (
+        "killed",
+        0.5,
+        [1, 2],
+    )
 
 
-def test_a_restored_experiment_goes_on_with_the_runs_of_its_trials(tmp_path: Path) -> None:
+def test_a_restored_experiment_goes_on_with_the_runs_of_its_trials(
+    tmp_path: Path,
+) -> None:
     code = """
 one = Trial(0, lr=0.1)
 report(one, loss=1.0)
@@ -168,7 +194,9 @@ callback.on_experiment_end([one])
     assert (status, rows_of(found, "loss")) == ("finished", [(1, 1.0), (2, 2.0)])
 
 
-def test_equal_names_of_trials_are_runs_of_their_own_and_so_are_experiments(tmp_path: Path) -> None:
+def test_equal_names_of_trials_are_runs_of_their_own_and_so_are_experiments(
+    tmp_path: Path,
+) -> None:
     code = """
 for one in Trial(0, name="same"), Trial(1, name="same"), Trial(0, name="same", experiment="other"):
     report(one, loss=1.0)
@@ -197,7 +225,9 @@ assert not callback._open and not callback._waits
 
     found = runs_of(tmp_path)
     assert len(found) == 4
-    assert [rows_of(one, "loss") for _, one in found.values()] == [[(1, 1.0), (2, 1.0)]] * 4
+    assert [rows_of(one, "loss") for _, one in found.values()] == [
+        [(1, 1.0), (2, 1.0)]
+    ] * 4
 
 
 def test_handles_are_released_by_trials_that_have_ended(tmp_path: Path) -> None:
@@ -210,12 +240,19 @@ for number in range(8):
     callback.on_trial_complete(9, [], trial)
 assert not process_runs.runs._beside
 """
-    done = run_program(tmp_path, TUNE + code, OTEL_BRIDGE_EXPORTERS="", OTEL_BRIDGE_OFFLINE="1")
+    done = run_program(
+        tmp_path, TUNE + code, OTEL_BRIDGE_EXPORTERS="", OTEL_BRIDGE_OFFLINE="1"
+    )
 
-    assert ("Ray Tune continues" in done.stderr, len(run_folders(runs(tmp_path)))) == (False, 8)
+    assert ("Ray Tune continues" in done.stderr, len(run_folders(runs(tmp_path)))) == (
+        False,
+        8,
+    )
 
 
-def test_a_setting_that_cannot_be_used_is_one_line_and_tune_goes_on(tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_used_is_one_line_and_tune_goes_on(
+    tmp_path: Path,
+) -> None:
     code = """
 callback = OtelBridgeLoggerCallback(exporters="wadnb")
 for number in range(3):
@@ -225,14 +262,20 @@ print("on")
 """
     done = run_program(tmp_path, TUNE + code)
 
-    assert (done.stderr.count("otel-bridge: Ray Tune continues"), done.stdout) == (1, "on\n")
+    assert (done.stderr.count("otel-bridge: Ray Tune continues"), done.stdout) == (
+        1,
+        "on\n",
+    )
 
 
 def test_a_variable_of_otel_bridge_wins_over_the_project(tmp_path: Path) -> None:
     code = "report(Trial(0), loss=1.0)"
 
     run_program(
-        tmp_path, TUNE + code, OTEL_BRIDGE_PROJECT="q", OTEL_BRIDGE_RUN_NAME="of the driver"
+        tmp_path,
+        TUNE + code,
+        OTEL_BRIDGE_PROJECT="q",
+        OTEL_BRIDGE_RUN_NAME="of the driver",
     )
 
     (folder,) = run_folders(runs(tmp_path))
@@ -244,7 +287,9 @@ def test_a_variable_of_otel_bridge_wins_over_the_project(tmp_path: Path) -> None
 def test_an_argument_that_cannot_be_given_is_an_error_at_once(
     tmp_path: Path, argument: str
 ) -> None:
-    done = run_program(tmp_path, f"{TUNE}\nOtelBridgeLoggerCallback({argument})", fails=True)
+    done = run_program(
+        tmp_path, f"{TUNE}\nOtelBridgeLoggerCallback({argument})", fails=True
+    )
 
     assert f"ConfigError: {argument.partition('=')[0]}= " in done.stderr
 
@@ -253,7 +298,9 @@ def test_without_ray_the_error_names_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; import otel_bridge.adapters.ray_tune"
 
     done = call(
-        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, program(tmp_path, "train.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (

@@ -27,36 +27,59 @@ from support.trainers.framework_runs import (
 pytestmark = pytest.mark.slow
 
 
-def test_calls_of_one_step_are_one_row_and_the_own_tracker_goes_on(tmp_path: Path) -> None:
+def test_calls_of_one_step_are_one_row_and_the_own_tracker_goes_on(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, SKYRL_TRAINED)
 
     found = recorded(tmp_path)
-    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [(1, 0.5, 3.0), (2, 0.5, 3.0)]
+    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [
+        (1, 0.5, 3.0),
+        (2, 0.5, 3.0),
+    ]
     assert rows_of(found, "eval/all/avg_score") == [(0, 0.25)]
-    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == (
+        "one",
+        ["finished"],
+    )
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
     assert "Step 1: {'reward/avg_raw_reward': 0.5}" in done.stdout
     assert "TrajectoryLogger -1 trajectories/train console" in done.stdout
     assert done.stdout.count("Tracking finished") == 1
 
 
-def test_rows_that_a_captured_backend_records_are_not_recorded_again(tmp_path: Path) -> None:
+def test_rows_that_a_captured_backend_records_are_not_recorded_again(
+    tmp_path: Path,
+) -> None:
     code = SKYRL_TRAINED.replace('"logger": "console"', '"logger": "wandb"')
 
     done = run_captured(tmp_path, "wandb", code)
 
     found = recorded(tmp_path)
-    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [(1, 0.5, 3.0), (2, 0.5, 3.0)]
+    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [
+        (1, 0.5, 3.0),
+        (2, 0.5, 3.0),
+    ]
     assert rows_of(found, "eval/all/avg_score") == [(0, 0.25)]
     assert len(rollouts_in(found)) == 6
-    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == (
+        "one",
+        ["finished"],
+    )
     assert (
-        done.stderr.count("metrics of SkyRL are recorded once, as wandb gets them, in math/one")
+        done.stderr.count(
+            "metrics of SkyRL are recorded once, as wandb gets them, in math/one"
+        )
         == 1
     )
 
 
-def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: Path) -> None:
+def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, SKYRL_TRAINED)
 
     rollouts = rollouts_in(recorded(tmp_path))
@@ -66,7 +89,12 @@ def test_trajectories_have_prompt_turns_reward_group_and_stop_reason(tmp_path: P
     assert [[said["role"] for said in one["messages"]] for one in trained] == [
         ["user", "assistant"], ["user", "assistant", "tool", "assistant"], ["system", "user", "assistant"],
     ]  # fmt: skip
-    assert [said["content"] for said in trained[1]["messages"]] == ["2+2?", "c", "e", "d"]
+    assert [said["content"] for said in trained[1]["messages"]] == [
+        "2+2?",
+        "c",
+        "e",
+        "d",
+    ]
     assert trained[0]["messages"][1]["content"] == "ab"
     assert trained[0]["group"] == trained[1]["group"] != trained[2]["group"]
     assert [one["metadata"].get("tries") for one in trained] == [1, 2, None]
@@ -83,7 +111,11 @@ def test_a_trajectory_of_several_steps_is_one_rollout(tmp_path: Path) -> None:
     assert rows_of(found, "lineage/consumed", "lineage/uses/max") == [(1, 2, 1)]
     first, second = (one for one in rollouts if one["split"] == "train")
     assert [said["content"] for said in first["messages"]] == ["2+2?", "c", "dd", "e"]
-    assert (first["reward"], first["group"], first["trajectory_id"]) == (1.0, "a", "a_0")
+    assert (first["reward"], first["group"], first["trajectory_id"]) == (
+        1.0,
+        "a",
+        "a_0",
+    )
     assert [said["content"] for said in second["messages"]] == ["Sum.", "1+1?", "f"]
     last, only = (one for one in rollouts if one["split"] == "eval")
     assert [said["content"] for said in last["messages"]] == ["iacdd", "e"]
@@ -98,12 +130,17 @@ def test_a_failure_is_an_alert_and_the_end_is_failed(tmp_path: Path) -> None:
     assert rows_of(found, "reward/avg_raw_reward", "timing/generate") == [(1, 0.5, 2.0)]
     assert ends_of(found) == ["failed"]
     (alert,) = [one for one in found if one["kind"] == "alert"]
-    assert (alert["title"], alert["level"]) == ("Training failed: RuntimeError", "error")
+    assert (alert["title"], alert["level"]) == (
+        "Training failed: RuntimeError",
+        "error",
+    )
     assert "RuntimeError: out of memory" in alert["text"]
     assert "Training failed at step 1 with RuntimeError" in done.stdout
 
 
-def test_a_failure_before_the_trainer_exists_makes_the_end_failed(tmp_path: Path) -> None:
+def test_a_failure_before_the_trainer_exists_makes_the_end_failed(
+    tmp_path: Path,
+) -> None:
     code = """
 class Broken(Exp):
     def _setup_trainer(self):
@@ -128,10 +165,15 @@ def test_an_entry_point_that_only_evaluates_ends_with_its_outcome(
     run_program(tmp_path, SKYRL_EVAL_ONLY, status, fails=status == "failed")
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "eval/all/avg_score"), ends_of(found)) == ([(0, 0.5)], [status])
+    assert (rows_of(found, "eval/all/avg_score"), ends_of(found)) == (
+        [(0, 0.5)],
+        [status],
+    )
 
 
-def test_with_dynamic_sampling_prompts_are_those_of_the_responses(tmp_path: Path) -> None:
+def test_with_dynamic_sampling_prompts_are_those_of_the_responses(
+    tmp_path: Path,
+) -> None:
     code = """
 def TRAIN(self):
     self.trajectories([OTHER], OUTPUT)

@@ -8,7 +8,13 @@ import pytest
 
 from support.trainers.command_runs import report_of, runs
 from support.trainers.framework_programs import SLIME
-from support.trainers.framework_runs import ends_of, recorded, rollouts_in, rows_of, run_program
+from support.trainers.framework_runs import (
+    ends_of,
+    recorded,
+    rollouts_in,
+    rows_of,
+    run_program,
+)
 
 pytestmark = pytest.mark.slow
 TRAIN = """
@@ -24,7 +30,9 @@ assert log_rollouts(7, args, samples, {}, 1.5) is False
 """
 
 
-def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_path: Path) -> None:
+def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, SLIME + TRAIN)
 
     found = recorded(tmp_path)
@@ -37,12 +45,20 @@ def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_
     )
     assert (first["metadata"]["pred"], first["metadata"]["label"]) == ("4", "4")
     assert [one["content"] for one in first["messages"]] == ["2+2?", "4"]
-    assert (aborted["reward"], aborted["policy_version"], aborted["metadata"]["status"]) == (
+    assert (
+        aborted["reward"],
+        aborted["policy_version"],
+        aborted["metadata"]["status"],
+    ) == (
         None,
         None,
         "aborted",
     )
-    assert [one["role"] for one in truncated["messages"]] == ["system", "user", "assistant"]
+    assert [one["role"] for one in truncated["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+    ]
     assert (truncated["group"], truncated["reward"], truncated["finish_reason"]) == (
         "1",
         0.5,
@@ -50,7 +66,10 @@ def test_samples_arrive_with_groups_parts_of_rewards_and_the_oldest_weights(tmp_
     )
     assert rows_of(found, "rollout/lineage/consumed") == [(7, 3)]
     assert (ends_of(found), "adapter_failed" in done.stderr) == (["finished"], True)
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
 
 
 def test_log_probabilities_of_the_engine_are_tokens_without_what_a_tool_answered(
@@ -69,7 +88,11 @@ assert log_rollouts(7, SimpleNamespace(), samples) is False
     run_program(tmp_path, SLIME + code)
 
     found = recorded(tmp_path)
-    keys = ("rollout/tokens/count", "rollout/tokens/rollouts", "rollout/tokens/logprob/engine")
+    keys = (
+        "rollout/tokens/count",
+        "rollout/tokens/rollouts",
+        "rollout/tokens/logprob/engine",
+    )
     assert rows_of(found, *keys) == [(7, 3, 2, -1.5)]
     assert report_of(runs(tmp_path)).drops == {}
 
@@ -86,7 +109,12 @@ assert log_eval_rollouts(3, args, data, None) is False
     run_program(tmp_path, SLIME + code)
 
     (one,) = rollouts_in(recorded(tmp_path))
-    assert (one["split"], one["dataset"], one["step"], one["reward"]) == ("eval", "gsm8k", 6, 0.25)
+    assert (one["split"], one["dataset"], one["step"], one["reward"]) == (
+        "eval",
+        "gsm8k",
+        6,
+        0.25,
+    )
 
 
 def test_arguments_of_any_kind_do_not_raise(tmp_path: Path) -> None:
@@ -161,7 +189,9 @@ def test_each_data_parallel_rank_adds_what_the_trainer_computed_of_its_samples_o
     # Their mean is what slime and miles report as train_rollout_logprob_abs_diff.
     assert means == [0.375, 0.25, 0.0]
     keys = ("mismatch/mean", "logprob/trainer", "advantage", "count")
-    assert rows_of(found, *(f"rollout/tokens/{key}" for key in keys)) == [(7, 0.25, -1.6, 1.0, 5)]
+    assert rows_of(found, *(f"rollout/tokens/{key}" for key in keys)) == [
+        (7, 0.25, -1.6, 1.0, 5)
+    ]
     assert report_of(runs(tmp_path)).drops == {}
 
 

@@ -38,7 +38,9 @@ trainer.event("on_log", logs={"eval_reward": 1.0})
 """
 
 
-def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(tmp_path: Path) -> None:
+def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, TRAIN)
 
     rollouts = rollouts_in(recorded(tmp_path))
@@ -60,7 +62,11 @@ def test_each_completion_is_a_rollout_once_with_its_group_and_each_reward(tmp_pa
         0.0,
         {"length": 0.0, "trained_step": 2.0},
     )
-    assert (first["advantage"], second["advantage"], first["metadata"]["letters"]) == (0.5, -0.5, 3)
+    assert (first["advantage"], second["advantage"], first["metadata"]["letters"]) == (
+        0.5,
+        -0.5,
+        3,
+    )
 
 
 def test_each_step_names_the_completions_that_it_consumed_also_those_of_a_former_step(
@@ -77,7 +83,9 @@ def test_each_step_names_the_completions_that_it_consumed_also_those_of_a_former
     ]
 
 
-def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(tmp_path: Path) -> None:
+def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(
+    tmp_path: Path,
+) -> None:
     shuffled = "trainer.args.steps_per_generation = 2\ntrainer.event('on_train_begin')"
     run_program(tmp_path, TRAIN.replace('trainer.event("on_train_begin")', shuffled))
 
@@ -109,7 +117,11 @@ def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_th
         {"hidden_size": 16, "num_parameters": 7},
     )
     report = report_of(runs(tmp_path))
-    assert (ends_of(found), report.project, report.name) == (["finished"], "huggingface", "one")
+    assert (ends_of(found), report.project, report.name) == (
+        ["finished"],
+        "huggingface",
+        "one",
+    )
     assert report.drops == {}
 
 
@@ -210,7 +222,9 @@ def test_model_and_trainer_are_freed_with_their_last_reference(tmp_path: Path) -
     assert run_program(tmp_path, code).stdout == "[None, None]\n"
 
 
-def test_each_trial_of_a_search_is_a_run_with_its_config_in_one_group(tmp_path: Path) -> None:
+def test_each_trial_of_a_search_is_a_run_with_its_config_in_one_group(
+    tmp_path: Path,
+) -> None:
     code = """
     from transformers import GRPOTrainer
     from otel_bridge.adapters.transformers import OtelBridgeCallback
@@ -242,7 +256,9 @@ def test_each_trial_of_a_search_is_a_run_with_its_config_in_one_group(tmp_path: 
     }
 
 
-def test_arguments_that_change_before_the_next_training_are_recorded_again(tmp_path: Path) -> None:
+def test_arguments_that_change_before_the_next_training_are_recorded_again(
+    tmp_path: Path,
+) -> None:
     code = """
     from transformers import GRPOTrainer
     from otel_bridge.adapters.transformers import OtelBridgeCallback
@@ -257,13 +273,17 @@ def test_arguments_that_change_before_the_next_training_are_recorded_again(tmp_p
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert [one["config"]["learning_rate"] for one in found if one["kind"] == "config"] == [
+    assert [
+        one["config"]["learning_rate"] for one in found if one["kind"] == "config"
+    ] == [
         0.1,
         0.5,
     ]
 
 
-def test_one_callback_of_two_trainers_records_the_completions_of_both(tmp_path: Path) -> None:
+def test_one_callback_of_two_trainers_records_the_completions_of_both(
+    tmp_path: Path,
+) -> None:
     code = """
     from transformers import GRPOTrainer
     from otel_bridge.adapters.transformers import OtelBridgeCallback
@@ -277,9 +297,9 @@ def test_one_callback_of_two_trainers_records_the_completions_of_both(tmp_path: 
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert [one["messages"][0]["content"] for one in rollouts_in(found)] == ["0+0"] * 2 + [
-        "1+1"
-    ] * 2 + ["2+2"] * 2
+    assert [one["messages"][0]["content"] for one in rollouts_in(found)] == [
+        "0+0"
+    ] * 2 + ["1+1"] * 2 + ["2+2"] * 2
     assert rows_of(found, "train/loss") == [(1, 0), (1, 1), (2, 2)]
 
 
@@ -326,7 +346,10 @@ def test_completions_under_the_older_name_are_recorded_where_they_have_advantage
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], number)
+    assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == (
+        [(1, 0.5)],
+        number,
+    )
     assert report_of(runs(tmp_path)).drops == {}
 
 
@@ -345,5 +368,8 @@ def test_a_model_whose_config_cannot_be_read_costs_no_row(tmp_path: Path) -> Non
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "train/loss"), config_in(found)["run_name"]) == ([(1, 0.5)], "one")
+    assert (rows_of(found, "train/loss"), config_in(found)["run_name"]) == (
+        [(1, 0.5)],
+        "one",
+    )
     assert config_in(found)["model"] == {"hidden_size": 16}

@@ -44,13 +44,23 @@ def test_rows_that_a_captured_callback_of_wandb_records_are_not_recorded_again(
     trainer.step(log={{"loss": 0.25}})
     """
     env = framework_environment(tmp_path, real=False)
-    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+    command = (
+        "run",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "train.py", code),
+    )
 
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
-    assert ([loss for _, loss in rows_of(found, "train/loss")], len(rollouts_in(found))) == (
+    assert (
+        [loss for _, loss in rows_of(found, "train/loss")],
+        len(rollouts_in(found)),
+    ) == (
         [0.5, 0.25],
         rollouts,
     )
@@ -118,11 +128,19 @@ def test_the_first_event_of_a_captured_tensorboard_begins_the_run_that_the_callb
     run_captured(tmp_path, "tensorboard", code)
 
     found, report = recorded(tmp_path), report_of(runs(tmp_path))
-    assert [loss for _, loss in rows_of(found, "train/loss")] == [1.0, 0.5][not evaluates_first :]
-    assert (report.project, report.name, len(rows_of(found, "train/lengths"))) == ("mine", "two", 1)
+    assert [loss for _, loss in rows_of(found, "train/loss")] == [1.0, 0.5][
+        not evaluates_first :
+    ]
+    assert (report.project, report.name, len(rows_of(found, "train/lengths"))) == (
+        "mine",
+        "two",
+        1,
+    )
 
 
-def test_rows_are_recorded_beside_a_callback_of_a_disabled_wandb(tmp_path: Path) -> None:
+def test_rows_are_recorded_beside_a_callback_of_a_disabled_wandb(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     from transformers import GRPOTrainer, TrainerCallback
@@ -137,10 +155,20 @@ def test_rows_are_recorded_beside_a_callback_of_a_disabled_wandb(tmp_path: Path)
     trainer.step(["2+2"], log={"loss": 0.5})
     """
     env = framework_environment(tmp_path, real=False)
-    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+    command = (
+        "run",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "train.py", code),
+    )
 
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
-    assert (rows_of(found, "train/loss"), report_of(runs(tmp_path)).project) == ([(1, 0.5)], "mine")
+    assert (rows_of(found, "train/loss"), report_of(runs(tmp_path)).project) == (
+        [(1, 0.5)],
+        "mine",
+    )

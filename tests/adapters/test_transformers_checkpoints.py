@@ -37,12 +37,15 @@ def test_a_resumed_training_joins_the_run_of_its_checkpoint_also_after_an_evalua
     run_program(tmp_path, code)
 
     rows = {
-        report.name: rows_of(of_run, "train/loss") for report, of_run in recorded_runs(tmp_path)
+        report.name: rows_of(of_run, "train/loss")
+        for report, of_run in recorded_runs(tmp_path)
     }
     assert (len(rows), rows["first"]) == (2, [(1, 0.5)])
 
 
-def test_a_checkpoint_holds_the_arguments_that_rebuild_the_callback(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_arguments_that_rebuild_the_callback(
+    tmp_path: Path,
+) -> None:
     code = """
     import json, pathlib
     from otel_bridge.adapters.transformers import OtelBridgeCallback
@@ -78,7 +81,9 @@ def test_a_callback_is_pickled_without_its_trainer(tmp_path: Path) -> None:
     assert (rows_of(found, "train/loss"), len(rollouts_in(found))) == ([(1, 0.5)], 2)
 
 
-def test_a_checkpoint_carries_the_runs_name_which_a_resumed_training_takes(tmp_path: Path) -> None:
+def test_a_checkpoint_carries_the_runs_name_which_a_resumed_training_takes(
+    tmp_path: Path,
+) -> None:
     code = """
     import sys
     from transformers import GRPOTrainer
@@ -96,4 +101,7 @@ def test_a_checkpoint_carries_the_runs_name_which_a_resumed_training_takes(tmp_p
     run_program(tmp_path, code)
 
     assert rows_of(recorded(tmp_path), "train/loss") == [(1, 0.5)]
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("p", "first")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "p",
+        "first",
+    )

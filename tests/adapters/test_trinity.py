@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.command_runs import PYTHON, call, environment, program, report_of, runs
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    program,
+    report_of,
+    runs,
+)
 from support.trainers.framework_jobs import TRINITY, TRINITY_ROLES
 from support.trainers.framework_runs import (
     config_in,
@@ -27,24 +34,33 @@ def test_both_roles_are_one_run_with_an_axis_each(tmp_path: Path) -> None:
     assert rows_of(found, "explorer/explore/time/sync_interval") == [(3, 1.5)]
     assert rows_of(found, "trainer/actor/loss") == [(1, 0.5), (2, 1.0)]
     assert (config_in(found)["seed"], set(ends_of(found))) == (42, {"finished"})
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
     assert "Step 2: {'actor/loss': 1.0}" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_table_of_prompts_is_rollouts_and_another_one_is_a_table(tmp_path: Path) -> None:
+def test_a_table_of_prompts_is_rollouts_and_another_one_is_a_table(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, TRINITY_ROLES)
 
     found = recorded(tmp_path)
     rollouts = [
-        (one["role"], one["split"], one["step"], one["reward"]) for one in rollouts_in(found)
+        (one["role"], one["split"], one["step"], one["reward"])
+        for one in rollouts_in(found)
     ]
     assert rollouts == [
         ("trainer", "train", 2, 1.0),
         ("trainer", "train", 2, 0.25),
         ("trainer", "train", 2, None),
     ]
-    assert [one["content"] for one in rollouts_in(found)[0]["messages"]] == ["2+2?", "4"]
+    assert [one["content"] for one in rollouts_in(found)[0]["messages"]] == [
+        "2+2?",
+        "4",
+    ]
     media = [one for one in found if "lengths" in str(one) and one["kind"] != "row"]
     assert len(media) == 1, [one["kind"] for one in found]
 
@@ -63,13 +79,18 @@ one.log_table("t", None, 2)
 
     assert rows_of(recorded(tmp_path), "trainer/loss") == [(1, 1.0)]
     assert (
-        done.stderr.count("monitor_args: base_url= is not an argument of otel_bridge.init()") == 1
+        done.stderr.count(
+            "monitor_args: base_url= is not an argument of otel_bridge.init()"
+        )
+        == 1
     )
     assert "adapter_failed" in done.stderr, done.stderr
 
 
 @pytest.mark.slow
-def test_a_run_of_the_program_is_used_with_the_roles_of_trinity_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_the_program_is_used_with_the_roles_of_trinity_and_goes_on(
+    tmp_path: Path,
+) -> None:
     code = """
 import otel_bridge
 run = otel_bridge.init("mine", "own")
@@ -82,7 +103,10 @@ run.log({"own": 2.0}, 1)
     run_program(tmp_path, TRINITY + code)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "explorer/loss"), rows_of(found, "own")) == ([(1, 1.0)], [(1, 2.0)])
+    assert (rows_of(found, "explorer/loss"), rows_of(found, "own")) == (
+        [(1, 1.0)],
+        [(1, 2.0)],
+    )
 
 
 def test_a_constructor_that_failed_can_be_closed(tmp_path: Path) -> None:
@@ -97,11 +121,16 @@ del one
 """
     done = run_program(tmp_path, TRINITY + code)
 
-    assert ("unexpected keyword argument 'unknown'" in done.stdout, done.stderr) == (True, "")
+    assert ("unexpected keyword argument 'unknown'" in done.stdout, done.stderr) == (
+        True,
+        "",
+    )
 
 
 @pytest.mark.slow
-def test_a_setting_that_cannot_be_used_is_one_line_and_trinity_goes_on(tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_used_is_one_line_and_trinity_goes_on(
+    tmp_path: Path,
+) -> None:
     code = """
 one = monitor("trainer", {"exporters": "wadnb"})
 one.log({"loss": 1.0}, 1)
@@ -110,7 +139,10 @@ print("on")
 """
     done = run_program(tmp_path, TRINITY + code)
 
-    assert (done.stderr.count("otel-bridge: Trinity-RFT continues"), "on\n" in done.stdout) == (
+    assert (
+        done.stderr.count("otel-bridge: Trinity-RFT continues"),
+        "on\n" in done.stdout,
+    ) == (
         1,
         True,
     )
@@ -121,7 +153,9 @@ def test_without_trinity_the_error_names_what_to_install(tmp_path: Path) -> None
     code = "import otel_bridge.adapters.trinity"
 
     done = call(
-        [PYTHON, program(tmp_path, "train.py", code)], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, program(tmp_path, "train.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert done.stderr.splitlines()[-1] == (

@@ -39,29 +39,48 @@ def test_rows_and_validation_generations_arrive_and_the_run_ends_once(
     run_program(tmp_path, VERL_TRACKING, **variables)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (LOSS, ["finished"])
-    validated = [(one["split"], one["step"], one["reward"]) for one in rollouts_in(found)]
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (
+        LOSS,
+        ["finished"],
+    )
+    validated = [
+        (one["split"], one["step"], one["reward"]) for one in rollouts_in(found)
+    ]
     assert (validated, config_in(found)) == (
         [("eval", 2, 1.0), ("eval", 2, 0.0)],
         {"trainer": {"n_gpus": 8}},
     )
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
 
 
 @pytest.mark.parametrize("how", ["fails", "raises"])
-def test_an_exit_code_or_an_exception_makes_the_end_failed(tmp_path: Path, how: str) -> None:
+def test_an_exit_code_or_an_exception_makes_the_end_failed(
+    tmp_path: Path, how: str
+) -> None:
     run_program(tmp_path, VERL_TRACKING, how, fails=how == "raises")
 
     assert ends_of(recorded(tmp_path)) == ["failed"]
 
 
-def test_validation_generations_of_a_process_without_tracking_join_the_run(tmp_path: Path) -> None:
+def test_validation_generations_of_a_process_without_tracking_join_the_run(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_TRACKING)
     recorded(tmp_path)
     run_program(tmp_path, VERL_ROLLOUTER)
 
-    rollouts = [(one["role"], one["split"], one["step"]) for one in rollouts_in(recorded(tmp_path))]
-    assert rollouts == [("trainer", "eval", 2), ("trainer", "eval", 2), ("rollouter", "eval", 7)]
+    rollouts = [
+        (one["role"], one["split"], one["step"])
+        for one in rollouts_in(recorded(tmp_path))
+    ]
+    assert rollouts == [
+        ("trainer", "eval", 2),
+        ("trainer", "eval", 2),
+        ("rollouter", "eval", 7),
+    ]
 
 
 def test_validation_generations_that_cannot_be_read_are_counted_also_as_the_first_record(
@@ -76,7 +95,9 @@ def test_validation_generations_that_cannot_be_read_are_counted_also_as_the_firs
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
     run_program(tmp_path, VERL_TRACES)
 
-    rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
+    rollouts = {
+        (one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))
+    }
     assert {place: (one["split"], one["step"]) for place, one in rollouts.items()} == {
         ("0", 0): ("train", 3), ("0", 1): ("train", 3), ("1", 0): ("eval", 3), ("4", 0): ("train", 3),
         ("5", 0): ("train", 3),
@@ -84,11 +105,17 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
     one = rollouts["0", 0]
     assert [message["content"] for message in one["messages"]] == ["2+2?", "bc"]
     assert (one["reward"], one["metadata"]["num_turns"], one["error"]) == (0.5, 2, None)
-    assert [span["name"] for span in one["spans"]] == ["rollout", "chat", "execute_tool calculator"]
+    assert [span["name"] for span in one["spans"]] == [
+        "rollout",
+        "chat",
+        "execute_tool calculator",
+    ]
     assert rollouts["4", 0]["error"] == "no answer"
 
 
-def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(tmp_path: Path) -> None:
+def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_BATCH)
 
     found = recorded(tmp_path)
@@ -148,7 +175,10 @@ def test_a_trainer_that_is_an_actor_records_its_batches_and_the_run_ends_with_it
     run_program(tmp_path, code, how)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/val/reward"), rows_of(found, "trainer/actor/loss")) == (
+    assert (
+        rows_of(found, "trainer/val/reward"),
+        rows_of(found, "trainer/actor/loss"),
+    ) == (
         [(3, 0.25)],
         [(4, 0.5)],
     )
@@ -179,7 +209,10 @@ def test_a_tracking_that_is_a_local_variable_ends_with_its_function_as_verls_own
     run_program(tmp_path, code)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == ([(1, 0.5)], ["finished"])
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (
+        [(1, 0.5)],
+        ["finished"],
+    )
 
 
 def test_what_a_captured_backend_records_is_not_recorded_again(tmp_path: Path) -> None:
@@ -197,7 +230,14 @@ def test_what_a_captured_backend_records_is_not_recorded_again(tmp_path: Path) -
     ValidationGenerationsLogger("math", "one").log(["wandb", "otel_bridge"], [("2+2?", "4", 1.0)], 1)
     """
     env = framework_environment(tmp_path, real=False)
-    command = ("run", "--capture", "wandb", "--", "python", program(tmp_path, "train.py", code))
+    command = (
+        "run",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+        program(tmp_path, "train.py", code),
+    )
 
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
@@ -210,7 +250,10 @@ def test_what_a_captured_backend_records_is_not_recorded_again(tmp_path: Path) -
     ]
     assert (len(rows), len(rollouts_in(found))) == (1, 1)
     assert (
-        done.stderr.count("metrics of verl are recorded once, as wandb gets them, in math/one") == 1
+        done.stderr.count(
+            "metrics of verl are recorded once, as wandb gets them, in math/one"
+        )
+        == 1
     )
 
 
@@ -243,7 +286,12 @@ def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None
 @pytest.mark.parametrize("kept", ["", "self.logger = "])
 @pytest.mark.parametrize(
     ("how", "status"),
-    [("", "finished"), ("fails", "failed"), ("is caught", "failed"), ("deletes", "finished")],
+    [
+        ("", "finished"),
+        ("fails", "failed"),
+        ("is caught", "failed"),
+        ("deletes", "finished"),
+    ],
 )
 def test_an_exception_in_fit_makes_the_end_failed_where_verl_itself_ends_the_tracking(
     tmp_path: Path, how: str, status: str, kept: str

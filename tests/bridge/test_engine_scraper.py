@@ -57,7 +57,9 @@ def line_about(base: Path, address: str) -> str:
     return lines[0] if lines else ""
 
 
-def test_the_rows_of_a_job_show_its_engine_and_the_job_reads_nothing_itself(tmp_path: Path) -> None:
+def test_the_rows_of_a_job_show_its_engine_and_the_job_reads_nothing_itself(
+    tmp_path: Path,
+) -> None:
     base, engine = tmp_path / "base", Engine("vllm 0.9")
     requests = threading.Semaphore(0)
 
@@ -130,12 +132,16 @@ def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_the_problem_of_an_engine_is_there_until_it_answers_again(tmp_path: Path) -> None:
+def test_the_problem_of_an_engine_is_there_until_it_answers_again(
+    tmp_path: Path,
+) -> None:
     text = Engine("vllm 0.9").text().encode()
     statuses = [200, 503]
     changes: list[int] = []
     own = BridgeSegment(run_folder(tmp_path))
-    scraper = EngineScraper(own, lambda _: None, lambda: changes.append(len(scraper.problems)))
+    scraper = EngineScraper(
+        own, lambda _: None, lambda: changes.append(len(scraper.problems))
+    )
 
     with served(lambda handler: answer(handler, text, statuses[-1])) as address:
         requested = [header(f"http://{address}/metrics")]

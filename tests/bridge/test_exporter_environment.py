@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.exporter_environment import ExporterEnvironment, chosen, other_traces
+from otel_bridge.bridge.exporter_environment import (
+    ExporterEnvironment,
+    chosen,
+    other_traces,
+)
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.errors import ConfigError
@@ -27,12 +31,18 @@ from support.otlp.journal_samples import header
 from support.otlp.otlp_samples import RUN
 
 BOTH = header(
-    exporters={"metrics": ("trackio", "none"), "traces": ("mlflow", "trackio"), "logs": ()}
+    exporters={
+        "metrics": ("trackio", "none"),
+        "traces": ("mlflow", "trackio"),
+        "logs": (),
+    }
 )
 OTHER = header(exporters={"metrics": ("wandb", "trackio")})
 
 
-def test_a_given_list_goes_before_the_processes_and_the_living_together_before_the_last() -> None:
+def test_a_given_list_goes_before_the_processes_and_the_living_together_before_the_last() -> (
+    None
+):
     last = {"file": ["metrics"]}
 
     given = chosen({"metrics": ["console"], "traces": ["none"]}, [BOTH], last)
@@ -48,7 +58,9 @@ def test_a_given_list_goes_before_the_processes_and_the_living_together_before_t
     assert (dead, chosen(None, [], None)) == ({"file": ("metrics",)}, {})
 
 
-def test_places_of_the_segments_count_only_where_the_own_environment_is_silent() -> None:
+def test_places_of_the_segments_count_only_where_the_own_environment_is_silent() -> (
+    None
+):
     seen: list[Mapping[str, str]] = []
 
     def settings(env: Mapping[str, str], cwd: Path) -> Nowhere:
@@ -62,7 +74,9 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
     )
     own, named = {"A": "own", "KEY": "secret"}, {"A": "named", "B": "named"}
 
-    ExporterEnvironment(own, Path(), lambda name: exporter).resolve("x", named, run_id="r")
+    ExporterEnvironment(own, Path(), lambda name: exporter).resolve(
+        "x", named, run_id="r"
+    )
     ExporterEnvironment(own, Path(), lambda name: exporter, from_segments=True).resolve(
         "x", named, run_id="r"
     )
@@ -85,7 +99,9 @@ def test_no_spelling_of_a_server_in_a_folder_of_somebody_else_leads_there(
     environment = ExporterEnvironment({}, Path(), from_segments=True)
 
     with pytest.raises(ConfigError):
-        environment.resolve(name, {variable: f"{before}http://tracker.example"}, run_id="r")
+        environment.resolve(
+            name, {variable: f"{before}http://tracker.example"}, run_id="r"
+        )
 
 
 def test_a_folder_of_somebody_else_names_a_destination_and_no_file_of_tokens(
@@ -113,7 +129,11 @@ def test_settings_of_the_environment_reach_translation() -> None:
 
     how = BridgeOptions.read(env, Path())
 
-    assert (how.translation.end_grace_ns, how.poll_s, how.of_run("r9").max_rollouts) == (
+    assert (
+        how.translation.end_grace_ns,
+        how.poll_s,
+        how.of_run("r9").max_rollouts,
+    ) == (
         1_500_000_000,
         0.2,
         3,
@@ -175,7 +195,9 @@ def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not
     later = Process.start(folder, "stays")
     later.log(3000)
 
-    with serving(tmp_path, options(("gone", gone), ("stays", stays), max_bytes=1 << 18)) as host:
+    with serving(
+        tmp_path, options(("gone", gone), ("stays", stays), max_bytes=1 << 18)
+    ) as host:
         stays.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3001)
         until(lambda: any("no longer named" in line for line in host.lines))  # type: ignore[attr-defined]
 
@@ -185,14 +207,23 @@ def test_near_the_limit_goes_first_what_only_an_exporter_no_longer_named_has_not
 def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_when_written(
     tmp_path: Path,
 ) -> None:
-    folder, offline = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9)
+    folder, offline = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=10**9),
+    )
     process = Process.start(folder, "offline")
     process.log(3000)
 
     with serving(tmp_path, options(("offline", offline), max_bytes=1 << 18)) as host:
         offline.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3000)
-        until(lambda: any("not every tracker's store confirmed" in line for line in host.lines))  # type: ignore[attr-defined]
-        offline.wait_for(lambda recorder: "close" in [call.kind for call in recorder.calls])
+        until(
+            lambda: any(
+                "not every tracker's store confirmed" in line for line in host.lines
+            )
+        )  # type: ignore[attr-defined]
+        offline.wait_for(
+            lambda recorder: "close" in [call.kind for call in recorder.calls]
+        )
 
     assert [call.kind for call in offline.calls][:2] == ["open", "rows"]
 
@@ -206,8 +237,14 @@ def test_near_the_limit_a_store_that_vouches_for_nothing_is_taken_at_its_word_wh
         ({"file": ("metrics",)}, OtherTraces.COUNTED),
         ({"file": ("traces",), "otlp": ("traces",)}, OtherTraces.SHOWN),
         ({"file": ("traces",), "mlflow": ("metrics",)}, OtherTraces.SHOWN),
-        ({"console": ("traces",), "mlflow": ("traces",)}, OtherTraces.SHOWN_AND_COUNTED),
-        ({"console": ("traces",), "unknown": ("traces",)}, OtherTraces.SHOWN_AND_COUNTED),
+        (
+            {"console": ("traces",), "mlflow": ("traces",)},
+            OtherTraces.SHOWN_AND_COUNTED,
+        ),
+        (
+            {"console": ("traces",), "unknown": ("traces",)},
+            OtherTraces.SHOWN_AND_COUNTED,
+        ),
     ],
 )
 def test_traces_that_are_not_rollouts_are_shown_by_console_and_file(

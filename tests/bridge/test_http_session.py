@@ -24,7 +24,9 @@ def listening(redirect_to: str = "") -> Iterator[tuple[str, list[dict[str, str]]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            received.append({name.lower(): value for name, value in self.headers.items()})
+            received.append(
+                {name.lower(): value for name, value in self.headers.items()}
+            )
             self.send_response(302 if redirect_to else 404)
             if redirect_to:
                 self.send_header("Location", redirect_to)
@@ -80,7 +82,10 @@ def test_a_redirect_to_another_server_takes_no_credential_along() -> None:
     session = HttpSession()
     session.headers["X-Write-Token"] = "mine"
 
-    with listening() as (elsewhere, received), listening(f"{elsewhere}/") as (url, first):
+    with (
+        listening() as (elsewhere, received),
+        listening(f"{elsewhere}/") as (url, first),
+    ):
         session.get(url, headers={"Authorization": "Bearer mine"})
 
     assert first[0]["x-write-token"] == "mine"

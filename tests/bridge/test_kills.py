@@ -17,7 +17,9 @@ ROUNDS = 60
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["durable", "cannot tell"])
-def test_bridges_killed_at_random_instants_lose_no_record(tmp_path: Path, mode: str) -> None:
+def test_bridges_killed_at_random_instants_lose_no_record(
+    tmp_path: Path, mode: str
+) -> None:
     chance = random.Random(7)
     folder, file = run_folder(tmp_path / "runs"), tmp_path / "tracker"
     processes = [

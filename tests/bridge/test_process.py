@@ -49,7 +49,10 @@ def test_a_bridge_that_is_reported_to_stop_commits_and_leaves_and_the_next_goes_
     process.log(5)
     first = _main(folder)
     report_when(
-        folder, lambda report: "file" in report.exporters and report.exporters["file"].written == 5
+        folder,
+        lambda report: (
+            "file" in report.exporters and report.exporters["file"].written == 5
+        ),
     )
 
     first.send_signal(signal.SIGTERM)
@@ -79,7 +82,9 @@ def test_the_log_of_a_bridge_that_finds_another_one_at_work_holds_no_word_of_ala
     second = _main(folder)
 
     assert second.wait(20) == 0
-    begun, ended = (line.partition(": ")[2] for line in folder.log_path.read_text().splitlines())
+    begun, ended = (
+        line.partition(": ")[2] for line in folder.log_path.read_text().splitlines()
+    )
     assert begun == f"the bridge {second.pid} begins"
     assert ended == f"the bridge {second.pid} ends: another bridge serves the run"
 
@@ -116,7 +121,11 @@ def test_eight_programs_that_begin_at_once_share_one_bridge(tmp_path: Path) -> N
 
     report = report_when(folder, lambda report: report.ended)
     until(lambda: not _bridges_of(folder))
-    assert (codes, report.exporters["file"].rows, report.status) == ([0] * 8, 1600, "finished")
+    assert (codes, report.exporters["file"].rows, report.status) == (
+        [0] * 8,
+        1600,
+        "finished",
+    )
     assert (folder.segments(), folder.processes()) == ([], [])
 
 
@@ -134,7 +143,10 @@ def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(
     started = time.monotonic()
 
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], env=env, capture_output=True, check=False
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=env,
+        capture_output=True,
+        check=False,
     )
 
     took_s = time.monotonic() - started
@@ -146,7 +158,9 @@ def test_the_rows_of_a_killed_program_arrive_without_anybody_starting_anything(
         500,
         "killed",
     )
-    assert [one.alive for one in report.processes.values()] == [False] * len(report.processes)
+    assert [one.alive for one in report.processes.values()] == [False] * len(
+        report.processes
+    )
     assert took_s < 20  # its output pipes were not kept open by the bridge
 
 
@@ -157,6 +171,9 @@ def _bridges_of(folder: RunFolder) -> list[int]:
             line = process.cmdline()
         except psutil.Error:
             continue
-        if any(str(folder.path) in part for part in line) and process.pid != os.getpid():
+        if (
+            any(str(folder.path) in part for part in line)
+            and process.pid != os.getpid()
+        ):
             found.append(process.pid)
     return found

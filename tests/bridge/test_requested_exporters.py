@@ -28,7 +28,9 @@ from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 
-def given(*recorders: tuple[str, RecordingTracker], to: str, **changes: object) -> BridgeOptions:
+def given(
+    *recorders: tuple[str, RecordingTracker], to: str, **changes: object
+) -> BridgeOptions:
     """As ``--exporters TO`` of a command."""
     return options(*recorders, exporters=dict.fromkeys(SIGNALS, (to,)), **changes)
 
@@ -62,7 +64,9 @@ def test_what_was_asked_for_stays_until_each_exporter_has_it_the_one_that_serves
     assert lags == [*[(False, {"two": 51})] * 3, (True, {})]
 
 
-def test_processes_that_ask_for_different_exporters_ask_together(tmp_path: Path) -> None:
+def test_processes_that_ask_for_different_exporters_ask_together(
+    tmp_path: Path,
+) -> None:
     folder, one, two, given_now = (
         run_folder(tmp_path),
         RecordingTracker(),
@@ -70,7 +74,10 @@ def test_processes_that_ask_for_different_exporters_ask_together(tmp_path: Path)
         RecordingTracker(),
     )
     recorders = ("one", one), ("two", two), ("given", given_now)
-    trainer, explorer = Process.start(folder, "one"), Process.start(folder, "two", role="explorer")
+    trainer, explorer = (
+        Process.start(folder, "one"),
+        Process.start(folder, "two", role="explorer"),
+    )
     for process in (trainer, explorer):
         process.log(3)
         process.end()
@@ -111,7 +118,9 @@ def test_a_signal_that_a_later_process_asks_for_is_passed_over_at_no_instant(
             trainer = Process.start(folder, by_signal={"metrics": ("one",)})
             trainer.log(2)
             one.wait_for(
-                lambda recorder, ids=trainer.row_ids: set(ids) <= set(recorder.run(RUN).rows)
+                lambda recorder, ids=trainer.row_ids: (
+                    set(ids) <= set(recorder.run(RUN).rows)
+                )
             )  # type: ignore[misc]
             trainer.die()
     explorer.die()
@@ -134,8 +143,14 @@ def test_a_resumed_run_that_asks_for_another_exporter_leaves_the_former_one_what
 
     served(tmp_path, options(*recorders))
 
-    assert (written(former), written(now)) == (first.row_ids, [*first.row_ids, *second.row_ids])
-    assert (former.run(RUN).status, now.run(RUN).status) == (Status.FINISHED, Status.FINISHED)
+    assert (written(former), written(now)) == (
+        first.row_ids,
+        [*first.row_ids, *second.row_ids],
+    )
+    assert (former.run(RUN).status, now.run(RUN).status) == (
+        Status.FINISHED,
+        Status.FINISHED,
+    )
 
 
 def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
@@ -147,10 +162,15 @@ def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
         RecordingTracker(),
     )
     former.fail(BlockedError("no login"), kind="open", times=None)
-    first, second = Process.start(folder, "former"), Process.start(folder, "now", role="explorer")
+    first, second = (
+        Process.start(folder, "former"),
+        Process.start(folder, "now", role="explorer"),
+    )
     first.log(3)
     with serving(tmp_path, options(("former", former), ("now", now))) as host:
-        report_when(folder, lambda report: report.position >= 3 and "former" in report.exporters)
+        report_when(
+            folder, lambda report: report.position >= 3 and "former" in report.exporters
+        )
         first.die()
         second.log(3)
         report_when(folder, lambda report: report.position >= 6)
@@ -167,7 +187,10 @@ def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
         last = report_when(folder, lambda report: "former" not in report.exporters)
 
     second.die()
-    assert (last.owed, last.former["former"].durable) == ({}, last.former["former"].written)
+    assert (last.owed, last.former["former"].durable) == (
+        {},
+        last.former["former"].written,
+    )
 
 
 def test_a_tracker_that_does_not_confirm_what_an_exporter_is_owed_is_settled_by_the_end_of_its_run(
@@ -178,7 +201,10 @@ def test_a_tracker_that_does_not_confirm_what_an_exporter_is_owed_is_settled_by_
         RecordingTracker(reports_durable=True, lag=2),
         RecordingTracker(),
     )
-    first, second = Process.start(folder, "former"), Process.start(folder, "now", role="explorer")
+    first, second = (
+        Process.start(folder, "former"),
+        Process.start(folder, "now", role="explorer"),
+    )
     first.log(3)
     with serving(tmp_path, options(("former", former), ("now", now))):
         former.wait_for(lambda recorder: written(recorder) == first.row_ids)
@@ -195,10 +221,15 @@ def test_an_exporter_whose_process_has_ended_gets_the_rest_while_others_go_on(
 ) -> None:
     folder, one, two = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
     one.fail(BlockedError("no login"), kind="open", times=None)
-    trainer, explorer = Process.start(folder, "two"), Process.start(folder, "one", role="explorer")
+    trainer, explorer = (
+        Process.start(folder, "two"),
+        Process.start(folder, "one", role="explorer"),
+    )
     explorer.log(3)
     with serving(tmp_path, options(("one", one), ("two", two))) as host:
-        report_when(folder, lambda report: report.position >= 3 and "one" in report.exporters)
+        report_when(
+            folder, lambda report: report.position >= 3 and "one" in report.exporters
+        )
         explorer.end()
         trainer.log(1)
         report_when(folder, lambda report: report.position >= 4)
@@ -217,10 +248,16 @@ def test_a_run_that_asked_for_none_keeps_nothing_for_anybody(tmp_path: Path) -> 
 
     served(tmp_path, given(("one", one), to="one"))
 
-    assert (written(one), folder.segments(), report_of(folder).owed) == (process.row_ids, [], {})
+    assert (written(one), folder.segments(), report_of(folder).owed) == (
+        process.row_ids,
+        [],
+        {},
+    )
 
 
-def test_near_the_limit_what_an_exporter_is_owed_goes_first_and_is_counted(tmp_path: Path) -> None:
+def test_near_the_limit_what_an_exporter_is_owed_goes_first_and_is_counted(
+    tmp_path: Path,
+) -> None:
     folder, one = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "one", "absent")
     process.log(3000)
@@ -245,7 +282,11 @@ def test_segments_stay_for_otlp_when_the_run_asked_for_it(tmp_path: Path) -> Non
     kept = report_of(folder)
     served(tmp_path, given(("one", one), to="one", discard=("otlp",)))
 
-    assert (written(one), kept.owed, kept.ended) == (process.row_ids, {"otlp": 1}, False)
+    assert (written(one), kept.owed, kept.ended) == (
+        process.row_ids,
+        {"otlp": 1},
+        False,
+    )
     assert (folder.segments(), report_of(folder).discarded, report_of(folder).owed) == (
         [],
         {"otlp": 1},
@@ -280,7 +321,10 @@ def test_a_process_that_was_over_before_it_was_seen_gets_its_exporter_while_othe
     tmp_path: Path,
 ) -> None:
     folder, one, two = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
-    trainer, short = Process.start(folder, "one"), Process.start(folder, "two", role="eval")
+    trainer, short = (
+        Process.start(folder, "one"),
+        Process.start(folder, "two", role="eval"),
+    )
     trainer.log(1)
     short.log(3)
     short.end()
@@ -300,8 +344,16 @@ def test_segments_that_are_given_up_are_counted_once_while_they_are_still_there(
     ledger = Ledger(tmp_path / "ledger.sqlite")
     requested = RequestedExporters(ledger, ledger.view())
     counts: list[dict[str, int]] = []
-    for there in (2, 2, 1, 3):  # deleting takes time, and the process asks as long as it is known
+    for there in (
+        2,
+        2,
+        1,
+        3,
+    ):  # deleting takes time, and the process asks as long as it is known
         requested.note({"otlp": ("metrics",)}, all_read=True, by={})
         counts.append(requested.discard(["otlp"], segments=lambda there=there: there))
 
-    assert (counts, requested.given_up["otlp"].discarded) == ([{"otlp": 2}, {}, {}, {"otlp": 2}], 4)
+    assert (counts, requested.given_up["otlp"].discarded) == (
+        [{"otlp": 2}, {}, {}, {"otlp": 2}],
+        4,
+    )

@@ -24,7 +24,9 @@ from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 
-def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: Path) -> None:
+def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.config({"lr": 0.1})
@@ -43,7 +45,9 @@ def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(tmp_path: 
     assert (folder.segments(), folder.processes()) == ([], [])
 
 
-def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(tmp_path: Path) -> None:
+def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(3)
@@ -106,18 +110,29 @@ def test_an_end_with_data_behind_it_is_not_acted_on(tmp_path: Path) -> None:
 
     served(tmp_path, options(("memory", recorder)))
 
-    assert [call.status for call in recorder.calls if call.kind == "end"] == [Status.FINISHED]
+    assert [call.status for call in recorder.calls if call.kind == "end"] == [
+        Status.FINISHED
+    ]
 
 
 def test_each_exporter_gets_the_signals_it_is_named_for(tmp_path: Path) -> None:
-    folder, rows, rollouts = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
-    process = Process.start(folder, by_signal={"metrics": ("rows",), "traces": ("rollouts",)})
+    folder, rows, rollouts = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
+    process = Process.start(
+        folder, by_signal={"metrics": ("rows",), "traces": ("rollouts",)}
+    )
     process.log(4)
     process.end()
 
     served(tmp_path, options(("rows", rows), ("rollouts", rollouts)))
 
-    assert [list(rows.run(RUN).rows), rows.run(RUN).status] == [process.row_ids, Status.FINISHED]
+    assert [list(rows.run(RUN).rows), rows.run(RUN).status] == [
+        process.row_ids,
+        Status.FINISHED,
+    ]
     assert rollouts.calls == []
 
 
@@ -137,14 +152,22 @@ def test_a_flush_is_answered_by_the_report(tmp_path: Path) -> None:
             ),
         )
 
-    assert (report.position, report.rows, report.steps) == (10, 10, {"trainer/step": 10})
+    assert (report.position, report.rows, report.steps) == (
+        10,
+        10,
+        {"trainer/step": 10},
+    )
     assert written(recorder) == process.row_ids
 
 
 def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retry_does_not(
     tmp_path: Path,
 ) -> None:
-    folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
+    folder, recorder, other = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     recorder.fail(RetryableError("busy", retry_after_s=500), times=1, kind="rows")
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
@@ -152,7 +175,8 @@ def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retr
         report_when(
             folder,
             lambda report: (
-                "memory" in report.exporters and report.exporters["memory"].state == "retrying"
+                "memory" in report.exporters
+                and report.exporters["memory"].state == "retrying"
             ),
         )
 
@@ -169,7 +193,11 @@ def test_a_flush_leaves_a_tracker_the_time_that_it_asked_for_and_a_person_s_retr
 def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to_retry(
     tmp_path: Path,
 ) -> None:
-    folder, recorder, other = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
+    folder, recorder, other = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     recorder.fail(BlockedError("no key", help="memory login"), kind="open", times=None)
     process = Process.start(folder, "memory", "other")
     with serving(tmp_path, options(("memory", recorder), ("other", other))):
@@ -177,7 +205,8 @@ def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to
         report = report_when(
             folder,
             lambda report: (
-                "memory" in report.exporters and report.exporters["memory"].state == "blocked"
+                "memory" in report.exporters
+                and report.exporters["memory"].state == "blocked"
             ),
         )
         recorder.heal()
@@ -192,7 +221,9 @@ def test_a_blocked_exporter_is_reported_with_its_help_and_delivers_when_asked_to
     )
 
 
-def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_path: Path) -> None:
+def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(BlockedError("no key"), kind="open", times=None)
     process = Process.start(folder, "memory")
@@ -203,10 +234,15 @@ def test_a_blocked_exporter_parks_the_folder_and_the_next_bridge_goes_on(tmp_pat
     recorder.heal()
     served(tmp_path, options(("memory", recorder)))
 
-    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.FINISHED]
+    assert [written(recorder), recorder.run(RUN).status] == [
+        process.row_ids,
+        Status.FINISHED,
+    ]
 
 
-def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(PermanentError("too odd"), kind="rows", position=3, times=None)
     process = Process.start(folder, "memory")
@@ -217,10 +253,15 @@ def test_a_refused_record_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: P
 
     report = report_when(folder, lambda report: report.ended)
     assert written(recorder) == [*process.row_ids[:2], *process.row_ids[3:]]
-    assert (report.exporters["memory"].dead_letters, report.exporters["memory"].rows) == (1, 4)
+    assert (
+        report.exporters["memory"].dead_letters,
+        report.exporters["memory"].rows,
+    ) == (1, 4)
 
 
-def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path: Path) -> None:
+def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory", "nowhere")
     process.log(3)
@@ -233,7 +274,9 @@ def test_an_exporter_that_is_not_known_is_blocked_and_keeps_the_records(tmp_path
     assert [written(recorder), written(late)] == [process.row_ids, process.row_ids]
 
 
-def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(tmp_path: Path) -> None:
+def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(
+    tmp_path: Path,
+) -> None:
     folder, recorder, late = (
         run_folder(tmp_path),
         RecordingTracker(reports_durable=True, lag=2),
@@ -291,7 +334,10 @@ def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_ar
 ) -> None:
     recorder = RecordingTracker()
     with serving(
-        tmp_path, options(("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",)))
+        tmp_path,
+        options(
+            ("recorder", recorder), exporters=dict.fromkeys(SIGNALS, ("recorder",))
+        ),
     ) as host:
         host._request(lambda: setattr(host._runs._discovery, "next_s", float("inf")))
         until(lambda: host._runs._discovery.next_s == float("inf"))

@@ -53,16 +53,23 @@ def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
         "WANDB_DIR": str(tmp_path / "wandb"),
     }  # fmt: skip
     env = job.environment(
-        base, "file,wandb,mlflow,trackio", OTEL_BRIDGE_SYSTEM_METRICS_S="0.3", **trackers
+        base,
+        "file,wandb,mlflow,trackio",
+        OTEL_BRIDGE_SYSTEM_METRICS_S="0.3",
+        **trackers,
     )
 
     with job.no_bridge_left(base):
         process = job.start(job.script(tmp_path / "work" / "job.py", JOB), env)
-        job.until(lambda: len([line for line in job.lines(base) if is_system(line)]) >= 2)
+        job.until(
+            lambda: len([line for line in job.lines(base) if is_system(line)]) >= 2
+        )
         out, err = process.communicate(timeout=HANG_S)
         job.until(lambda: job.ended(base))
 
-    keys = {key for line in job.lines(base) if is_system(line) for key in line["values"]}
+    keys = {
+        key for line in job.lines(base) if is_system(line) for key in line["values"]
+    }
     assert (process.returncode, out.split()) == (0, [b"1", b"False"]), err.decode()
     assert job.status(base) == ["finished"]
     assert {
@@ -88,7 +95,9 @@ def test_the_bridge_measures_while_the_process_lives_and_every_tracker_shows_it(
 
 
 def is_system(line: dict[str, object]) -> bool:
-    return line["kind"] == "row" and any(key.startswith("system/") for key in line["values"])
+    return line["kind"] == "row" and any(
+        key.startswith("system/") for key in line["values"]
+    )
 
 
 def test_measurements_are_of_the_run_and_the_node_not_of_a_role_or_rank() -> None:
@@ -117,16 +126,24 @@ def test_a_measurement_that_comes_behind_the_end_opens_nothing_again() -> None:
     bench.open(source("i1"))
     bench.metrics(source("i1"), row(1, {"loss": 1.0}))
     bench._all(
-        [bench._frame(source("i1"), LOGS, logs(end("finished", 1, last_row=1)), whole=False)]
+        [
+            bench._frame(
+                source("i1"), LOGS, logs(end("finished", 1, last_row=1)), whole=False
+            )
+        ]
     )
     assert bench.translator.status() == "finished"
 
-    late = bench.request(request(header(), {"cpu.utilization/user": 0.5}, 7), sender=RECEIVER)
+    late = bench.request(
+        request(header(), {"cpu.utilization/user": 0.5}, 7), sender=RECEIVER
+    )
 
     assert (late, bench.translator.status()) == ([], "finished")
 
 
-def test_devices_are_added_up_without_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_added_up_without_the_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counters = {
         name: SimpleNamespace(bytes_recv=received, bytes_sent=2 * received)
         for name, received in (("eth0", 5), ("eth1", 6), ("lo", 100))
@@ -162,11 +179,15 @@ def test_a_header_of_before_asks_for_no_measurements() -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_path: Path) -> None:
+def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(
+    tmp_path: Path,
+) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     there.mkdir()
     options = dataclasses.replace(
-        BridgeOptions.read({}, tmp_path), exporters=dict.fromkeys(SIGNALS, ("file",)), local=False
+        BridgeOptions.read({}, tmp_path),
+        exporters=dict.fromkeys(SIGNALS, ("file",)),
+        local=False,
     )
     host, receiver = (
         BridgeSupervisor(there, options),
@@ -187,7 +208,9 @@ def test_a_machine_that_forwards_is_measured_there_and_shown_by_its_number(tmp_p
         receiver.stop()
         host.stop()
 
-    keys = {key for line in job.lines(there) if is_system(line) for key in line["values"]}
+    keys = {
+        key for line in job.lines(there) if is_system(line) for key in line["values"]
+    }
     assert process.returncode == 0, err.decode()
     assert job.status(there) == ["finished"]
     assert {key.partition("/")[2].partition("/")[0] for key in keys} == {"node1"}
@@ -225,7 +248,11 @@ def test_gpus_report_what_they_can_and_a_lost_one_costs_no_other() -> None:
         "temperature": 61.0,
     }
     assert values == {
-        **{f"gpu.{name}/{number}": value for number in (0, 2) for name, value in whole.items()},
+        **{
+            f"gpu.{name}/{number}": value
+            for number in (0, 2)
+            for name, value in whole.items()
+        },
         "gpu.power/0": 250.0,
     }
 
@@ -235,7 +262,9 @@ def test_processes_of_one_role_are_added_up_and_dead_ones_left_out() -> None:
     taken.take({os.getpid(): "trainer"})
 
     alone = taken.take({os.getpid(): "trainer"})
-    both = taken.take({os.getpid(): "trainer", os.getppid(): "trainer", 2**22 + 1: "gone"})
+    both = taken.take(
+        {os.getpid(): "trainer", os.getppid(): "trainer", 2**22 + 1: "gone"}
+    )
 
     key = "process.memory.usage/trainer"
     assert 0 < alone[key] < both[key]

@@ -74,8 +74,13 @@ def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(
     said = lines(page, "crates-11", "crates-13", "** pencils.", "0.5 (AVG)")
 
     assert "6 of 6" in said
-    assert {"crates-11", "crates-12", "crates-13"} <= set(said)  # the groups, as sessions
-    assert "A crate holds 11 boxes of 24 pencils. How many pencils are in 7 crates?" in said
+    assert {"crates-11", "crates-12", "crates-13"} <= set(
+        said
+    )  # the groups, as sessions
+    assert (
+        "A crate holds 11 boxes of 24 pencils. How many pencils are in 7 crates?"
+        in said
+    )
     # The two samples of a group are of one millisecond: MLflow shows the answer of either.
     assert {"There are **1848** pencils.", "There are **264** pencils."} & set(said)
     assert {"answer", "format", "reward", "0.5 (AVG)"} <= set(said)
@@ -89,10 +94,27 @@ def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(
     said = lines(page, "There are 1848 pencils.")
 
     start = said.index("rollout")
-    spans = [line for line in said[start:] if line in {"chat", "execute_tool calculator"}]
-    assert spans == ["chat", "execute_tool calculator", "chat", "execute_tool calculator", "chat"]
+    spans = [
+        line for line in said[start:] if line in {"chat", "execute_tool calculator"}
+    ]
+    assert spans == [
+        "chat",
+        "execute_tool calculator",
+        "chat",
+        "execute_tool calculator",
+        "chat",
+    ]
     chat = said[said.index("Inputs") :]
-    known = {"System", "User", "Assistant", "calculator", "7 * 11", "77", "77 * 24", "1848"}
+    known = {
+        "System",
+        "User",
+        "Assistant",
+        "calculator",
+        "7 * 11",
+        "77",
+        "77 * 24",
+        "1848",
+    }
     talk = [line for line in chat if line in known]
     assert talk == [
         "System", "User", "Assistant", "calculator", "7 * 11", "calculator", "77",
@@ -114,6 +136,8 @@ def test_the_printed_address_opens_a_section_of_charts_for_each_role_over_its_ow
         said.index("ppo-7b (explorer/accuracy)"),
         said.index("ppo-7b (trainer/loss)"),
     )
-    assert {"explorer", "accuracy", "100"} <= set(said[:explorer])  # its steps go to 119
+    assert {"explorer", "accuracy", "100"} <= set(
+        said[:explorer]
+    )  # its steps go to 119
     assert {"trainer", "loss", "40"} <= set(said[explorer:trainer])  # and these to 39
     assert "100" not in said[explorer:trainer]

@@ -73,7 +73,9 @@ def address(tmp_path: Path) -> Iterator[str]:
 def event(
     kind: str, name: str, track: str, start_s: float, end_s: float, **facts: object
 ) -> TimelineEvent:
-    return TimelineEvent(kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts)
+    return TimelineEvent(
+        kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts
+    )
 
 
 STEPS = [
@@ -88,7 +90,9 @@ STEPS = [
 ]  # fmt: skip
 
 
-def test_perfetto_reads_ranks_rollouts_marks_and_rates(address: str, tmp_path: Path) -> None:
+def test_perfetto_reads_ranks_rollouts_marks_and_rates(
+    address: str, tmp_path: Path
+) -> None:
     with open_page(tmp_path / "browser") as page:
         page.go(f"{address}/#!/?url={address}/run.json")
         page.until("!!(window.app && app.trace && app.trace.engine)", "the trace")
@@ -100,7 +104,9 @@ def test_perfetto_reads_ranks_rollouts_marks_and_rates(address: str, tmp_path: P
                 "select name, value from counter join counter_track on track_id = counter_track.id"
             )
         )
-        instants = page.js(QUERY % json.dumps("select name from slice where dur = 0 order by ts"))
+        instants = page.js(
+            QUERY % json.dumps("select name from slice where dur = 0 order by ts")
+        )
         errors = page.js(QUERY % json.dumps(ERRORS))
 
     begin = spans[0][4]

@@ -38,10 +38,12 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     env = environment(folder, **variables)
     commands = [
-        [sys.executable, str(ROLES / f"{role}.py")] for role in ("trainer", "explorer", "evaluator")
+        [sys.executable, str(ROLES / f"{role}.py")]
+        for role in ("trainer", "explorer", "evaluator")
     ]
     started = [
-        subprocess.Popen(one, cwd=folder, env=env, stderr=subprocess.DEVNULL) for one in commands
+        subprocess.Popen(one, cwd=folder, env=env, stderr=subprocess.DEVNULL)
+        for one in commands
     ]
     assert [process.wait(120) for process in started] == [0, 0, 0]
     ended(folder / ".otel-bridge")
@@ -62,7 +64,9 @@ def _charts(page: Page) -> set[str]:
     return set(page.text().split("\n"))
 
 
-def test_each_role_has_a_section_with_its_own_charts(dashboard: str, page: Page) -> None:
+def test_each_role_has_a_section_with_its_own_charts(
+    dashboard: str, page: Page
+) -> None:
     page.go(
         f"{dashboard}/?project=hello&x_axis=step&metric_filter=^(trainer/loss|explorer/reward|evaluator/accuracy)$"
     )
@@ -92,7 +96,9 @@ def test_the_step_axis_of_a_role_can_be_the_x_axis(dashboard: str, page: Page) -
 
 def _x_axis(page: Page) -> set[str]:
     """What the dashboard's own controls say is the x axis."""
-    return set(page.js("[...document.querySelectorAll('input, select')].map(e => e.value)"))
+    return set(
+        page.js("[...document.querySelectorAll('input, select')].map(e => e.value)")
+    )
 
 
 def test_a_rollout_is_a_trace_with_its_reward_conversation_and_tool_span(
@@ -129,7 +135,9 @@ def arithmetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(
     arithmetic: str, page: Page, axis: str
 ) -> None:
-    page.go(f"{arithmetic}/?project={PROJECT}&smoothing=0&x_axis={axis}&metric_filter={KEYS}")
+    page.go(
+        f"{arithmetic}/?project={PROJECT}&smoothing=0&x_axis={axis}&metric_filter={KEYS}"
+    )
 
     page.until("document.querySelectorAll('canvas.marks').length >= 2", "two charts")
     said = set(page.text().split("\n"))
@@ -153,7 +161,9 @@ def test_a_rollout_of_several_turns_shows_all_its_facts_its_calls_in_order_and_t
         "role: trainer", "topic: products", "Operations 6", '"expression": "7 * 13"', "91",
     )  # fmt: skip
     assert [fact for fact in facts if fact not in said] == []
-    spans = page.js("[...document.querySelectorAll('span.span-name')].map(e => e.innerText)")
+    spans = page.js(
+        "[...document.querySelectorAll('span.span-name')].map(e => e.innerText)"
+    )
     assert spans == [
         "rollout",
         "chat",

@@ -25,7 +25,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_counts_of_all_processes_are_added_up_and_a_kill_loses_none(folder: Path) -> None:
+def test_counts_of_all_processes_are_added_up_and_a_kill_loses_none(
+    folder: Path,
+) -> None:
     counts = CallCounts()
     counts.captured("wandb.log", 2)
     child = os.fork()
@@ -39,7 +41,10 @@ def test_counts_of_all_processes_are_added_up_and_a_kill_loses_none(folder: Path
 
     totals = totals_in(folder)
 
-    assert (totals.captured, totals.not_captured) == ({"wandb.log": 5}, {"wandb.Image": 1})
+    assert (totals.captured, totals.not_captured) == (
+        {"wandb.log": 5},
+        {"wandb.Image": 1},
+    )
     assert totals.processes == 2
 
 
@@ -56,8 +61,12 @@ def test_calls_beyond_the_size_of_the_file_are_counted_together(folder: Path) ->
     assert {path.stat().st_size for path in folder.iterdir()} == {32_768}
 
 
-@pytest.mark.parametrize("content", [b"", b"\x01", b"\xff" * 32_768, b"\x01\xff" + bytes(32_766)])
-def test_other_files_in_the_folder_count_nothing(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"\x01", b"\xff" * 32_768, b"\x01\xff" + bytes(32_766)]
+)
+def test_other_files_in_the_folder_count_nothing(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "other").write_bytes(content)
     (tmp_path / "folder").mkdir()
 
@@ -66,7 +75,9 @@ def test_other_files_in_the_folder_count_nothing(tmp_path: Path, content: bytes)
 
 
 @pytest.mark.parametrize("made", ["", "/nowhere/at/all"])
-def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+def test_without_a_folder_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
     monkeypatch.setenv("OTEL_BRIDGE_CAPTURE_COUNTS", made)
 
     CallCounts().captured("wandb.log")
@@ -96,7 +107,9 @@ def test_the_table_shows_both_sides_bounded_and_its_folder_is_removed(
 def test_a_command_without_the_package_gets_a_line_and_one_without_a_capture_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    CaptureTable({"OTEL_BRIDGE_CAPTURE": "wandb,trackio"}).show(terminal_of_80_columns())
+    CaptureTable({"OTEL_BRIDGE_CAPTURE": "wandb,trackio"}).show(
+        terminal_of_80_columns()
+    )
     CaptureTable({}).show(terminal_of_80_columns())
 
     assert (

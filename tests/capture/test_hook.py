@@ -10,12 +10,18 @@ import pytest
 import otel_bridge
 from otel_bridge.capture import hook
 from otel_bridge.emit.bridge_process.spawn import bridge_environment, bridge_path
-from otel_bridge.emit.config.capture_env import capture_folder, capture_variables, without_capture
+from otel_bridge.emit.config.capture_env import (
+    capture_folder,
+    capture_variables,
+    without_capture,
+)
 from otel_bridge.errors import ConfigError
 from support.trainers.command_runs import PYTHON, call, environment, program
 
 SITE = {"OTEL_BRIDGE_CAPTURE": "trackio", "PYTHONPATH": capture_folder()}
-NOT_INSTALLED = f"trackio is to be captured and is not installed in {PYTHON}: pip install trackio"
+NOT_INSTALLED = (
+    f"trackio is to be captured and is not installed in {PYTHON}: pip install trackio"
+)
 SHOWN = "trackio.init.otel_bridge_capture"
 
 
@@ -32,12 +38,15 @@ def run_child(folder: Path, code: str, *options: str, **variables: str) -> list[
 
 def test_an_unknown_name_or_mode_names_what_is_known() -> None:
     with pytest.raises(
-        ConfigError, match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard"
+        ConfigError,
+        match=r"capture\('mlflow'\): expected some of wandb, trackio, tensorboard",
     ):
         otel_bridge.capture("mlflow")
     with pytest.raises(ConfigError, match=r"capture\(no name\)"):
         otel_bridge.capture()
-    with pytest.raises(ConfigError, match=r"mode='both'\): expected one of replace, tee"):
+    with pytest.raises(
+        ConfigError, match=r"mode='both'\): expected one of replace, tee"
+    ):
         otel_bridge.capture("trackio", mode="both")
 
 
@@ -71,11 +80,15 @@ import trackio
     ids=["before", "after", "twice", "submodule-first", "reload", "lazy", "threads"],
 )
 @pytest.mark.slow
-def test_the_package_is_captured_however_it_is_imported(tmp_path: Path, code: str) -> None:
+def test_the_package_is_captured_however_it_is_imported(
+    tmp_path: Path, code: str
+) -> None:
     assert run_child(tmp_path, f"{code}\nprint({SHOWN})") == ["True"]
 
 
-def test_what_is_captured_is_known_before_the_program_imports_it(tmp_path: Path) -> None:
+def test_what_is_captured_is_known_before_the_program_imports_it(
+    tmp_path: Path,
+) -> None:
     code = "from otel_bridge.capture.hook import captured; print(captured()); import trackio; print(captured())"
 
     assert run_child(tmp_path, code, **SITE) == ["frozenset({'trackio'})"] * 2
@@ -137,7 +150,9 @@ print(trackio.value)
     ]
 
 
-def test_a_capture_that_fails_is_one_line_and_the_real_package_goes_on(tmp_path: Path) -> None:
+def test_a_capture_that_fails_is_one_line_and_the_real_package_goes_on(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "trackio.py").write_text("value = 3\n", "utf-8")
 
     lines = run_child(
@@ -179,10 +194,14 @@ for _ in range(2):
 
     lines = run_child(tmp_path, code, **SITE)
 
-    assert lines == ["No module named 'trackio'"] * 2 + [f"otel-bridge: {NOT_INSTALLED}"]
+    assert lines == ["No module named 'trackio'"] * 2 + [
+        f"otel-bridge: {NOT_INSTALLED}"
+    ]
 
 
-def test_a_program_without_the_package_loads_nothing_of_otel_bridge(tmp_path: Path) -> None:
+def test_a_program_without_the_package_loads_nothing_of_otel_bridge(
+    tmp_path: Path,
+) -> None:
     code = "import sys, json; print([m for m in sys.modules if m.startswith('otel_bridge')], sys.path[1][-9:])"
 
     (line,) = run_child(tmp_path, code, **SITE)
@@ -223,13 +242,17 @@ def test_the_users_own_sitecustomize_runs_too(tmp_path: Path) -> None:
     assert lines == plain
 
 
-def test_an_error_in_the_users_sitecustomize_is_shown_as_python_does(tmp_path: Path) -> None:
+def test_an_error_in_the_users_sitecustomize_is_shown_as_python_does(
+    tmp_path: Path,
+) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("raise RuntimeError('mine')\n", "utf-8")
     path = f"{capture_folder()}:{own}"
 
-    lines = run_child(tmp_path, "print('runs')", PYTHONPATH=path, OTEL_BRIDGE_CAPTURE="trackio")
+    lines = run_child(
+        tmp_path, "print('runs')", PYTHONPATH=path, OTEL_BRIDGE_CAPTURE="trackio"
+    )
 
     assert lines == [
         "runs",
@@ -238,7 +261,9 @@ def test_an_error_in_the_users_sitecustomize_is_shown_as_python_does(tmp_path: P
     ]
 
 
-def test_without_otel_bridge_the_program_runs_and_one_line_names_the_reason(tmp_path: Path) -> None:
+def test_without_otel_bridge_the_program_runs_and_one_line_names_the_reason(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "trackio.py").write_text("value = 3\n", "utf-8")
 
     code = "import trackio; print(trackio.value)"

@@ -45,7 +45,9 @@ def test_a_star_makes_no_role_so_that_keys_of_an_evaluation_stay_as_they_are() -
 def test_the_longest_glob_counts_and_an_exact_name_before_it() -> None:
     found = axes(("*", "step"), ("eval/*", "eval/epoch"), ("eval/loss", "batch"))
 
-    assert [found.group_of(key).metric for key in ("eval/loss", "eval/acc", "loss")] == [
+    assert [
+        found.group_of(key).metric for key in ("eval/loss", "eval/acc", "loss")
+    ] == [
         "batch",
         "eval/epoch",
         "step",
@@ -63,7 +65,9 @@ def test_a_step_that_is_not_a_whole_number_leaves_the_counter() -> None:
     assert steps == [1, 99, 2, 99, 99, 99]
 
 
-def test_the_value_in_the_row_is_its_step_and_the_latest_one_is_that_of_a_row_without_it() -> None:
+def test_the_value_in_the_row_is_its_step_and_the_latest_one_is_that_of_a_row_without_it() -> (
+    None
+):
     found = axes(("*", "epoch"))
     found.note({"epoch": 3})
 

@@ -9,7 +9,13 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.trainers.captured_wandb import captured, captured_points, rollouts
-from support.trainers.command_runs import environment, otel_bridge, program, runs, values
+from support.trainers.command_runs import (
+    environment,
+    otel_bridge,
+    program,
+    runs,
+    values,
+)
 from support.trainers.framework_programs import SLIME
 
 pytestmark = pytest.mark.slow
@@ -32,7 +38,9 @@ def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(
     {first}.finish()
     {"trackio.log({'reward': 2})" if first == "wandb" else "wandb.log({'loss': 2})"}
     """
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9"
+    )
     command = (
         "run",
         "--capture",
@@ -72,8 +80,17 @@ def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(
     run.log({{"loss": 1.0}})
     run.log({{"loss": 2.0}})
     """
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
-    command = ("run", "--capture", tracker, "--", "python", program(tmp_path, "train.py", code))
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9"
+    )
+    command = (
+        "run",
+        "--capture",
+        tracker,
+        "--",
+        "python",
+        program(tmp_path, "train.py", code),
+    )
 
     done = otel_bridge(*command, cwd=tmp_path, env=env)
 
@@ -83,7 +100,9 @@ def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(
     )
 
 
-def test_slimes_rollouts_are_in_the_run_of_its_captured_metrics_once(tmp_path: Path) -> None:
+def test_slimes_rollouts_are_in_the_run_of_its_captured_metrics_once(
+    tmp_path: Path,
+) -> None:
     code = (
         SLIME
         + """
@@ -104,6 +123,6 @@ for number in range(2):
     points = captured_points(tmp_path)
     assert points["rollout/length"] == [(0, 0.0), (1, 0.5)]
     assert points["rollout/lineage/consumed"] == [(0, 2), (1, 2)]
-    assert [(one["role"], one["step"], one["reward"]) for one in rollouts(tmp_path)] == [
-        ("rollout", step, reward) for step in range(2) for reward in (0.0, 1.0)
-    ]
+    assert [
+        (one["role"], one["step"], one["reward"]) for one in rollouts(tmp_path)
+    ] == [("rollout", step, reward) for step in range(2) for reward in (0.0, 1.0)]

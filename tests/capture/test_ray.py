@@ -19,7 +19,8 @@ from support.trainers.command_runs import (
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="ray has no wheel for this Python"
+        importlib.util.find_spec("ray") is None,
+        reason="ray has no wheel for this Python",
     ),
 ]
 
@@ -43,7 +44,9 @@ ray.shutdown()
 
 
 @pytest.mark.parametrize("package", ["wandb", "trackio"])
-def test_two_actors_that_log_to_a_tracker_are_one_run(tmp_path: Path, package: str) -> None:
+def test_two_actors_that_log_to_a_tracker_are_one_run(
+    tmp_path: Path, package: str
+) -> None:
     script = program(tmp_path, "driver.py", ACTORS.format(package=package))
     env = environment(
         tmp_path,

@@ -28,13 +28,31 @@ TRACKIO = "import trackio as wandb\n"
 
 
 def launched(
-    folder: Path, code: str, *, capture: str = "wandb", code_of_exit: int = 0, **variables: str
+    folder: Path,
+    code: str,
+    *,
+    capture: str = "wandb",
+    code_of_exit: int = 0,
+    **variables: str,
 ) -> str:
     """Run *code* under ``otel-bridge run --capture``; returns what it printed."""
     env = environment(
-        folder, WANDB_BASE_URL="http://127.0.0.1:9", TRACKIO_DIR=str(folder / "store"), **variables
+        folder,
+        WANDB_BASE_URL="http://127.0.0.1:9",
+        TRACKIO_DIR=str(folder / "store"),
+        **variables,
     )
-    command = ["run", "--exporters", "file", "--capture", capture, "--", "python", "-W", "ignore"]
+    command = [
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        capture,
+        "--",
+        "python",
+        "-W",
+        "ignore",
+    ]
     done = otel_bridge(*command, program(folder, "train.py", code), cwd=folder, env=env)
     assert done.returncode == code_of_exit, done.stderr
     return done.stdout
@@ -42,11 +60,19 @@ def launched(
 
 def found(folder: Path) -> list[tuple[str, list[str], dict[str, object]]]:
     """Name, statuses and values of each run, by name."""
-    reports = [(read_report(one), statuses(one), values(one)) for one in run_folders(runs(folder))]
-    return sorted((report.name if report else "", ends, points) for report, ends, points in reports)
+    reports = [
+        (read_report(one), statuses(one), values(one))
+        for one in run_folders(runs(folder))
+    ]
+    return sorted(
+        (report.name if report else "", ends, points)
+        for report, ends, points in reports
+    )
 
 
-@pytest.mark.parametrize(("package", "capture"), [(REAL, "wandb"), (TRACKIO, "trackio")])
+@pytest.mark.parametrize(
+    ("package", "capture"), [(REAL, "wandb"), (TRACKIO, "trackio")]
+)
 def test_runs_without_a_name_are_runs_of_their_own_as_in_the_tracker(
     tmp_path: Path, package: str, capture: str
 ) -> None:
@@ -88,7 +114,10 @@ def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_
 
     launched(tmp_path, code)
 
-    shown = [sorted(key for key in points if key != "attempt") for _, _, points in found(tmp_path)]
+    shown = [
+        sorted(key for key in points if key != "attempt")
+        for _, _, points in found(tmp_path)
+    ]
     assert sorted(shown) == [["x1"], ["x2"], ["x3", "x4"]]
 
 
@@ -125,9 +154,20 @@ def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_
     while not pathlib.Path("go").exists():
         time.sleep(0.02)
     """
-    command = ["otel-bridge", "run", "--exporters", "file", "--capture", "wandb", "--", "python"]
+    command = [
+        "otel-bridge",
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        "wandb",
+        "--",
+        "python",
+    ]
     env = environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9")
-    with started([*command, program(tmp_path, "train.py", code)], cwd=tmp_path, env=env) as job:
+    with started(
+        [*command, program(tmp_path, "train.py", code)], cwd=tmp_path, env=env
+    ) as job:
         until((tmp_path / "finished").exists, "the end of the run")
 
         assert [(ends, points) for _, ends, points in found(tmp_path)] == [
@@ -152,9 +192,13 @@ def test_an_exit_code_is_the_status_without_a_launcher_too(
 ) -> None:
     code = "import sys, otel_bridge\notel_bridge.capture('wandb')\nimport wandb\n"
     code += "wandb.init(project='p').log({'x': 1})\n"
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="file", WANDB_BASE_URL="http://127.0.0.1:9"
+    )
 
-    done = call([PYTHON, program(tmp_path, "train.py", code + ending)], cwd=tmp_path, env=env)
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", code + ending)], cwd=tmp_path, env=env
+    )
 
     assert done.returncode == code_of_exit, done.stderr
     assert [ends for _, ends, _ in found(tmp_path)] == [[status]]
@@ -274,9 +318,15 @@ def test_summaries_that_the_bridge_computes_arrive_where_it_reads_a_run_that_has
     run.summary["best"] = 7
     run.finish()
     """
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", WANDB_BASE_URL="http://127.0.0.1:9")
-    captured = f"import otel_bridge\notel_bridge.capture('wandb')\n{code}".replace("\n    ", "\n")
-    done = call([PYTHON, program(tmp_path, "train.py", captured)], cwd=tmp_path, env=env)
+    env = environment(
+        tmp_path, OTEL_BRIDGE_OFFLINE="1", WANDB_BASE_URL="http://127.0.0.1:9"
+    )
+    captured = f"import otel_bridge\notel_bridge.capture('wandb')\n{code}".replace(
+        "\n    ", "\n"
+    )
+    done = call(
+        [PYTHON, program(tmp_path, "train.py", captured)], cwd=tmp_path, env=env
+    )
     assert done.returncode == 0, done.stderr
 
     drained = otel_bridge(

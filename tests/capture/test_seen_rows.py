@@ -31,7 +31,11 @@ class Logged:
         self._own_step = own_step
 
     def log(
-        self, rows: Sequence[Sequence[Any]], step: int, table: Table | None = None, key: str = "t"
+        self,
+        rows: Sequence[Sequence[Any]],
+        step: int,
+        table: Table | None = None,
+        key: str = "t",
     ) -> NewRows:
         """Log all rows."""
         table = table or Table(*self._columns)
@@ -76,7 +80,9 @@ def test_the_same_rows_of_another_step_are_new_unless_they_hold_their_step_or_ar
     assert logged.log(rows, 4, table).rows == []
 
 
-def test_further_columns_and_values_of_empty_cells_complete_the_rows_that_were_there() -> None:
+def test_further_columns_and_values_of_empty_cells_complete_the_rows_that_were_there() -> (
+    None
+):
     logged = Logged()
     first, second = logged.log([["p", "a"], ["p", "b"]], 1).ids
 
@@ -85,7 +91,9 @@ def test_further_columns_and_values_of_empty_cells_complete_the_rows_that_were_t
 
     assert (wider.rows, wider.completed) == (rows[2:], [(first, "score", 0.5)])
     filled = logged.log(
-        [["p", 0.5, "a"], ["p", 0.25, "b"], rows[2]], 3, Table("prompt", "score", "response")
+        [["p", 0.5, "a"], ["p", 0.25, "b"], rows[2]],
+        3,
+        Table("prompt", "score", "response"),
     )
     assert (filled.rows, filled.completed) == ([], [(second, "score", 0.25)])
 
@@ -104,7 +112,10 @@ def test_cells_that_changed_in_the_very_table_complete_its_rows() -> None:
 
     changed = logged.log([["p", "a", 1], ["p", "b", 2]], 1, table)
 
-    assert (changed.rows, changed.completed) == ([["p", "b", 2]], [(row_id, "score", 1)])
+    assert (changed.rows, changed.completed) == (
+        [["p", "b", 2]],
+        [(row_id, "score", 1)],
+    )
 
 
 def test_tables_of_other_columns_have_no_rows_in_common() -> None:
@@ -144,7 +155,10 @@ class Picture:
             lambda: np.where(np.arange(2_000) == 1_000, -1, np.arange(2_000)),
         ),
         (lambda: np.float32(0.5), lambda: 0.25),
-        (lambda: [{"role": "user", "content": "Q"}], lambda: [{"role": "user", "content": "A"}]),
+        (
+            lambda: [{"role": "user", "content": "Q"}],
+            lambda: [{"role": "user", "content": "A"}],
+        ),
     ],
 )
 def test_rows_are_the_same_by_the_content_of_their_cells(
@@ -165,5 +179,8 @@ def test_a_window_of_many_rows_is_found_in_linear_time() -> None:
     start_s = time.process_time()
 
     assert logged.log(rows[10_000:], 2).rows == rows[40_000:]
-    assert logged.log([["q", number] for number in range(40_000)], 3).rows[0] == ["q", 0]
+    assert logged.log([["q", number] for number in range(40_000)], 3).rows[0] == [
+        "q",
+        0,
+    ]
     assert time.process_time() - start_s < 1

@@ -33,16 +33,29 @@ def rollouts_of(
     )
 
 
-def found(columns: list[str], *rows: list[Any]) -> list[tuple[int | None, dict[str, Any]]] | None:
+def found(
+    columns: list[str], *rows: list[Any]
+) -> list[tuple[int | None, dict[str, Any]]] | None:
     """Step and columns of each group of rollouts."""
     groups = rollouts_of(columns, rows)
     return None if groups is None else [(one.step, one.columns) for one in groups]
 
 
-def test_trls_completions_have_a_reward_for_each_function_and_the_steps_of_their_rows() -> None:
-    columns = ["step", "prompt", "completion", "accuracy", "length_penalty", "advantage"]
+def test_trls_completions_have_a_reward_for_each_function_and_the_steps_of_their_rows() -> (
+    None
+):
+    columns = [
+        "step",
+        "prompt",
+        "completion",
+        "accuracy",
+        "length_penalty",
+        "advantage",
+    ]
 
-    groups = found(columns, ["1", "p", "c", 1.0, 0.5, 0.25], ["2", "p", "d", 0.0, None, -0.25])
+    groups = found(
+        columns, ["1", "p", "c", 1.0, 0.5, 0.25], ["2", "p", "d", 0.0, None, -0.25]
+    )
 
     assert groups == [
         (1, {"prompts": ["p"], "responses": ["c"], "advantages": [0.25], "metadata": [None],
@@ -52,14 +65,18 @@ def test_trls_completions_have_a_reward_for_each_function_and_the_steps_of_their
     ]  # fmt: skip
 
 
-def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_name() -> None:
+def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_name() -> (
+    None
+):
     columns, row = (
         ["prompt", "completion", "accuracy", "letters", "advantage"],
         ["p", "c", 1.0, 3, 0.5],
     )
 
     groups = rollouts_of(
-        columns, [row], ["loss", "train/rewards/accuracy/mean", "train/rewards/accuracy/std"]
+        columns,
+        [row],
+        ["loss", "train/rewards/accuracy/mean", "train/rewards/accuracy/std"],
     )
 
     assert groups is not None
@@ -69,7 +86,9 @@ def test_trls_extra_columns_are_not_rewards_where_the_rewards_were_logged_by_nam
     )
 
 
-def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_rewards() -> None:
+def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_rewards() -> (
+    None
+):
     numbers = {
         "len": 3, "completion_length": 7, "num_tokens": 9, "tokens": 9, "epoch": 1, "index": 2, "prompt_id": 4, "id": 5,
         "n_turns": 2, "rank": 0, "seed": 1, "policy_version": 3,
@@ -77,7 +96,9 @@ def test_sizes_counters_and_identities_beside_an_advantage_are_metadata_and_not_
     rewards = {"accuracy": 1.0, "length_penalty": 0.5, "format": 0.0}
     columns = ["prompt", "completion", *numbers, *rewards, "advantage"]
 
-    ((_, first),) = found(columns, ["p", "c", *numbers.values(), *rewards.values(), 0.5]) or ()
+    ((_, first),) = (
+        found(columns, ["p", "c", *numbers.values(), *rewards.values(), 0.5]) or ()
+    )
 
     assert first["rewards"] == {name: [value] for name, value in rewards.items()}
     assert first["metadata"] == [numbers]
@@ -127,7 +148,9 @@ def test_every_cell_of_any_type_is_a_fact_of_its_rollout() -> None:
         "array": np.arange(3), "nested": [{"a": np.int8(1)}], "zero": 0, "no": False,
     }  # fmt: skip
 
-    ((_, first),) = found(["prompt", "response", *cells], ["p", "r", *cells.values()]) or ()
+    ((_, first),) = (
+        found(["prompt", "response", *cells], ["p", "r", *cells.values()]) or ()
+    )
 
     assert first["metadata"] == [cells]
 
@@ -138,13 +161,17 @@ def test_every_cell_of_any_type_is_a_fact_of_its_rollout() -> None:
 def test_empty_cells_are_left_out_also_those_of_a_prompt(empty: Any) -> None:
     groups = found(["prompt", "response", "score", "note"], [empty, "r", empty, empty])
 
-    assert groups == [(None, {"responses": ["r"], "rewards": [None], "metadata": [None]})]
+    assert groups == [
+        (None, {"responses": ["r"], "rewards": [None], "metadata": [None]})
+    ]
 
 
 def test_cells_that_cannot_be_what_their_column_means_are_facts() -> None:
     columns = ["step", "prompt", "response", "reward", "advantage"]
 
-    groups = found(columns, ["last", "p", "r", "good", [0.5, 1.0]], [2, "p", "r", math.inf, "none"])
+    groups = found(
+        columns, ["last", "p", "r", "good", [0.5, 1.0]], [2, "p", "r", math.inf, "none"]
+    )
 
     assert groups == [
         (None, {"prompts": ["p"], "responses": ["r"], "rewards": [None], "advantages": [[0.5, 1.0]],
@@ -155,7 +182,9 @@ def test_cells_that_cannot_be_what_their_column_means_are_facts() -> None:
 
 
 def test_columns_of_one_name_are_two_facts() -> None:
-    ((_, first),) = found(["prompt", "response", "note", "note"], ["p", "r", 1, 2]) or ()
+    ((_, first),) = (
+        found(["prompt", "response", "note", "note"], ["p", "r", 1, 2]) or ()
+    )
 
     assert first["metadata"] == [{"note": 1, "note_3": 2}]
 
@@ -168,10 +197,14 @@ def test_messages_in_arrays_as_pandas_reads_them_from_parquet_are_texts() -> Non
     assert first["prompts"] == [prompt]
 
 
-def test_pictures_are_facts_and_what_only_a_page_can_show_is_counted_with_its_column() -> None:
+def test_pictures_are_facts_and_what_only_a_page_can_show_is_counted_with_its_column() -> (
+    None
+):
     picture = PIL.Image.new("RGB", (2, 2))
     rows = [["p", "r", picture, [picture, picture], Figure(), Html("<b>x</b>")]]
-    table = RolloutTable.of(["prompt", "response", "image", "images", "plot", "page"], rows)
+    table = RolloutTable.of(
+        ["prompt", "response", "image", "images", "plot", "page"], rows
+    )
     counted: list[tuple[str, str]] = []
     assert table is not None
 
@@ -189,7 +222,15 @@ def test_pictures_are_facts_and_what_only_a_page_can_show_is_counted_with_its_co
 
 
 def test_verls_wide_table_has_several_rollouts_a_row() -> None:
-    columns = ["step", "input_1", "output_1", "score_1", "input_2", "output_2", "score_2"]
+    columns = [
+        "step",
+        "input_1",
+        "output_1",
+        "score_1",
+        "input_2",
+        "output_2",
+        "score_2",
+    ]
 
     groups = found(columns, [5, "a", "b", 1.0, "c", "d", 0.0])
 
@@ -207,11 +248,23 @@ def test_verls_wide_table_has_several_rollouts_a_row() -> None:
 
 
 def test_further_columns_of_a_wide_table_are_facts_of_their_sample_or_of_all() -> None:
-    columns = ["step", "epoch", "input_1", "output_1", "truth_1", "input_2", "output_2", "truth_2"]
+    columns = [
+        "step",
+        "epoch",
+        "input_1",
+        "output_1",
+        "truth_1",
+        "input_2",
+        "output_2",
+        "truth_2",
+    ]
 
     ((_, first),) = found(columns, [5, 2, "a", "b", "x", "c", "d", "y"]) or ()
 
-    assert first["metadata"] == [{"truth_1": "x", "epoch": 2}, {"truth_2": "y", "epoch": 2}]
+    assert first["metadata"] == [
+        {"truth_1": "x", "epoch": 2},
+        {"truth_2": "y", "epoch": 2},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +286,9 @@ def test_columns_are_found_by_their_names(
     assert first == expected
 
 
-@pytest.mark.parametrize("columns", [["x", "y"], ["text", "label"], ["prompt", "tokens"], []])
+@pytest.mark.parametrize(
+    "columns", [["x", "y"], ["text", "label"], ["prompt", "tokens"], []]
+)
 def test_other_tables_are_not_rollouts(columns: list[str]) -> None:
     assert found(columns, list(columns)) is None
 
@@ -255,7 +310,9 @@ def test_columns_of_those_names_without_texts_in_them_are_not_rollouts(
     assert found(["input", "prediction"], ["some", "text"], list(cells)) is None
 
 
-def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one() -> None:
+def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one() -> (
+    None
+):
     message = {"role": "user", "content": "hi"}
 
     groups = found(
@@ -268,5 +325,8 @@ def test_messages_are_texts_and_a_row_without_a_prompt_is_a_rollout_without_one(
 
     assert groups == [
         (None, {"prompts": [[message]], "responses": ["a"], "metadata": [None]}),
-        (None, {"responses": ["b", [message, "c"], None], "metadata": [None, None, None]}),
+        (
+            None,
+            {"responses": ["b", [message, "c"], None], "metadata": [None, None, None]},
+        ),
     ]

@@ -72,10 +72,15 @@ def scalars_of(events: Path) -> dict[str, list[tuple[int, float]]]:
         str(events), size_guidance={"scalars": 0}, purge_orphaned_data=False
     ).Reload()
     tags = accumulator.Tags()["scalars"]
-    return {tag: [(point.step, point.value) for point in accumulator.Scalars(tag)] for tag in tags}
+    return {
+        tag: [(point.step, point.value) for point in accumulator.Scalars(tag)]
+        for tag in tags
+    }
 
 
-def test_the_scalars_of_tensorboardx_are_rows_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_the_scalars_of_tensorboardx_are_rows_and_the_rest_is_counted(
+    tmp_path: Path,
+) -> None:
     captured(tmp_path, TENSORBOARDX)
 
     found = values(only_folder(runs(tmp_path)))
@@ -95,7 +100,8 @@ def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_
 
     found = values(only_folder(runs(tmp_path)))
     second = {
-        f"eval/{tag}": points for tag, points in scalars_of(tmp_path / "events" / "eval").items()
+        f"eval/{tag}": points
+        for tag, points in scalars_of(tmp_path / "events" / "eval").items()
     }
     assert found == scalars_of(tmp_path / "events") | second
     assert [step for step, _ in found["loss"]] == [5, 3, 9]
@@ -130,7 +136,9 @@ def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_w
     tmp_path: Path,
 ) -> None:
     script = program(
-        tmp_path, "t.py", "import otel_bridge\notel_bridge.capture('tensorboard')\n" + TENSORBOARDX
+        tmp_path,
+        "t.py",
+        "import otel_bridge\notel_bridge.capture('tensorboard')\n" + TENSORBOARDX,
     )
 
     done = call(
@@ -141,7 +149,9 @@ def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_w
 
     assert done.returncode == 0, done.stderr
     assert (
-        done.stderr.count("TensorBoard's scalars are not recorded: exporter 'wandbb' is not known")
+        done.stderr.count(
+            "TensorBoard's scalars are not recorded: exporter 'wandbb' is not known"
+        )
         == 1
     )
     assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
@@ -174,7 +184,9 @@ def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_r
     ]
 
     done = otel_bridge(
-        *command, cwd=tmp_path, env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9")
+        *command,
+        cwd=tmp_path,
+        env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9"),
     )
 
     assert done.returncode == 0, done.stderr
@@ -183,7 +195,9 @@ def test_each_synced_run_of_wandb_has_its_own_first_folder_and_nothing_else_is_r
     ]  # fmt: skip
 
 
-def test_scalars_after_the_end_of_the_programs_run_begin_no_other(tmp_path: Path) -> None:
+def test_scalars_after_the_end_of_the_programs_run_begin_no_other(
+    tmp_path: Path,
+) -> None:
     code = """
 import otel_bridge
 otel_bridge.init("p", "mine").log({"loss": 1.0}, step=1)
@@ -196,7 +210,9 @@ otel_bridge.finish()
     assert len(scalars_of(tmp_path / "events")["charts/SPS"]) == 3
 
 
-def test_the_first_scalar_begins_the_run_that_an_adapter_has_named(tmp_path: Path) -> None:
+def test_the_first_scalar_begins_the_run_that_an_adapter_has_named(
+    tmp_path: Path,
+) -> None:
     code = """
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames
 adapter = FrameworkRun("Lightning", RunNames("mine", "one"), {"lr": 0.1})

@@ -79,11 +79,17 @@ if trackio.context_vars.current_run.get() is not None:
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
     """An environment in which Trackio would write below *folder*, and reaches no server."""
-    return plain_environment(folder, TRACKIO_DIR=str(folder / "store"), **OFFLINE, **variables)
+    return plain_environment(
+        folder, TRACKIO_DIR=str(folder / "store"), **OFFLINE, **variables
+    )
 
 
 def captured(
-    folder: Path, code: str, exporters: str = "file", names: str = "trackio", **variables: str
+    folder: Path,
+    code: str,
+    exporters: str = "file",
+    names: str = "trackio",
+    **variables: str,
 ) -> str:
     """Run *code* under ``otel-bridge run --capture``; returns what it printed on both streams."""
     command = [
@@ -156,7 +162,9 @@ trackio.finish()
     captured(tmp_path, code)
 
     kept = [
-        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"
+        record
+        for record in records(only_folder(runs(tmp_path)))
+        if record["kind"] == "rollout"
     ]
     assert sorted((one["group"], one["sample"]) for one in kept) == [
         ("7", 0),
@@ -183,7 +191,9 @@ def test_verls_calls_give_two_rows_and_five_rollouts(tmp_path: Path) -> None:
 
     folder = only_folder(runs(tmp_path))
     rollouts = [one for one in records(folder) if one["kind"] == "rollout"]
-    loss = {key: points for key, points in values(folder).items() if key == "actor/loss"}
+    loss = {
+        key: points for key, points in values(folder).items() if key == "actor/loss"
+    }
     assert loss == {"actor/loss": [(1, 0.5), (2, 0.25)]}
     found = sorted((one["split"], one["step"], one["reward"]) for one in rollouts)
     assert found == [("eval", 2, 1.0), *(("train", 1, n / 4) for n in range(4))]
@@ -206,12 +216,20 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
 
     folder = only_folder(runs(tmp_path))
     assert values(folder)["loss"] == [(1, 0.5), (2, 0.25)]
-    assert [one["reward"] for one in records(folder) if one["kind"] == "rollout"] == [1.0]
-    alerts = [(one["title"], one["level"]) for one in records(folder) if one["kind"] == "alert"]
+    assert [one["reward"] for one in records(folder) if one["kind"] == "rollout"] == [
+        1.0
+    ]
+    alerts = [
+        (one["title"], one["level"])
+        for one in records(folder)
+        if one["kind"] == "alert"
+    ]
     assert alerts == [("it diverges", "warn")]
     found = report_of(runs(tmp_path))
     expected = {"rollout_unreadable": "traces", "bad_step": ""}
-    assert {reason: found.drop_keys.get(reason, "") for reason in found.drops} == expected
+    assert {
+        reason: found.drop_keys.get(reason, "") for reason in found.drops
+    } == expected
 
 
 def test_media_arrive_in_the_form_of_otel_bridge(tmp_path: Path) -> None:
@@ -253,11 +271,15 @@ def test_the_bridges_own_writer_is_the_real_trackio(tmp_path: Path) -> None:
     assert len(run_folders(runs(tmp_path))) == 1
 
 
-def test_a_bridge_that_the_captured_program_starts_is_not_captured(tmp_path: Path) -> None:
+def test_a_bridge_that_the_captured_program_starts_is_not_captured(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="trackio")
     script = program(tmp_path, "train.py", VERL)
 
-    done = call([PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["trackio"]))
+    done = call(
+        [PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["trackio"])
+    )
 
     assert done.returncode == 0, done.stderr
     assert ended(runs(tmp_path)).exporters["trackio"].rows >= 2
@@ -280,27 +302,50 @@ def test_tee_into_an_exporter_of_that_name_is_refused(tmp_path: Path) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_CAPTURE_MODE="tee")
 
     done = otel_bridge(
-        "run", "--exporters", "trackio", "--capture", "trackio", "--", "true", cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "trackio",
+        "--capture",
+        "trackio",
+        "--",
+        "true",
+        cwd=tmp_path,
+        env=env,
     )
     script = program(
         tmp_path,
         "train.py",
         "import otel_bridge; otel_bridge.capture('trackio', mode='tee')\n" + VERL,
     )
-    in_code = call([PYTHON, script], cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "trackio"})
+    in_code = call(
+        [PYTHON, script], cwd=tmp_path, env={**env, "OTEL_BRIDGE_EXPORTERS": "trackio"}
+    )
     inherited = {**env, "OTEL_BRIDGE_CAPTURE": "trackio"}
     by_variable = otel_bridge(
         "run", "--exporters", "trackio", "--", "true", cwd=tmp_path, env=inherited
     )
     unknown = otel_bridge(
-        "run", "--exporters", "file", "--capture", "mlflow", "--", "true", cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        "mlflow",
+        "--",
+        "true",
+        cwd=tmp_path,
+        env=env,
     )
 
     refused = (done, in_code, by_variable)
     assert [one.returncode for one in (*refused, unknown)] == [1, 1, 1, 1]
     for one in refused:
-        assert "trackio is an exporter too, and would have every row twice" in one.stderr
-    assert "--capture mlflow: expected some of wandb, trackio, tensorboard" in unknown.stderr
+        assert (
+            "trackio is an exporter too, and would have every row twice" in one.stderr
+        )
+    assert (
+        "--capture mlflow: expected some of wandb, trackio, tensorboard"
+        in unknown.stderr
+    )
 
 
 def test_a_kill_after_the_last_log_loses_nothing(tmp_path: Path) -> None:
@@ -381,5 +426,7 @@ def test_a_run_that_must_be_resumed_has_to_exist(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     missing, wrong, name = done.stdout.splitlines()
-    assert missing.startswith("Run 'e' does not exist in project 'p': no run folder of it is in ")
+    assert missing.startswith(
+        "Run 'e' does not exist in project 'p': no run folder of it is in "
+    )
     assert (wrong, name) == ("resume must be one of: 'must', 'allow', or 'never'", "e")

@@ -39,7 +39,9 @@ def _variables(folder: Path) -> dict[str, str]:
 def _given(*arguments: str, cwd: Path, env: dict[str, str]) -> list[dict[str, Any]]:
     return [
         json.loads(line)
-        for line in otel_bridge(*arguments, "--json", cwd=cwd, env=env).stdout.splitlines()
+        for line in otel_bridge(
+            *arguments, "--json", cwd=cwd, env=env
+        ).stdout.splitlines()
     ]
 
 
@@ -54,12 +56,18 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
     until(lambda: not probe(folder.lock_path), "the end of the bridge")
 
     (listed,) = _given("dead-letters", "list", cwd=tmp_path, env=env)
-    (shown,) = _given("dead-letters", "show", "--exporter", "gated", cwd=tmp_path, env=env)
-    line = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env).stdout.splitlines()[1]
+    (shown,) = _given(
+        "dead-letters", "show", "--exporter", "gated", cwd=tmp_path, env=env
+    )
+    line = otel_bridge(
+        "dead-letters", "list", cwd=tmp_path, env=env
+    ).stdout.splitlines()[1]
     again = otel_bridge("dead-letters", "retry", cwd=tmp_path, env=env)
     (second,) = _given("dead-letters", "list", cwd=tmp_path, env=env)
     (tmp_path / "refuse").unlink()
-    written = otel_bridge("dead-letters", "retry", "--id", str(second["id"]), cwd=tmp_path, env=env)
+    written = otel_bridge(
+        "dead-letters", "retry", "--id", str(second["id"]), cwd=tmp_path, env=env
+    )
     left = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env)
 
     assert (listed["exporter"], listed["kind"], listed["reason"]) == (
@@ -68,16 +76,32 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
         "odd things are not taken here",
     )
     assert shown == {**listed, "record": shown["record"]}
-    assert (shown["record"]["step"], shown["record"]["values"]) == (2, {"trainer/odd": 1.0})
-    assert f"  {listed['id']}  gated  row  step 2  trainer  {listed['record_id']}  " in line
-    assert (again.returncode, again.stdout) == (1, f"{folder.run_id}: 1 tried, 1 refused again\n")
-    assert (second["record_id"], second["id"] > listed["id"]) == (listed["record_id"], True)
+    assert (shown["record"]["step"], shown["record"]["values"]) == (
+        2,
+        {"trainer/odd": 1.0},
+    )
+    assert (
+        f"  {listed['id']}  gated  row  step 2  trainer  {listed['record_id']}  "
+        in line
+    )
+    assert (again.returncode, again.stdout) == (
+        1,
+        f"{folder.run_id}: 1 tried, 1 refused again\n",
+    )
+    assert (second["record_id"], second["id"] > listed["id"]) == (
+        listed["record_id"],
+        True,
+    )
     assert (written.returncode, written.stdout) == (
         0,
         f"{folder.run_id}: 1 tried, 0 refused again\n",
     )
     assert (left.stdout, left.stderr) == ("", "no dead letters\n")
-    assert gated_lines(tmp_path)[:3] == ["trainer/loss 1", "trainer/loss 3", "end finished"]
+    assert gated_lines(tmp_path)[:3] == [
+        "trainer/loss 1",
+        "trainer/loss 3",
+        "end finished",
+    ]
     assert gated_lines(tmp_path)[-2:] == ["trainer/odd 2", "end finished"]
     report = report_of(tmp_path / ".otel-bridge")
     assert (
@@ -87,8 +111,13 @@ def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_writte
     ) == (3, 0, True)
 
 
-def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(tmp_path: Path) -> None:
-    env, train = environment(tmp_path, **_variables(tmp_path)), program(tmp_path, "train.py", TRAIN)
+def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(
+    tmp_path: Path,
+) -> None:
+    env, train = (
+        environment(tmp_path, **_variables(tmp_path)),
+        program(tmp_path, "train.py", TRAIN),
+    )
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
         until(
             lambda: (
@@ -105,7 +134,10 @@ def test_a_running_bridge_is_asked_and_what_was_written_is_written_once(tmp_path
         (tmp_path / "go").touch()
         process.wait(60)
         ended(tmp_path / ".otel-bridge")
-    assert (done.returncode, done.stdout.partition(": ")[2]) == (0, "1 tried, 0 refused again\n")
+    assert (done.returncode, done.stdout.partition(": ")[2]) == (
+        0,
+        "1 tried, 0 refused again\n",
+    )
     assert sorted(gated_lines(tmp_path)) == [
         "end finished",
         "trainer/loss 1",
@@ -122,13 +154,18 @@ def _has_run(folder: Path) -> bool:
 
 
 def test_discarded_letters_are_gone_for_good(tmp_path: Path) -> None:
-    env, train = environment(tmp_path, **_variables(tmp_path)), program(tmp_path, "train.py", TRAIN)
+    env, train = (
+        environment(tmp_path, **_variables(tmp_path)),
+        program(tmp_path, "train.py", TRAIN),
+    )
     with started(["python", train], cwd=tmp_path, env=env):
         ended(tmp_path / ".otel-bridge")
     folder = only_folder(tmp_path / ".otel-bridge")
     until(lambda: not probe(folder.lock_path), "the end of the bridge")
 
-    none = otel_bridge("dead-letters", "discard", "--exporter", "file", cwd=tmp_path, env=env)
+    none = otel_bridge(
+        "dead-letters", "discard", "--exporter", "file", cwd=tmp_path, env=env
+    )
     done = otel_bridge("dead-letters", "discard", "--run", "ppo", cwd=tmp_path, env=env)
 
     assert (none.returncode, none.stderr) == (0, "no dead letters\n")

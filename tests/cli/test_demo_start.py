@@ -45,26 +45,32 @@ sys.modules["_sqlite3"] = importlib.import_module("_sqlite3")
 def test_without_numpy_it_says_what_to_install(tmp_path: Path) -> None:
     bare = program(tmp_path, "bare.py", WITHOUT_NUMPY)
 
-    shown = call([PYTHON, bare, "demo", "--help"], cwd=tmp_path, env=environment(tmp_path))
+    shown = call(
+        [PYTHON, bare, "demo", "--help"], cwd=tmp_path, env=environment(tmp_path)
+    )
     done = call(
-        [PYTHON, bare, "demo", "--exporters", "file"], cwd=tmp_path, env=environment(tmp_path)
+        [PYTHON, bare, "demo", "--exporters", "file"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     install = "pip install 'otel-bridge[all]' numpy"
-    said = (
-        f"Error: the demo needs numpy, for its policy, and the trackers that it shows: {install}\n"
-    )
+    said = f"Error: the demo needs numpy, for its policy, and the trackers that it shows: {install}\n"
     assert (shown.returncode, done.returncode, done.stderr) == (0, 1, said)
 
 
 @pytest.mark.slow
-def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(tmp_path: Path) -> None:
+def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(
+    tmp_path: Path,
+) -> None:
     broken = tmp_path / "site"
     broken.mkdir()
     (broken / "_sqlite3.py").write_text(BROKEN)
     env = environment(tmp_path, PYTHONPATH=str(broken))
 
-    done = otel_bridge("demo", "--steps", "3", "--exporters", "file", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "demo", "--steps", "3", "--exporters", "file", cwd=tmp_path, env=env
+    )
 
     (log,) = tmp_path.glob("otel-bridge-demo/runs/*/bridge.log")
     said = f"Error: the bridge does not start: ImportError: no SQLite on this machine (the end of {log})"

@@ -14,7 +14,11 @@ LISTENING = ["--grpc", "off", "--http", "off"]
 @pytest.mark.parametrize(
     ("command", "rest", "what"),
     [
-        ("run", ["--exporters", "file", "--", "touch", "begun"], "set --dir or OTEL_BRIDGE_DIR"),
+        (
+            "run",
+            ["--exporters", "file", "--", "touch", "begun"],
+            "set --dir or OTEL_BRIDGE_DIR",
+        ),
         ("serve", ["--exporters", "file", *LISTENING], "set --dir or OTEL_BRIDGE_DIR"),
         ("demo", ["--exporters", "file"], "set --dir"),
     ],
@@ -26,7 +30,9 @@ def test_a_directory_that_cannot_be_made_is_said(
     file.touch()
     below = file / "runs"
 
-    done = otel_bridge(command, "--dir", str(below), *rest, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        command, "--dir", str(below), *rest, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert (done.returncode, done.stderr) == (
         1,

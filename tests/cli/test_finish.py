@@ -36,7 +36,9 @@ TRAIN = """
 def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_running(
     tmp_path: Path,
 ) -> None:
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_END_GRACE_S="0.1")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_END_GRACE_S="0.1"
+    )
     train = program(tmp_path, "train.py", TRAIN)
     with started(["python", train], cwd=tmp_path, env=env) as process:
         until(lambda: rows_read(tmp_path) == 1, "the row")
@@ -56,7 +58,9 @@ def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_run
         done.stdout + done.stderr
     )
     assert statuses(folder) == ["killed", "failed"]
-    assert (too_long.returncode, "no run 'ppp" in too_long.stderr) == (2, True), too_long.stderr
+    assert (too_long.returncode, "no run 'ppp" in too_long.stderr) == (2, True), (
+        too_long.stderr
+    )
     assert by_folder.returncode == 0, by_folder.stdout + by_folder.stderr
 
 
@@ -71,12 +75,15 @@ def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_agai
         _send(url, 1)
         until(lambda: rows_read(tmp_path) == 1, "the row")
 
-        first = otel_bridge("finish", "ppo", "--status", "failed", cwd=tmp_path, env=env)
+        first = otel_bridge(
+            "finish", "ppo", "--status", "failed", cwd=tmp_path, env=env
+        )
         base = tmp_path / ".otel-bridge"
         said = ended(base)
         _send(url, 2)
         opened = until(
-            lambda: report_of(base) if report_of(base).rows == 2 else None, "the second row"
+            lambda: report_of(base) if report_of(base).rows == 2 else None,
+            "the second row",
         )
         second = otel_bridge("finish", only_folder(base).run_id, cwd=tmp_path, env=env)
         again = ended(base)
@@ -91,17 +98,27 @@ def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_agai
 
 def _send(url: str, step: int) -> None:
     pairs = {"service.namespace": "maths", "service.name": "ppo"}
-    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in pairs.items()]
-    point: dict[str, Any] = {"asDouble": 0.5, "timeUnixNano": str(1_700_000_000_000_000_000 + step)}
+    attributes = [
+        {"key": key, "value": {"stringValue": value}} for key, value in pairs.items()
+    ]
+    point: dict[str, Any] = {
+        "asDouble": 0.5,
+        "timeUnixNano": str(1_700_000_000_000_000_000 + step),
+    }
     point["attributes"] = [{"key": "step", "value": {"intValue": str(step)}}]
     metrics = [{"name": "loss", "gauge": {"dataPoints": [point]}}]
     body = {
         "resourceMetrics": [
-            {"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}
+            {
+                "resource": {"attributes": attributes},
+                "scopeMetrics": [{"metrics": metrics}],
+            }
         ]
     }
     asked = urllib.request.Request(
-        f"{url}/v1/metrics", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{url}/v1/metrics",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     assert urllib.request.urlopen(asked, timeout=ANSWER_S).status == 200
 

@@ -12,7 +12,9 @@ import pytest
 from otel_bridge.cli.main import main
 
 
-def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         yield (*path, name)
@@ -31,11 +33,15 @@ def _command(path: tuple[str, ...]) -> click.Command:
 def _help(path: tuple[str, ...]) -> str:
     command = _command(path)
     return command.get_help(
-        click.Context(command, info_name=" ".join(("otel-bridge", *path)), terminal_width=80)
+        click.Context(
+            command, info_name=" ".join(("otel-bridge", *path)), terminal_width=80
+        )
     )
 
 
-@pytest.mark.parametrize("name", ["status", "rollouts", "drain", "finish", "dead-letters"])
+@pytest.mark.parametrize(
+    "name", ["status", "rollouts", "drain", "finish", "dead-letters"]
+)
 def test_the_help_calls_a_folder_dir_and_names_the_folder_above(name: str) -> None:
     texts = [_help(path) for path in _commands(main) if path[0] == name]
 
@@ -51,7 +57,9 @@ def test_the_help_of_each_command_is_whole_and_ends_with_an_example_that_it_acce
     text = _help(path)
 
     assert re.findall(r"[a-z,](?:…|\.\.\.)$", text, re.MULTILINE) == []
-    example = shlex.split(text.splitlines()[-1].strip().removeprefix("Example: otel-bridge "))
+    example = shlex.split(
+        text.splitlines()[-1].strip().removeprefix("Example: otel-bridge ")
+    )
     assert tuple(example[: len(path)]) == path
     named = tuple(example[: max(len(path), 1)])
     command = _command(named)

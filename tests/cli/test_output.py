@@ -30,7 +30,11 @@ FULL = "Error: standard output cannot be written: No space left on device\n"
 
 def _in_shell(line: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a line of bash; its last command is the one whose exit code and stderr are returned."""
-    return call(["bash", "-c", line], cwd=cwd, env=environment(cwd, OTEL_BRIDGE_EXPORTERS="file"))
+    return call(
+        ["bash", "-c", line],
+        cwd=cwd,
+        env=environment(cwd, OTEL_BRIDGE_EXPORTERS="file"),
+    )
 
 
 @pytest.fixture
@@ -38,7 +42,9 @@ def undelivered(tmp_path: Path) -> Path:
     """A folder with a run that no bridge has read."""
     env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
     assert (
-        call(["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env).returncode
+        call(
+            ["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env
+        ).returncode
         == 0
     )
     return tmp_path
@@ -59,16 +65,23 @@ def test_a_command_that_cannot_show_anything_fails_with_one_line(
 
 
 @pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help"])
-def test_a_reader_that_leaves_a_pipe_is_not_reported(undelivered: Path, command: str) -> None:
-    done = _in_shell(f"otel-bridge {command} | true; exit ${{PIPESTATUS[0]}}", cwd=undelivered)
+def test_a_reader_that_leaves_a_pipe_is_not_reported(
+    undelivered: Path, command: str
+) -> None:
+    done = _in_shell(
+        f"otel-bridge {command} | true; exit ${{PIPESTATUS[0]}}", cwd=undelivered
+    )
 
     assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&-"])
-def test_a_command_that_needs_stdout_alone_shows_the_same(undelivered: Path, streams: str) -> None:
+def test_a_command_that_needs_stdout_alone_shows_the_same(
+    undelivered: Path, streams: str
+) -> None:
     plain, done = (
-        _in_shell(f"otel-bridge status --json {one}", cwd=undelivered) for one in ("", streams)
+        _in_shell(f"otel-bridge status --json {one}", cwd=undelivered)
+        for one in ("", streams)
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, plain.stdout, "")
@@ -76,26 +89,37 @@ def test_a_command_that_needs_stdout_alone_shows_the_same(undelivered: Path, str
 
 @pytest.mark.parametrize(
     ("streams", "printed"),
-    [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", ""), ("2>&-", ""), ("| true", "")],
+    [
+        (">&-", CLOSED),
+        (">/dev/full", FULL),
+        (">&- 2>&-", ""),
+        ("2>&-", ""),
+        ("| true", ""),
+    ],
 )
 def test_drain_delivers_although_it_cannot_print(
     undelivered: Path, streams: str, printed: str
 ) -> None:
-    done = _in_shell(f"otel-bridge drain {streams}; exit ${{PIPESTATUS[0]}}", cwd=undelivered)
+    done = _in_shell(
+        f"otel-bridge drain {streams}; exit ${{PIPESTATUS[0]}}", cwd=undelivered
+    )
 
     assert (done.returncode, done.stderr) == (0, printed)
     assert ended(runs(undelivered)).status == "finished"
     assert values(only_folder(runs(undelivered))) == {"trainer/loss": LOSS}
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"])
+@pytest.mark.parametrize(
+    "streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2>&1 | true"]
+)
 def test_run_returns_the_exit_code_of_its_command_and_delivers(
     tmp_path: Path, streams: str
 ) -> None:
     train = program(tmp_path, "train.py", f"{TRAIN}    raise SystemExit(3)")
 
     done = _in_shell(
-        f"otel-bridge run -- python {train} {streams}; exit ${{PIPESTATUS[0]}}", cwd=tmp_path
+        f"otel-bridge run -- python {train} {streams}; exit ${{PIPESTATUS[0]}}",
+        cwd=tmp_path,
     )
 
     assert done.returncode == 3
@@ -109,20 +133,30 @@ def test_rows_that_the_exporter_console_cannot_print_remain(
 ) -> None:
     drain = "otel-bridge drain --exporters console --discard file"
 
-    done = _in_shell(f"OTEL_BRIDGE_DRAIN_TIMEOUT_S=1 {drain} {streams}", cwd=undelivered)
+    done = _in_shell(
+        f"OTEL_BRIDGE_DRAIN_TIMEOUT_S=1 {drain} {streams}", cwd=undelivered
+    )
     shown = _in_shell(drain, cwd=undelivered)
 
-    assert (done.returncode, "Traceback" in done.stderr, shown.returncode) == (1, False, 0)
+    assert (done.returncode, "Traceback" in done.stderr, shown.returncode) == (
+        1,
+        False,
+        0,
+    )
     assert [f"trainer/step={step}" in shown.stdout for step in (1, 2, 3)] == [True] * 3
 
 
-def test_a_program_under_run_finds_its_closed_stdout_as_it_would_without(tmp_path: Path) -> None:
+def test_a_program_under_run_finds_its_closed_stdout_as_it_would_without(
+    tmp_path: Path,
+) -> None:
     done = _in_shell("otel-bridge run -- python -c 'print(1)' >&-", cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(undelivered: Path) -> None:
+def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(
+    undelivered: Path,
+) -> None:
     code = """
         import os
         from otel_bridge.cli.output import call_with_streams
@@ -134,6 +168,8 @@ def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(undelivered:
 
         call_with_streams(work)
     """
-    _in_shell(f"python {program(undelivered, 'work.py', code)} >&- 2>&- <&-", cwd=undelivered)
+    _in_shell(
+        f"python {program(undelivered, 'work.py', code)} >&- 2>&- <&-", cwd=undelivered
+    )
 
     assert (undelivered / "noted").read_text() == "True"

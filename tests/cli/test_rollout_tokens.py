@@ -28,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with the tokens of two of its three rollouts."""
     folder = tmp_path_factory.mktemp("tokens")
     done = call(
-        [sys.executable, program(folder, "job.py", JOB)], cwd=folder, env=environment(folder)
+        [sys.executable, program(folder, "job.py", JOB)],
+        cwd=folder,
+        env=environment(folder),
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -80,14 +82,19 @@ def test_an_id_that_no_rollout_has_is_reported(folder: Path) -> None:
     assert printed.startswith("Error: no rollout here matches")
 
 
-def test_the_terminal_shows_the_tokens_by_a_value_and_those_with_the_largest(folder: Path) -> None:
+def test_the_terminal_shows_the_tokens_by_a_value_and_those_with_the_largest(
+    folder: Path,
+) -> None:
     _, shown, _ = rollouts(folder, "r2", "--tokens", "entropy")
     lines = shown.splitlines()
 
     assert "rewards" not in lines[2]
     assert lines[3:5] == ["  tokens: advantage 0.3333, entropy 0.9167", "  user"]
     start = lines.index("  tokens by entropy, at most 2")
-    assert lines[start + 1 : start + 3] == ["    It is 4", "    token 1 'is ': entropy 2"]
+    assert lines[start + 1 : start + 3] == [
+        "    It is 4",
+        "    token 1 'is ': entropy 2",
+    ]
     assert (
         "no color of its tokens; there are entropy, advantage"
         in rollouts(folder, "r2", "--tokens", "color")[1]

@@ -92,7 +92,9 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_rollout_is_shown_with_its_facts_and_its_messages_by_role(ended: Path) -> None:
+def test_a_rollout_is_shown_with_its_facts_and_its_messages_by_role(
+    ended: Path,
+) -> None:
     code, lines, rest = rollouts(ended, "--id", "r1-0")
 
     trace = objects(ended, "--id", "r1-0")[0]["id"]
@@ -122,11 +124,17 @@ def test_a_rollout_is_shown_with_its_facts_and_its_messages_by_role(ended: Path)
     ("arguments", "ids"),
     [
         (["--step", "1", "--sort", "reward", "--limit", "2"], ["r1-3", "r1-2"]),
-        (["--step", "1", "--sort", "reward", "--reverse", "--limit", "2"], ["r1-0", "r1-1"]),
+        (
+            ["--step", "1", "--sort", "reward", "--reverse", "--limit", "2"],
+            ["r1-0", "r1-1"],
+        ),
         (["--group", "p1", "--step", "2", "--sort", "reward"], ["r2-3", "r2-1"]),
         (["--errors", "--sort", "step"], ["r2-3", "r1-3"]),
         (["--split", "eval"], [None]),
-        (["--split", "train", "--step", "1", "--sort", "reward", "--limit", "1"], ["r1-3"]),
+        (
+            ["--split", "train", "--step", "1", "--sort", "reward", "--limit", "1"],
+            ["r1-3"],
+        ),
         (["--role", "trainer"], []),
         (["--run", "ppo", "--id", "r2-2"], ["r2-2"]),
     ],
@@ -152,7 +160,12 @@ def test_json_has_all_of_a_rollout_and_all_rollouts(ended: Path) -> None:
         "tool",
         "assistant",
     ]
-    assert [span["kind"] for span in one["spans"]] == ["span", "generation", "tool", "generation"]
+    assert [span["kind"] for span in one["spans"]] == [
+        "span",
+        "generation",
+        "tool",
+        "generation",
+    ]
 
 
 def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(
@@ -179,7 +192,9 @@ def test_while_the_bridge_runs_and_a_tracker_is_down_they_come_from_the_ledger(
         None,
     }
     late = until(
-        lambda: [one for one in objects(tmp_path, "--id", "r1-0") if one["evaluations"]],
+        lambda: [
+            one for one in objects(tmp_path, "--id", "r1-0") if one["evaluations"]
+        ],
         "the evaluation",
     )
     assert late[0]["rewards"] == {"format": 1.0, "judge": 0.9}
@@ -189,14 +204,18 @@ def _nine(folder: Path) -> list[dict[str, Any]] | None:
     done = otel_bridge("rollouts", "--json", cwd=folder, env=environment(folder))
     lines = done.stdout.splitlines()
     return (
-        [json.loads(line) for line in lines] if done.returncode == 0 and len(lines) == 9 else None
+        [json.loads(line) for line in lines]
+        if done.returncode == 0 and len(lines) == 9
+        else None
     )
 
 
 def test_what_was_delivered_and_deleted_is_said(tmp_path: Path) -> None:
     job = program(tmp_path, "job.py", JOB)
     env = environment(tmp_path, **SETTINGS)
-    otel_bridge("run", "--exporters", "console", "--", "python", job, cwd=tmp_path, env=env)
+    otel_bridge(
+        "run", "--exporters", "console", "--", "python", job, cwd=tmp_path, env=env
+    )
 
     code, lines, rest = rollouts(tmp_path)
 
@@ -212,7 +231,9 @@ def test_a_run_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> 
     call(
         ["python", job],
         cwd=tmp_path,
-        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
+        env=environment(
+            tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"
+        ),
     )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
@@ -282,9 +303,13 @@ def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_charact
     clipped, whole = io.StringIO(), io.StringIO()
 
     RolloutView(
-        Console(file=clipped, width=60, force_terminal=True, no_color=True, highlight=False)
+        Console(
+            file=clipped, width=60, force_terminal=True, no_color=True, highlight=False
+        )
     ).rollout(payload)
-    RolloutView(Console(file=whole, width=60, highlight=False, soft_wrap=True)).rollout(payload)
+    RolloutView(Console(file=whole, width=60, highlight=False, soft_wrap=True)).rollout(
+        payload
+    )
 
     assert "… 28 more lines; --full or --json shows all" in clipped.getvalue()
     assert "line 12" not in clipped.getvalue()

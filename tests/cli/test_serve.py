@@ -18,7 +18,12 @@ from otel_bridge.journal.segment import read_segment
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.bridge_doubles import report_when, until
 from support.bridge.gated_tracker import gated_lines, install
-from support.collector.service_process import exporter_is, folder_of, service, written_rows
+from support.collector.service_process import (
+    exporter_is,
+    folder_of,
+    service,
+    written_rows,
+)
 from support.otlp.otlp_samples import RUN, metrics_request, row, who
 from support.trainers.command_runs import environment, otel_bridge
 from support.waiting import ANSWER_S
@@ -27,12 +32,15 @@ from support.waiting import ANSWER_S
 def frames(folder: RunFolder) -> int:
     """How many requests a receiver has put into *folder*."""
     read = [
-        read_segment(one.path, 0, limit_bytes=1 << 30, final=False)[1] for one in folder.segments()
+        read_segment(one.path, 0, limit_bytes=1 << 30, final=False)[1]
+        for one in folder.segments()
     ]
     return sum(len(scan.frames) for scan in read)
 
 
-def test_what_is_answered_is_delivered_before_the_end_and_nothing_remains(tmp_path: Path) -> None:
+def test_what_is_answered_is_delivered_before_the_end_and_nothing_remains(
+    tmp_path: Path,
+) -> None:
     with service(tmp_path, environment(tmp_path), "--exporters", "file") as running:
         assert running.send(1, 2, 3) == 200
 
@@ -50,7 +58,8 @@ def test_rows_that_wait_for_their_rest_are_released_at_the_end(tmp_path: Path) -
         body = metrics_request((who(), [whole]))
         headers = {"Content-Type": "application/x-protobuf"}
         urllib.request.urlopen(
-            urllib.request.Request(f"{running.http}/v1/metrics", body, headers), timeout=ANSWER_S
+            urllib.request.Request(f"{running.http}/v1/metrics", body, headers),
+            timeout=ANSWER_S,
         ).close()
         report_when(folder_of(tmp_path), lambda report: report.waiting.get("rows") == 1)
 
@@ -118,7 +127,8 @@ def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_ser
     with service(tmp_path, env, "--exporters", "gated,file") as running:
         running.send(*range(1, 51))
         report_when(
-            folder_of(tmp_path), lambda report: report.exporters["gated"].state == "retrying"
+            folder_of(tmp_path),
+            lambda report: report.exporters["gated"].state == "retrying",
         )
         assert running.end(times=2)[0] == 1
     (tmp_path / "gate").touch()
@@ -131,7 +141,9 @@ def test_a_drain_that_a_second_signal_cuts_short_is_gone_on_with_by_the_next_ser
     assert written_rows(folder_of(tmp_path), "file") == 51
 
 
-def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: Path) -> None:
+def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(
+    tmp_path: Path,
+) -> None:
     env = environment(
         tmp_path,
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
@@ -146,7 +158,9 @@ def test_new_data_is_refused_while_it_ends_and_the_port_still_answers(tmp_path: 
             urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S)
 
 
-def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(tmp_path: Path) -> None:
+def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(
+    tmp_path: Path,
+) -> None:
     with service(tmp_path, environment(tmp_path), "--exporters", "file") as running:
         running.send(1, 2)
         until(lambda: frames(folder_of(tmp_path)) == 1)
@@ -164,10 +178,15 @@ def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(tmp_path: 
 def test_two_services_on_one_directory_are_distinguished(tmp_path: Path) -> None:
     env = environment(tmp_path)
     with service(tmp_path, env, "--exporters", "file") as running:
-        second = otel_bridge("serve", "--grpc", "off", "--http", "off", cwd=tmp_path, env=env)
+        second = otel_bridge(
+            "serve", "--grpc", "off", "--http", "off", cwd=tmp_path, env=env
+        )
 
         assert second.returncode == 1
-        assert f"is already served by process {running.process.pid}; stop that one" in second.stderr
+        assert (
+            f"is already served by process {running.process.pid}; stop that one"
+            in second.stderr
+        )
 
 
 def test_a_killed_service_is_followed_by_one_that_goes_on(tmp_path: Path) -> None:
@@ -191,7 +210,10 @@ def test_many_runs_may_have_their_files_open_whatever_the_soft_limit_was() -> No
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    assert (soft, hard) == (min(FILES, before[1]) if before[1] > 0 else FILES, before[1])
+    assert (soft, hard) == (
+        min(FILES, before[1]) if before[1] > 0 else FILES,
+        before[1],
+    )
 
 
 def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
@@ -201,9 +223,9 @@ def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
 
     lines = [json.loads(line) for line in (running.first + said).splitlines()]
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
-    assert next(line["message"] for line in lines if line["level"] == "warning").startswith(
-        "no exporter is chosen"
-    )
+    assert next(
+        line["message"] for line in lines if line["level"] == "warning"
+    ).startswith("no exporter is chosen")
     assert code == 1
 
 
@@ -219,7 +241,12 @@ def test_what_cannot_work_is_said_at_the_start(
     tmp_path: Path, options: tuple[str, ...], reason: str
 ) -> None:
     done = otel_bridge(
-        "serve", "--http", "127.0.0.1:0", *options, cwd=tmp_path, env=environment(tmp_path)
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        *options,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert done.returncode == 1

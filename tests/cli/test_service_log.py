@@ -22,13 +22,17 @@ from support.trainers.command_runs import environment, otel_bridge
 HOSTILE = "/x\r\n2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
 
 
-def test_what_a_client_sends_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_client_sends_makes_no_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ServiceLog(as_json=False).log_line(HOSTILE)
     ServiceLog(as_json=True).log_line(HOSTILE)
 
     plain, more, written = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"\S+Z otel-bridge: /x\\r", plain)
-    assert more == r"    2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
+    assert (
+        more == r"    2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
+    )
     assert json.loads(written)["message"] == HOSTILE
 
 
@@ -74,11 +78,18 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(
         sys.stderr.write(f"wandb: ERROR a very {'long ' * 20_000}line")
 
     read = capsys.readouterr()
-    shown = [(one["level"], one["message"]) for one in map(json.loads, read.err.splitlines())]
+    shown = [
+        (one["level"], one["message"]) for one in map(json.loads, read.err.splitlines())
+    ]
     assert shown[0][0] == "warning"
-    assert shown[0][1].endswith("WARNING tracker_with_a_handler_of_its_own: tables are updated")
+    assert shown[0][1].endswith(
+        "WARNING tracker_with_a_handler_of_its_own: tables are updated"
+    )
     assert shown[1:3] == [("info", "for v2"), ("warning", "of a library")]
-    assert (shown[3][0], "DeprecationWarning: old call" in shown[3][1]) == ("warning", True)
+    assert (shown[3][0], "DeprecationWarning: old call" in shown[3][1]) == (
+        "warning",
+        True,
+    )
     assert shown[4] == ("info", "a line of the bridge")
     assert shown[5] == ("info", "of an odd folder")
     assert (shown[6][0], shown[6][1][:21]) == ("error", "wandb: ERROR a very l")
@@ -108,15 +119,23 @@ def test_the_error_that_ends_a_service_is_a_line_of_its_log(
 
 
 @pytest.mark.slow
-def test_every_line_of_a_service_that_delivers_to_mlflow_is_json(tmp_path: Path) -> None:
+def test_every_line_of_a_service_that_delivers_to_mlflow_is_json(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/new.db")
-    with service(tmp_path, env, "--exporters", "mlflow", "--log-format", "json") as running:
+    with service(
+        tmp_path, env, "--exporters", "mlflow", "--log-format", "json"
+    ) as running:
         assert running.send(1, 2) == 200
-        report_when(folder_of(tmp_path), lambda report: report.exporters["mlflow"].written >= 2)
+        report_when(
+            folder_of(tmp_path), lambda report: report.exporters["mlflow"].written >= 2
+        )
         taken = otel_bridge("serve", "--log-format", "json", cwd=tmp_path, env=env)
         _, rest = running.end()
 
-    messages = [json.loads(line)["message"] for line in [running.first, *rest.splitlines()]]
+    messages = [
+        json.loads(line)["message"] for line in [running.first, *rest.splitlines()]
+    ]
     assert messages[-1] == "ended; nothing remains"
     assert "is already served by" in json.loads(taken.stderr)["message"]
     assert taken.returncode == 1

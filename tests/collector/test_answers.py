@@ -13,16 +13,25 @@ from urllib.error import HTTPError
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_bridge.errors import ConfigError, InvalidRecordError, JournalError, JournalFullError
+from otel_bridge.errors import (
+    ConfigError,
+    InvalidRecordError,
+    JournalError,
+    JournalFullError,
+)
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.segment import read_segment
@@ -44,7 +53,8 @@ def who(run: str) -> Resource:
     texts = {"rl.project": "maths", "rl.run.name": run}
     return Resource(
         attributes=[
-            KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+            KeyValue(key=key, value=AnyValue(string_value=text))
+            for key, text in texts.items()
         ]
     )
 
@@ -64,13 +74,19 @@ def stored(base: Path) -> list[tuple[str, Signal, bytes]]:
     for folder in run_folders(base):
         for segment in folder.segments():
             _, scan = read_segment(segment.path, 0, limit_bytes=1 << 30, final=False)
-            found += [(folder.run_id, frame.signal, frame.payload) for frame in scan.frames]
+            found += [
+                (folder.run_id, frame.signal, frame.payload) for frame in scan.frames
+            ]
     return found
 
 
-def call(url: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def call(
+    url: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
     names = {key.replace("_", "-"): text for key, text in headers.items()}
-    asked = urllib.request.Request(url, body, names, method="GET" if body is None else "POST")
+    asked = urllib.request.Request(
+        url, body, names, method="GET" if body is None else "POST"
+    )
     try:
         with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
             return (
@@ -79,7 +95,11 @@ def call(url: str, body: bytes | None = None, **headers: str) -> tuple[int, dict
                 answer.read(),
             )
     except HTTPError as exc:
-        return exc.code, {key.lower(): text for key, text in exc.headers.items()}, exc.read()
+        return (
+            exc.code,
+            {key.lower(): text for key, text in exc.headers.items()},
+            exc.read(),
+        )
 
 
 PROTOBUF = {"Content_Type": "application/x-protobuf"}
@@ -89,7 +109,9 @@ JSON = {"Content_Type": "application/json"}
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
     listening = Receiver(
-        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+        ReceiverSettings.from_environment(
+            {"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path
+        )
     )
     yield listening
     listening.stop()
@@ -99,7 +121,9 @@ def test_all_three_signals_are_taken_over_both_protocols(
     receiver: Receiver, tmp_path: Path
 ) -> None:
     traces, logs = ExportTraceServiceRequest(), ExportLogsServiceRequest()
-    traces.resource_spans.add(resource=who("a")).scope_spans.add().spans.add(name="rollout")
+    traces.resource_spans.add(resource=who("a")).scope_spans.add().spans.add(
+        name="rollout"
+    )
     logs.resource_logs.add(resource=who("a")).scope_logs.add().log_records.add(
         event_name="rl.run.end"
     )
@@ -108,15 +132,24 @@ def test_all_three_signals_are_taken_over_both_protocols(
         "traces": traces.SerializeToString(),
         "logs": logs.SerializeToString(),
     }
-    services = {"metrics": "metrics.v1.Metrics", "traces": "trace.v1.Trace", "logs": "logs.v1.Logs"}
+    services = {
+        "metrics": "metrics.v1.Metrics",
+        "traces": "trace.v1.Trace",
+        "logs": "logs.v1.Logs",
+    }
 
     for name, body in bodies.items():
-        assert call(f"{receiver.http_endpoint}/v1/{name}", body, **PROTOBUF)[::2] == (200, b"")
-    with grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
+        assert call(f"{receiver.http_endpoint}/v1/{name}", body, **PROTOBUF)[::2] == (
+            200,
+            b"",
+        )
+    with grpc.insecure_channel(
+        receiver.grpc_endpoint.removeprefix("http://")
+    ) as channel:
         for name, service in services.items():
-            channel.unary_unary(f"/opentelemetry.proto.collector.{service}Service/Export")(
-                bodies[name], timeout=ANSWER_S
-            )
+            channel.unary_unary(
+                f"/opentelemetry.proto.collector.{service}Service/Export"
+            )(bodies[name], timeout=ANSWER_S)
 
     signals = (Signal.METRICS, Signal.TRACES, Signal.LOGS)
     expected = [
@@ -133,16 +166,27 @@ def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(
     points = {"gauge": {"dataPoints": [{"asInt": "7", "timeUnixNano": "5"}]}}
     body = {
         "resourceMetrics": [
-            {"resource": resource, "scopeMetrics": [{"metrics": [{"name": "loss", **points}]}]}
+            {
+                "resource": resource,
+                "scopeMetrics": [{"metrics": [{"name": "loss", **points}]}],
+            }
         ]
     }
 
-    taken = call(f"{receiver.http_endpoint}/v1/metrics", json.dumps(body).encode(), **JSON)
+    taken = call(
+        f"{receiver.http_endpoint}/v1/metrics", json.dumps(body).encode(), **JSON
+    )
     refused = call(
-        f"{receiver.http_endpoint}/v1/metrics", b'{"resourceMetrics":[{"resource":5}]}', **JSON
+        f"{receiver.http_endpoint}/v1/metrics",
+        b'{"resourceMetrics":[{"resource":5}]}',
+        **JSON,
     )
 
-    assert (taken[0], taken[1]["content-type"], taken[2]) == (200, "application/json", b"{}")
+    assert (taken[0], taken[1]["content-type"], taken[2]) == (
+        200,
+        "application/json",
+        b"{}",
+    )
     ((run_id, _, payload),) = stored(tmp_path)
     point = (
         ExportMetricsServiceRequest.FromString(payload)
@@ -153,7 +197,10 @@ def test_json_is_kept_as_the_protobuf_that_it_says_and_answered_in_json(
     assert (run_id, point.name, point.gauge.data_points[0].as_int) == ("r1", "loss", 7)
     assert (refused[0], json.loads(refused[2])) == (
         400,
-        {"code": 3, "message": "resourceMetrics[0].resource: expected an object, got 5"},
+        {
+            "code": 3,
+            "message": "resourceMetrics[0].resource: expected an object, got 5",
+        },
     )
 
 
@@ -166,7 +213,9 @@ def test_resources_that_can_never_be_taken_are_reported_as_partial_success(
     body = metrics("a", "x" * 2000, "new", "b")
 
     status, _, answer = call(f"{receiver.http_endpoint}/v1/metrics", body, **PROTOBUF)
-    alone = call(f"{receiver.http_endpoint}/v1/metrics", metrics("x" * 2000), **PROTOBUF)[0]
+    alone = call(
+        f"{receiver.http_endpoint}/v1/metrics", metrics("x" * 2000), **PROTOBUF
+    )[0]
 
     said = ExportMetricsServiceResponse.FromString(answer).partial_success
     assert (status, said.rejected_data_points) == (200, 4)
@@ -181,14 +230,20 @@ def test_resources_that_can_never_be_taken_are_reported_as_partial_success(
 def test_refused_data_may_be_sent_again_and_what_was_taken_stays(
     receiver: Receiver, tmp_path: Path
 ) -> None:
-    assert call(f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF)[0] == 200
+    assert (
+        call(f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF)[0] == 200
+    )
     assert call(f"{receiver.http_endpoint}/readyz")[::2] == (200, b"ready\n")
 
     receiver.refuse("the service ends")
     receiver.release_connections()
-    status, headers, _ = call(f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF)
+    status, headers, _ = call(
+        f"{receiver.http_endpoint}/v1/metrics", metrics("a"), **PROTOBUF
+    )
     with (
-        grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
+        grpc.insecure_channel(
+            receiver.grpc_endpoint.removeprefix("http://")
+        ) as channel,
         pytest.raises(grpc.RpcError) as caught,
     ):
         channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
@@ -198,15 +253,19 @@ def test_refused_data_may_be_sent_again_and_what_was_taken_stays(
         grpc.StatusCode.UNAVAILABLE,
         "the service ends",
     )
-    assert {"grpc-status-details-bin", "google.rpc.retryinfo-bin", "otel-bridge-version"} <= {
-        key for key, _ in caught.value.trailing_metadata()
-    }
+    assert {
+        "grpc-status-details-bin",
+        "google.rpc.retryinfo-bin",
+        "otel-bridge-version",
+    } <= {key for key, _ in caught.value.trailing_metadata()}
     assert call(f"{receiver.http_endpoint}/readyz")[::2] == (503, b"the service ends\n")
     assert call(f"{receiver.http_endpoint}/healthz")[::2] == (200, b"alive\n")
     assert len(stored(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+@pytest.mark.parametrize(
+    "compression", [grpc.Compression.Gzip, grpc.Compression.Deflate]
+)
 def test_grpc_messages_are_inflated_and_a_bomb_is_refused(
     receiver: Receiver, tmp_path: Path, compression: grpc.Compression
 ) -> None:
@@ -226,7 +285,9 @@ def test_pages_of_others_may_not_write_here_and_metrics_want_the_token(
 ) -> None:
     url = f"{receiver.http_endpoint}/v1/metrics"
     guarded = Receiver(
-        ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "guarded")
+        ReceiverSettings.from_environment(
+            {"OTEL_BRIDGE_TOKEN": "t"}, tmp_path / "guarded"
+        )
     )
     try:
         without = call(f"{guarded.http_endpoint}/metrics")
@@ -248,7 +309,10 @@ def test_what_was_received_and_refused_is_counted(receiver: Receiver) -> None:
 
     status, headers, text = call(f"{receiver.http_endpoint}/metrics")
 
-    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert (status, headers["content-type"]) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
     lines = text.decode().splitlines()
     assert {
         'otel_bridge_received_requests_total{signal="metrics"} 1.0',
@@ -266,7 +330,10 @@ def test_connections_are_kept_and_a_head_without_end_is_cut(receiver: Receiver) 
     )
     for _ in range(3):
         connection.request(
-            "POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"}
+            "POST",
+            "/v1/metrics",
+            metrics("a"),
+            {"Content-Type": "application/x-protobuf"},
         )
         assert connection.getresponse().read() == b""
     kept = connection.sock
@@ -280,13 +347,19 @@ def test_connections_are_kept_and_a_head_without_end_is_cut(receiver: Receiver) 
         return
 
 
-def test_the_metrics_of_another_bridge_are_of_no_run(receiver: Receiver, tmp_path: Path) -> None:
+def test_the_metrics_of_another_bridge_are_of_no_run(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     message = ExportMetricsServiceRequest.FromString(metrics("a"))
     mark = KeyValue(key="otel_bridge.service", value=AnyValue(bool_value=True))
     message.resource_metrics[0].resource.attributes.append(mark)
 
     assert (
-        call(f"{receiver.http_endpoint}/v1/metrics", message.SerializeToString(), **PROTOBUF)[0]
+        call(
+            f"{receiver.http_endpoint}/v1/metrics",
+            message.SerializeToString(),
+            **PROTOBUF,
+        )[0]
         == 200
     )
 
@@ -306,7 +379,9 @@ def test_each_kind_of_error_has_its_answer() -> None:
 
     answers = [answer_to(kind) for kind in kinds]
 
-    assert [(one.reason, one.grpc_code, one.http_status, one.retry) for one in answers] == [
+    assert [
+        (one.reason, one.grpc_code, one.http_status, one.retry) for one in answers
+    ] == [
         ("invalid", 3, 400, False),
         ("unauthenticated", 16, 401, False),
         ("too_large", 8, 413, False),
@@ -319,7 +394,9 @@ def test_each_kind_of_error_has_its_answer() -> None:
 
 def test_limits_of_requests_and_rate() -> None:
     now = [0.0]
-    limits = ReceiverLimits(LimitSettings(requests=2, bytes_per_s=100), now_s=lambda: now[0])
+    limits = ReceiverLimits(
+        LimitSettings(requests=2, bytes_per_s=100), now_s=lambda: now[0]
+    )
     limits.enter()
     limits.enter()
     with pytest.raises(ThrottledError, match="OTEL_BRIDGE_MAX_REQUESTS"):
@@ -393,19 +470,27 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
         "OTEL_BRIDGE_TLS_KEY": str(certificates / "server.key"),
         "OTEL_BRIDGE_TLS_CLIENT_CA": str(certificates / "ca.pem"),
     }
-    receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path / "runs", host="0.0.0.0"))
+    receiver = Receiver(
+        ReceiverSettings.from_environment(env, tmp_path / "runs", host="0.0.0.0")
+    )
     known = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     other_client = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
     known.load_cert_chain(certificates / "client.pem", certificates / "client.key")
     ca, key, own = (
-        (certificates / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem")
+        (certificates / name).read_bytes()
+        for name in ("ca.pem", "client.key", "client.pem")
     )
     port = int(receiver.http_endpoint.rpartition(":")[2])
     address = f"127.0.0.1:{receiver.grpc_endpoint.rpartition(':')[2]}"
     try:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=known, timeout=ANSWER_S)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", port, context=known, timeout=ANSWER_S
+        )
         connection.request(
-            "POST", "/v1/metrics", metrics("a"), {"Content-Type": "application/x-protobuf"}
+            "POST",
+            "/v1/metrics",
+            metrics("a"),
+            {"Content-Type": "application/x-protobuf"},
         )
         assert connection.getresponse().status == 200
         other = http.client.HTTPSConnection(
@@ -413,7 +498,9 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
         )
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             _asked(other)
-        with grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, own)) as channel:
+        with grpc.secure_channel(
+            address, grpc.ssl_channel_credentials(ca, key, own)
+        ) as channel:
             channel.unary_unary(EXPORT)(metrics("a"), timeout=ANSWER_S)
         with (
             grpc.secure_channel(address, grpc.ssl_channel_credentials(ca)) as channel,
@@ -426,7 +513,9 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
     assert len(stored(tmp_path / "runs")) == 2
 
 
-def test_tls_that_cannot_work_is_said_at_the_start(tmp_path: Path, certificates: Path) -> None:
+def test_tls_that_cannot_work_is_said_at_the_start(
+    tmp_path: Path, certificates: Path
+) -> None:
     def start(**env: str) -> None:
         ReceiverSettings.from_environment(
             {f"OTEL_BRIDGE_TLS_{key}": value for key, value in env.items()}, tmp_path
@@ -437,4 +526,6 @@ def test_tls_that_cannot_work_is_said_at_the_start(tmp_path: Path, certificates:
     with pytest.raises(ConfigError, match="is not a file"):
         start(CERT=str(certificates / "server.pem"), KEY="/nowhere")
     with pytest.raises(ConfigError, match="expected a certificate and its key"):
-        start(CERT=str(certificates / "server.pem"), KEY=str(certificates / "client.key"))
+        start(
+            CERT=str(certificates / "server.pem"), KEY=str(certificates / "client.key")
+        )

@@ -17,7 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from support.collector.otelcol_programs import OTELCOL, Service, collector_environment, running
+from support.collector.otelcol_programs import (
+    OTELCOL,
+    Service,
+    collector_environment,
+    running,
+)
 from support.free_ports import free_pair
 from support.waiting import ANSWER_S, HANG_S
 
@@ -39,7 +44,9 @@ def resources(manifest: Path) -> list[dict[str, Any]]:
 
 def stateful_set(name: str) -> dict[str, Any]:
     return next(
-        one for one in resources(DEPLOY / "kubernetes" / name) if one["kind"] == "StatefulSet"
+        one
+        for one in resources(DEPLOY / "kubernetes" / name)
+        if one["kind"] == "StatefulSet"
     )
 
 
@@ -65,7 +72,9 @@ def unit() -> dict[str, list[str]]:
 COMMANDS = {
     "image": json.loads(instruction("CMD")),
     "compose": compose()["bridge"]["command"],
-    "kubernetes": stateful_set("bridge.yaml")["spec"]["template"]["spec"]["containers"][0]["args"],
+    "kubernetes": stateful_set("bridge.yaml")["spec"]["template"]["spec"]["containers"][
+        0
+    ]["args"],
     "systemd": shlex.split(unit()["ExecStart"][0])[1:],
 }
 
@@ -76,7 +85,9 @@ def test_the_service_starts_as_it_is_written_and_its_probes_pass(
 ) -> None:
     port = free_pair()
     moved = [
-        re.sub(r".*:431([78])$", lambda found: f"127.0.0.1:{port + int(found[1]) - 7}", one)
+        re.sub(
+            r".*:431([78])$", lambda found: f"127.0.0.1:{port + int(found[1]) - 7}", one
+        )
         for one in COMMANDS[where]
     ]
     env = {
@@ -84,14 +95,19 @@ def test_the_service_starts_as_it_is_written_and_its_probes_pass(
         "OTEL_BRIDGE_DIR": str(tmp_path / "runs"),
         "HOME": str(tmp_path),
     }
-    service = Service([str(BIN / "otel-bridge"), *moved], env, port + 1, tmp_path / "log")
+    service = Service(
+        [str(BIN / "otel-bridge"), *moved], env, port + 1, tmp_path / "log"
+    )
 
     with running(service):
         pages = {
-            page: status(f"http://127.0.0.1:{port + 1}{page}") for page in ("/healthz", "/readyz")
+            page: status(f"http://127.0.0.1:{port + 1}{page}")
+            for page in ("/healthz", "/readyz")
         }
         check = json.loads(
-            instruction("HEALTHCHECK").partition("CMD ")[2].replace("4318", str(port + 1))
+            instruction("HEALTHCHECK")
+            .partition("CMD ")[2]
+            .replace("4318", str(port + 1))
         )
         healthy = subprocess.run(
             [sys.executable, *check[1:]], check=False, timeout=HANG_S
@@ -108,7 +124,9 @@ def status(url: str) -> int:
 
 def test_the_health_check_fails_where_nothing_listens() -> None:
     check = json.loads(
-        instruction("HEALTHCHECK").partition("CMD ")[2].replace("4318", str(free_pair()))
+        instruction("HEALTHCHECK")
+        .partition("CMD ")[2]
+        .replace("4318", str(free_pair()))
     )
 
     done = subprocess.run(
@@ -122,7 +140,11 @@ def test_the_health_check_fails_where_nothing_listens() -> None:
 def test_without_a_token_a_service_that_others_reach_does_not_start(
     where: str, tmp_path: Path
 ) -> None:
-    env = {**collector_environment(), "OTEL_BRIDGE_TOKEN": "", "OTEL_BRIDGE_DIR": str(tmp_path)}
+    env = {
+        **collector_environment(),
+        "OTEL_BRIDGE_TOKEN": "",
+        "OTEL_BRIDGE_DIR": str(tmp_path),
+    }
 
     done = subprocess.run(
         [str(BIN / "otel-bridge"), *COMMANDS[where]],
@@ -140,7 +162,10 @@ def test_without_a_token_a_service_that_others_reach_does_not_start(
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.otelcol"])
 def test_hadolint_finds_nothing_in_the_images(name: str) -> None:
     done = subprocess.run(
-        [str(BIN / "hadolint"), str(DEPLOY / name)], capture_output=True, text=True, check=False
+        [str(BIN / "hadolint"), str(DEPLOY / name)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "")
@@ -148,14 +173,18 @@ def test_hadolint_finds_nothing_in_the_images(name: str) -> None:
 
 def test_images_run_as_a_number_that_is_not_root() -> None:
     for name in ("Dockerfile", "Dockerfile.otelcol"):
-        users = re.findall(r"^USER (.*)$", (DEPLOY / name).read_text("utf-8"), re.MULTILINE)
+        users = re.findall(
+            r"^USER (.*)$", (DEPLOY / name).read_text("utf-8"), re.MULTILINE
+        )
         assert users == ["10001:10001"], name
 
 
 @pytest.mark.slow
 def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
     copied = re.findall(
-        r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text("utf-8"), re.MULTILINE
+        r"^COPY (?!--from)(.*) \S+$",
+        (DEPLOY / "Dockerfile").read_text("utf-8"),
+        re.MULTILINE,
     )
     for name in " ".join(copied).split():
         whole = ROOT / name
@@ -178,7 +207,11 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
     ]
 
     done = subprocess.run(
-        [*build, str(tmp_path / "src")], capture_output=True, text=True, timeout=HANG_S, check=False
+        [*build, str(tmp_path / "src")],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -195,10 +228,14 @@ def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) ->
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
 def test_kubernetes_knows_every_field(manifest: Path) -> None:
     command = [str(BIN / "kubernetes-validate"), "--strict", str(manifest)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (done.stdout + done.stderr).count(" passed for resource ") == len(resources(manifest))
+    assert (done.stdout + done.stderr).count(" passed for resource ") == len(
+        resources(manifest)
+    )
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
@@ -219,11 +256,17 @@ def test_pods_are_closed_and_keep_their_data_on_a_volume(manifest: Path) -> None
     claimed = {claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]}
     assert claimed <= mounted == claimed | {volume["name"] for volume in pod["volumes"]}
     assert {
-        probe["httpGet"]["port"] for key, probe in container.items() if key.endswith("Probe")
+        probe["httpGet"]["port"]
+        for key, probe in container.items()
+        if key.endswith("Probe")
     } <= ports
-    assert {port["targetPort"] for service in services for port in service["ports"]} <= ports
+    assert {
+        port["targetPort"] for service in services for port in service["ports"]
+    } <= ports
     token = next(one for one in container["env"] if one["name"] == "OTEL_BRIDGE_TOKEN")
-    assert token["valueFrom"] == {"secretKeyRef": {"name": "otel-bridge", "key": "token"}}
+    assert token["valueFrom"] == {
+        "secretKeyRef": {"name": "otel-bridge", "key": "token"}
+    }
 
 
 def test_every_stop_waits_longer_than_the_drain() -> None:
@@ -239,18 +282,26 @@ def test_every_stop_waits_longer_than_the_drain() -> None:
 
 
 def test_the_gateways_variables_are_those_of_its_pipeline() -> None:
-    read = set(re.findall(r"\$\{env:(\w+)", (OTELCOL / "gateway.yaml").read_text("utf-8")))
-    given = stateful_set("gateway.yaml")["spec"]["template"]["spec"]["containers"][0]["env"]
+    read = set(
+        re.findall(r"\$\{env:(\w+)", (OTELCOL / "gateway.yaml").read_text("utf-8"))
+    )
+    given = stateful_set("gateway.yaml")["spec"]["template"]["spec"]["containers"][0][
+        "env"
+    ]
 
     assert {one["name"] for one in given} <= read
-    agents = set(re.findall(r"\$\{env:(\w+)", (OTELCOL / "agent.yaml").read_text("utf-8")))
+    agents = set(
+        re.findall(r"\$\{env:(\w+)", (OTELCOL / "agent.yaml").read_text("utf-8"))
+    )
     assert set(compose()["otelcol"]["environment"]) <= agents
 
 
 def test_compose_publishes_on_loopback_only_and_demands_a_token() -> None:
     services = compose()
 
-    published = [port for service in services.values() for port in service.get("ports", [])]
+    published = [
+        port for service in services.values() for port in service.get("ports", [])
+    ]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
     for name in ("otelcol", "bridge"):
@@ -262,9 +313,13 @@ def test_compose_publishes_on_loopback_only_and_demands_a_token() -> None:
         assert (DEPLOY / service["build"]["context"]).resolve() == ROOT
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     volumes = {
-        volume.partition(":")[0] for service in services.values() for volume in service["volumes"]
+        volume.partition(":")[0]
+        for service in services.values()
+        for volume in service["volumes"]
     }
-    assert volumes == set(yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["volumes"])
+    assert volumes == set(
+        yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["volumes"]
+    )
 
 
 @pytest.mark.skipif(

@@ -51,7 +51,9 @@ async def begun(disk: SlowDisk) -> None:
     assert await asyncio.to_thread(disk.begun.acquire, timeout=10)
 
 
-def test_those_that_come_during_a_sync_share_the_next_one(tmp_path: Path, disk: SlowDisk) -> None:
+def test_those_that_come_during_a_sync_share_the_next_one(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
     async def scene() -> tuple[list[bool], list[bool]]:
         sync, file = GroupSync(), opened(tmp_path / "a")
         first = sync.wait(file)
@@ -90,7 +92,9 @@ def test_files_are_synced_side_by_side_and_one_that_is_retired_is_synced_all_the
     asyncio.run(scene())
 
 
-def test_a_disk_that_refuses_fails_all_that_waited(tmp_path: Path, disk: SlowDisk) -> None:
+def test_a_disk_that_refuses_fails_all_that_waited(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
     disk.error = OSError(5, "Input/output error")
     disk.let.release()
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import ExporterReport, Report
@@ -28,7 +30,11 @@ def report() -> Report:
         position=100,
         rows=90,
         drops={"bad": 2},
-        exporters={"wandb": ExporterReport(written=40, state="retrying", rows=40, dead_letters=1)},
+        exporters={
+            "wandb": ExporterReport(
+                written=40, state="retrying", rows=40, dead_letters=1
+            )
+        },
     )
 
 
@@ -53,7 +59,9 @@ def test_prometheus_reads_what_a_run_waits_for_and_what_is_not_read_yet() -> Non
     ]
 
 
-def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the_others() -> None:
+def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the_others() -> (
+    None
+):
     hour_ns = 3600 * 10**9
     open_runs = {f"open-{number}": report() for number in range(700)}
     just = {f"just-{number}": replace(report(), ended=True) for number in range(700)}
@@ -64,11 +72,17 @@ def test_runs_that_ended_long_ago_make_no_series_and_those_at_work_go_before_the
     reports = {**old, **just, **open_runs}
 
     metrics = of_runs(reports, NOW, unread=dict.fromkeys(reports, 0))
-    samples = {metric.name.removeprefix("otel_bridge_"): metric.samples for metric in metrics}
+    samples = {
+        metric.name.removeprefix("otel_bridge_"): metric.samples for metric in metrics
+    }
 
     shown = [sample.labels["run"] for sample in samples["rows"]]
     assert [(sample.labels, sample.value) for sample in samples["runs"]] == [({}, 2100)]
-    assert (len(shown), set(open_runs) <= set(shown), set(old) & set(shown)) == (1000, True, set())
+    assert (len(shown), set(open_runs) <= set(shown), set(old) & set(shown)) == (
+        1000,
+        True,
+        set(),
+    )
     assert [sample.labels["run"] for sample in samples["unread_bytes"]] == shown
 
 
@@ -98,7 +112,9 @@ class Endpoint:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.02},
+            daemon=True,
         ).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -115,12 +131,17 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def to(url: str) -> dict[str, str]:
-    return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
 
 
 def test_they_go_out_as_otlp_under_the_service_s_own_name(endpoint: Endpoint) -> None:
     own = OwnMetrics(
-        lambda: of_runs({"r1": report()}, NOW, unread={"r1": 4096}), to(endpoint.url), every_s=0.01
+        lambda: of_runs({"r1": report()}, NOW, unread={"r1": 4096}),
+        to(endpoint.url),
+        every_s=0.01,
     )
     own.start()
     try:
@@ -136,7 +157,10 @@ def test_they_go_out_as_otlp_under_the_service_s_own_name(endpoint: Endpoint) ->
         for scope in part.scope_metrics
         for metric in scope.metrics
     }
-    assert (found["otel_bridge.unread_bytes"], found["otel_bridge.exporter_backlog"]) == (
+    assert (
+        found["otel_bridge.unread_bytes"],
+        found["otel_bridge.exporter_backlog"],
+    ) == (
         [4096.0],
         [60.0],
     )
@@ -155,13 +179,20 @@ def test_an_otel_bridge_that_is_sent_them_takes_them_for_no_run_and_a_counter_is
 
     assert run_folders(tmp_path) == []
     assert re.search(
-        r'^otel_bridge_received_requests_total\{signal="metrics"\} 1\.0$', text, re.MULTILINE
+        r'^otel_bridge_received_requests_total\{signal="metrics"\} 1\.0$',
+        text,
+        re.MULTILINE,
     )
     (scope,) = endpoint.requests[0].resource_metrics[0].scope_metrics
     (taken,) = [
-        metric for metric in scope.metrics if metric.name == "otel_bridge.received_requests"
+        metric
+        for metric in scope.metrics
+        if metric.name == "otel_bridge.received_requests"
     ]
-    assert (taken.sum.is_monotonic, [point.as_double for point in taken.sum.data_points]) == (
+    assert (
+        taken.sum.is_monotonic,
+        [point.as_double for point in taken.sum.data_points],
+    ) == (
         True,
         [1.0],
     )

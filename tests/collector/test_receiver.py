@@ -10,7 +10,9 @@ from urllib.error import HTTPError
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from otel_bridge.errors import ConfigError
@@ -45,9 +47,13 @@ def stored(base: Path) -> dict[str, list[tuple[SegmentHeader, Frame]]]:
     found: dict[str, list[tuple[SegmentHeader, Frame]]] = {}
     for folder in run_folders(base):
         for segment in folder.segments():
-            header, scan = read_segment(segment.path, 0, limit_bytes=1 << 30, final=False)
+            header, scan = read_segment(
+                segment.path, 0, limit_bytes=1 << 30, final=False
+            )
             assert header is not None
-            found.setdefault(folder.run_id, []).extend((header, frame) for frame in scan.frames)
+            found.setdefault(folder.run_id, []).extend(
+                (header, frame) for frame in scan.frames
+            )
     return found
 
 
@@ -58,7 +64,9 @@ def post(
         "Content-Type": "application/x-protobuf",
         **{key.replace("_", "-"): text for key, text in headers.items()},
     }
-    call = urllib.request.Request(receiver.http_endpoint + path, body, names, method="POST")
+    call = urllib.request.Request(
+        receiver.http_endpoint + path, body, names, method="POST"
+    )
     try:
         with urllib.request.urlopen(call, timeout=ANSWER_S) as answer:
             return answer.status, dict(answer.headers), answer.read()
@@ -69,7 +77,9 @@ def post(
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
     listening = Receiver(
-        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+        ReceiverSettings.from_environment(
+            {"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path
+        )
     )
     yield listening
     listening.stop()
@@ -91,22 +101,35 @@ def test_a_request_over_http_is_kept_byte_for_byte_before_it_is_acknowledged(
 
     status, headers, answer = post(receiver, body)
 
-    assert (status, answer, headers["content-type"]) == (200, b"", "application/x-protobuf")
+    assert (status, answer, headers["content-type"]) == (
+        200,
+        b"",
+        "application/x-protobuf",
+    )
     assert "otel-bridge-version" in headers
     ((header, frame),) = stored(tmp_path)[run_id_of("maths", "ppo")]
-    assert (header.kind, header.project, header.run_name) == ("receiver", "maths", "ppo")
+    assert (header.kind, header.project, header.run_name) == (
+        "receiver",
+        "maths",
+        "ppo",
+    )
     assert (frame.signal, frame.whole, frame.payload) == (Signal.METRICS, True, body)
 
 
 def test_gzip_and_deflate_are_inflated(receiver: Receiver, tmp_path: Path) -> None:
     import zlib
 
-    assert post(receiver, gzip.compress(request("ppo")), Content_Encoding="gzip")[0] == 200
-    assert post(receiver, zlib.compress(request("ppo")), Content_Encoding="deflate")[0] == 200
+    assert (
+        post(receiver, gzip.compress(request("ppo")), Content_Encoding="gzip")[0] == 200
+    )
+    assert (
+        post(receiver, zlib.compress(request("ppo")), Content_Encoding="deflate")[0]
+        == 200
+    )
 
-    assert [frame.payload for _, frame in stored(tmp_path)[run_id_of("maths", "ppo")]] == [
-        request("ppo")
-    ] * 2
+    assert [
+        frame.payload for _, frame in stored(tmp_path)[run_id_of("maths", "ppo")]
+    ] == [request("ppo")] * 2
 
 
 def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(
@@ -118,8 +141,12 @@ def test_a_request_may_hold_as_many_runs_as_are_open_at_one_time(
 
 
 def test_a_request_over_grpc_is_kept(receiver: Receiver, tmp_path: Path) -> None:
-    with grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel:
-        answer, call = channel.unary_unary(EXPORT).with_call(request("ppo"), timeout=ANSWER_S)
+    with grpc.insecure_channel(
+        receiver.grpc_endpoint.removeprefix("http://")
+    ) as channel:
+        answer, call = channel.unary_unary(EXPORT).with_call(
+            request("ppo"), timeout=ANSWER_S
+        )
 
     assert answer == b""
     assert "otel-bridge-version" in dict(call.trailing_metadata())
@@ -127,11 +154,15 @@ def test_a_request_over_grpc_is_kept(receiver: Receiver, tmp_path: Path) -> None
     assert frame.payload == request("ppo")
 
 
-def test_a_request_of_two_runs_is_split_by_run(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_request_of_two_runs_is_split_by_run(
+    receiver: Receiver, tmp_path: Path
+) -> None:
     post(receiver, request("a", "b", "a"))
 
     kept = stored(tmp_path)
-    assert {run: [frame.payload for _, frame in frames] for run, frames in kept.items()} == {
+    assert {
+        run: [frame.payload for _, frame in frames] for run, frames in kept.items()
+    } == {
         run_id_of("maths", "a"): [request("a", "a")],
         run_id_of("maths", "b"): [request("b")],
     }
@@ -165,7 +196,12 @@ def test_a_request_of_two_runs_is_split_by_run(receiver: Receiver, tmp_path: Pat
     ],
 )
 def test_what_cannot_be_taken_is_refused_for_good_with_a_reason(
-    receiver: Receiver, tmp_path: Path, body: bytes, headers: dict[str, str], status: int, code: int
+    receiver: Receiver,
+    tmp_path: Path,
+    body: bytes,
+    headers: dict[str, str],
+    status: int,
+    code: int,
 ) -> None:
     seen, _, answer = post(receiver, body, **headers)
 
@@ -177,7 +213,9 @@ def test_what_cannot_be_taken_is_refused_for_good_with_a_reason(
 
 def test_garbage_over_grpc_is_an_invalid_argument(receiver: Receiver) -> None:
     with (
-        grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
+        grpc.insecure_channel(
+            receiver.grpc_endpoint.removeprefix("http://")
+        ) as channel,
         pytest.raises(grpc.RpcError) as caught,
     ):
         channel.unary_unary(EXPORT)(b"\xff\xff\xff", timeout=ANSWER_S)
@@ -185,7 +223,9 @@ def test_garbage_over_grpc_is_an_invalid_argument(receiver: Receiver) -> None:
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(tmp_path: Path) -> None:
+def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "filler").write_bytes(b"x" * 2048)
     receiver = Receiver(
         ReceiverSettings.from_environment({"OTEL_BRIDGE_MAX_BYTES": "1k"}, tmp_path)
@@ -193,7 +233,9 @@ def test_a_full_directory_asks_clients_of_both_kinds_to_try_again(tmp_path: Path
     try:
         status, headers, _ = post(receiver, request("ppo"))
         with (
-            grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
+            grpc.insecure_channel(
+                receiver.grpc_endpoint.removeprefix("http://")
+            ) as channel,
             pytest.raises(grpc.RpcError) as caught,
         ):
             channel.unary_unary(EXPORT)(request("ppo"), timeout=ANSWER_S)
@@ -220,9 +262,13 @@ def test_only_a_valid_token_gets_in_and_several_may_be_valid(
         )
     ] == [401, 401, 401, 200, 200]
 
-    with grpc.insecure_channel(guarded.grpc_endpoint.removeprefix("http://")) as channel:
+    with grpc.insecure_channel(
+        guarded.grpc_endpoint.removeprefix("http://")
+    ) as channel:
         export = channel.unary_unary(EXPORT)
-        export(request("ppo"), timeout=ANSWER_S, metadata=[("authorization", "Bearer old")])
+        export(
+            request("ppo"), timeout=ANSWER_S, metadata=[("authorization", "Bearer old")]
+        )
         with pytest.raises(grpc.RpcError) as caught:
             export(request("ppo"), timeout=ANSWER_S)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.bridge_doubles import options, serving, until
@@ -37,7 +39,9 @@ def requests(chance: random.Random) -> list[bytes]:
         for seq in range(1, ROWS + 1):
             values = {"loss": seq / 2, "reward": float(seq)}
             body = metrics_request((who(f"i-{role}", role), [row(seq, values)]))
-            made += cut(body, chance.randint(1, 2)) if chance.random() < 0.3 else (body,)
+            made += (
+                cut(body, chance.randint(1, 2)) if chance.random() < 0.3 else (body,)
+            )
     return made
 
 
@@ -54,14 +58,19 @@ def test_requests_again_mixed_cut_and_merged_leave_every_row_whole_and_once(
         window = sent[at : at + 8]
         chance.shuffle(window)
         sent[at : at + 8] = window
-    receiver = Receiver(ReceiverSettings.from_environment({"OTEL_BRIDGE_FSYNC": "0"}, tmp_path))
+    receiver = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_FSYNC": "0"}, tmp_path)
+    )
     how = options(
-        ("memory", recorder), exporters=dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
+        ("memory", recorder),
+        exporters=dict.fromkeys(("metrics", "traces", "logs"), ("memory",)),
     )
     try:
         with (
             serving(tmp_path, how),
-            grpc.insecure_channel(receiver.grpc_endpoint.removeprefix("http://")) as channel,
+            grpc.insecure_channel(
+                receiver.grpc_endpoint.removeprefix("http://")
+            ) as channel,
         ):
             export = channel.unary_unary(EXPORT)
             while sent:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -17,12 +19,16 @@ def varint(number: int) -> bytes:
         b""
         if number < 0
         else (
-            bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+            bytes([number])
+            if number < 128
+            else bytes([number & 127 | 128]) + varint(number >> 7)
         )
     )
 
 
-TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=3)
+TEXTS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=3
+)
 
 
 def request(names: list[str]) -> ExportLogsServiceRequest:
@@ -37,7 +43,9 @@ def request(names: list[str]) -> ExportLogsServiceRequest:
 
 
 @given(TEXTS)
-def test_each_resource_is_found_with_the_field_that_holds_all_of_it(names: list[str]) -> None:
+def test_each_resource_is_found_with_the_field_that_holds_all_of_it(
+    names: list[str],
+) -> None:
     message = request(names)
 
     found = list(parts(message.SerializeToString()))
@@ -45,11 +53,18 @@ def test_each_resource_is_found_with_the_field_that_holds_all_of_it(names: list[
     assert [Resource.FromString(resource) for resource, _ in found] == [
         one.resource for one in message.resource_logs
     ]
-    assert ExportLogsServiceRequest.FromString(b"".join(part for _, part in found)) == message
+    assert (
+        ExportLogsServiceRequest.FromString(b"".join(part for _, part in found))
+        == message
+    )
 
 
-def test_unknown_fields_are_passed_over_and_a_resource_in_two_pieces_is_joined() -> None:
-    first, second = (Resource(attributes=[KeyValue(key=key)]).SerializeToString() for key in "ab")
+def test_unknown_fields_are_passed_over_and_a_resource_in_two_pieces_is_joined() -> (
+    None
+):
+    first, second = (
+        Resource(attributes=[KeyValue(key=key)]).SerializeToString() for key in "ab"
+    )
     inner = b"".join(
         (
             b"\x0a",
@@ -97,6 +112,8 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_more_fields_than_anybody_sends_are_refused_before_they_are_built(bomb: str) -> None:
+def test_more_fields_than_anybody_sends_are_refused_before_they_are_built(
+    bomb: str,
+) -> None:
     with pytest.raises(TooLargeError, match="more than 100000 resources and scopes"):
         list(parts(BOMBS[bomb]))

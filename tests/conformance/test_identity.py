@@ -37,9 +37,12 @@ def test_project_and_name_are_parted_in_the_id() -> None:
 
 
 def test_an_id_is_the_same_in_every_process() -> None:
-    code = "from otel_bridge.records import run_id_of; print(run_id_of('gsm8k', 'ppo-7b'))"
+    code = (
+        "from otel_bridge.records import run_id_of; print(run_id_of('gsm8k', 'ppo-7b'))"
+    )
     said = {
-        subprocess.check_output([sys.executable, "-c", code], text=True).strip() for _ in range(2)
+        subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+        for _ in range(2)
     }
 
     assert said == {run_id_of("gsm8k", "ppo-7b")}
@@ -75,21 +78,35 @@ ROW = (
 
 
 @pytest.mark.slow
-def test_by_default_project_and_name_are_those_given_in_every_tracker(tmp_path: Path) -> None:
+def test_by_default_project_and_name_are_those_given_in_every_tracker(
+    tmp_path: Path,
+) -> None:
     uri = trained(tmp_path, {})
 
     run = RunInfo(run_id_of("gsm8k", "ppo-7b"), "gsm8k", "ppo-7b", tmp_path)
     (offline,) = [
-        read_offline_run(found) for found in offline_directories(tmp_path / "store", run.id)
+        read_offline_run(found)
+        for found in offline_directories(tmp_path / "store", run.id)
     ]
-    assert (offline.run_id, offline.project, offline.name) == (run.id, "gsm8k", "ppo-7b")
-    assert numbers(conformance_reading.wandb_offline(tmp_path / "store", run).contents) == ROW
+    assert (offline.run_id, offline.project, offline.name) == (
+        run.id,
+        "gsm8k",
+        "ppo-7b",
+    )
+    assert (
+        numbers(conformance_reading.wandb_offline(tmp_path / "store", run).contents)
+        == ROW
+    )
     assert numbers(conformance_reading.mlflow(uri, run).contents) == ROW
-    assert numbers(conformance_reading.trackio(tmp_path / "trackio", run).contents) == ROW
+    assert (
+        numbers(conformance_reading.trackio(tmp_path / "trackio", run).contents) == ROW
+    )
 
 
 @pytest.mark.long
-def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path: Path) -> None:
+def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(
+    tmp_path: Path,
+) -> None:
     moved = {
         "WANDB_PROJECT": "in-wandb", "WANDB_RUN_ID": "w-1", "MLFLOW_EXPERIMENT_NAME": "in mlflow",
         "TRACKIO_PROJECT": "in-trackio", "OTEL_BRIDGE_RUN_ID": "mine-1",
@@ -98,10 +115,17 @@ def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path
     uri = trained(tmp_path, moved)
 
     (offline,) = [
-        read_offline_run(found) for found in offline_directories(tmp_path / "store", "w-1")
+        read_offline_run(found)
+        for found in offline_directories(tmp_path / "store", "w-1")
     ]
-    assert (offline.run_id, offline.project, offline.name) == ("w-1", "in-wandb", "ppo-7b")
-    in_mlflow = conformance_reading.mlflow(uri, RunInfo("mine-1", "in mlflow", "ppo-7b", tmp_path))
+    assert (offline.run_id, offline.project, offline.name) == (
+        "w-1",
+        "in-wandb",
+        "ppo-7b",
+    )
+    in_mlflow = conformance_reading.mlflow(
+        uri, RunInfo("mine-1", "in mlflow", "ppo-7b", tmp_path)
+    )
     in_trackio = conformance_reading.trackio(
         tmp_path / "trackio", RunInfo("mine-1", "in-trackio", "ppo-7b", tmp_path)
     )
@@ -112,7 +136,9 @@ def test_the_trackers_own_variables_move_the_run_in_their_tracker_alone(tmp_path
 def test_an_mlflow_run_that_is_named_is_the_one_written_to(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
     api = mlflow_reading.client(uri)
-    made = api.create_run(api.create_experiment("theirs"), run_name="made before").info.run_id
+    made = api.create_run(
+        api.create_experiment("theirs"), run_name="made before"
+    ).info.run_id
 
     base = tmp_path / "base"
     env = job.environment(base, "mlflow", MLFLOW_TRACKING_URI=uri, MLFLOW_RUN_ID=made)

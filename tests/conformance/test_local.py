@@ -9,7 +9,13 @@ import pytest
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Status
-from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
+from otel_bridge.testing import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_configs,
+)
 from support.conformance.suite import ConformanceSuite, ReadShown
 from support.conformance.truth import Shown
 
@@ -29,7 +35,9 @@ class TestFile(ConformanceSuite):
 def shown(run: RunInfo) -> Shown:
     contents, rows, configs, status = Contents(), 0, {}, None
     files = sorted((run.folder / "file").glob("records-*.jsonl"))
-    for line in (orjson.loads(line) for file in files for line in file.read_bytes().splitlines()):
+    for line in (
+        orjson.loads(line) for file in files for line in file.read_bytes().splitlines()
+    ):
         if line["kind"] == "row":
             rows += 1
             for key, value in line["values"].items():
@@ -43,7 +51,9 @@ def shown(run: RunInfo) -> Shown:
         elif line["kind"] == "rollout":
             contents.rollouts.append(HeldRollout(line["id"], line["reward"]))
         elif line["kind"] == "evaluation":
-            contents.evaluations.append((line["rollout_id"], line["name"], line["value"]))
+            contents.evaluations.append(
+                (line["rollout_id"], line["name"], line["value"])
+            )
         elif line["kind"] == "config":
             configs[line["role"]] = line["config"]
         elif line["kind"] == "end":

@@ -91,7 +91,10 @@ class TestTrackio(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> Mapping[str, str]:
-        return {"TRACKIO_DIR": str(tmp_path / "trackio"), "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1"}
+        return {
+            "TRACKIO_DIR": str(tmp_path / "trackio"),
+            "OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1",
+        }
 
     @pytest.fixture
     def read(self, tmp_path: Path) -> ReadShown:

@@ -29,7 +29,11 @@ class TestTrackioServer(ConformanceSuite):
 
     @pytest.fixture
     def environment(self, server: TrackioServer) -> Mapping[str, str]:
-        return {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN, **EVERYTHING}
+        return {
+            "TRACKIO_SERVER_URL": server.url,
+            "TRACKIO_WRITE_TOKEN": TOKEN,
+            **EVERYTHING,
+        }
 
     @pytest.fixture
     def read(self, server: TrackioServer) -> ReadShown:

@@ -8,7 +8,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.content.otlp import apply_to_log, apply_to_resource, apply_to_span, hash_texts
+from otel_bridge.content.otlp import (
+    apply_to_log,
+    apply_to_resource,
+    apply_to_span,
+    hash_texts,
+)
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from support.otlp.genai_golden import CANARY, CASES, logs_of, spans_of
@@ -33,7 +38,9 @@ def test_no_text_of_a_real_instrumentation_stays_and_its_numbers_and_names_do(
         assert span.name == name
         after = mapping_of(span.attributes)
         numbers = {
-            key: value for key, value in before.items() if isinstance(value, (bool, int, float))
+            key: value
+            for key, value in before.items()
+            if isinstance(value, (bool, int, float))
         }
         assert {key: after[key] for key in numbers} == numbers
         for key in (
@@ -82,7 +89,10 @@ def test_off_removes_arrays_that_may_be_token_ids_too() -> None:
 
     apply_to_span(span, OFF)
 
-    assert mapping_of(span.attributes) == {"score": 0.5, "mlflow.spanType": "CHAT_MODEL"}
+    assert mapping_of(span.attributes) == {
+        "score": 0.5,
+        "mlflow.spanType": "CHAT_MODEL",
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +111,11 @@ def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
     span = Span(name=name)
     span.attributes.extend(
         pairs(
-            {"gen_ai.request.model": "gpt-5", "gen_ai.tool.name": "search", "http.route": "/v1/x"}
+            {
+                "gen_ai.request.model": "gpt-5",
+                "gen_ai.tool.name": "search",
+                "http.route": "/v1/x",
+            }
         )
     )
 
@@ -113,7 +127,12 @@ def test_names_of_spans_that_conventions_make_stay(name: str) -> None:
 def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
     span = Span(name="ask my agent")
     span.attributes.extend(
-        pairs({"gen_ai.agent.name": "ask my agent", "gen_ai.operation.name": "invoke_agent"})
+        pairs(
+            {
+                "gen_ai.agent.name": "ask my agent",
+                "gen_ai.operation.name": "invoke_agent",
+            }
+        )
     )
 
     apply_to_span(span, OFF)
@@ -122,7 +141,8 @@ def test_a_span_that_is_called_by_its_own_names_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "declared"), [("chat Paris", "chat"), ("execute_tool Paris", "execute_tool")]
+    ("name", "declared"),
+    [("chat Paris", "chat"), ("execute_tool Paris", "execute_tool")],
 )
 def test_a_word_after_an_operation_stays_only_where_an_attribute_declares_it(
     name: str, declared: str
@@ -166,7 +186,14 @@ def test_events_of_any_name_lose_their_bodies_and_lines_of_a_program_their_attri
 def test_a_resource_keeps_what_says_where_a_process_is() -> None:
     resource = Resource()
     resource.attributes.extend(
-        pairs({"service.name": "svc", "host.name": "h", "my.prompt": PROMPT, "k8s.pod.name": "p"})
+        pairs(
+            {
+                "service.name": "svc",
+                "host.name": "h",
+                "my.prompt": PROMPT,
+                "k8s.pod.name": "p",
+            }
+        )
     )
 
     assert apply_to_resource(Resource(), OFF) == 0
@@ -178,11 +205,20 @@ def test_a_resource_keeps_what_says_where_a_process_is() -> None:
     }
 
 
-def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apart() -> None:
+def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apart() -> (
+    None
+):
     metric = Metric(name="tokens")
     for text in (PROMPT, f"{PROMPT}?", "input"):
         metric.gauge.data_points.add(as_int=1).attributes.extend(
-            pairs({"my.prompt": text, "gen_ai.token.type": "input", "shard": 3, "list": [text]})
+            pairs(
+                {
+                    "my.prompt": text,
+                    "gen_ai.token.type": "input",
+                    "shard": 3,
+                    "list": [text],
+                }
+            )
         )
 
     unknown = hash_texts(metric)
@@ -191,5 +227,7 @@ def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apa
     assert CANARY.encode() not in metric.SerializeToString()
     found = [mapping_of(point.attributes) for point in metric.gauge.data_points]
     assert len({str(one["my.prompt"]) for one in found}) == 3
-    assert [(one["gen_ai.token.type"], one["shard"]) for one in found] == [("input", 3)] * 3
+    assert [(one["gen_ai.token.type"], one["shard"]) for one in found] == [
+        ("input", 3)
+    ] * 3
     assert found[2]["my.prompt"] == "input"

@@ -67,7 +67,9 @@ def test_keys_and_tokens_are_redacted(secret: str) -> None:
         ),
     ],
 )
-def test_named_secrets_lose_their_value_and_words_stay(text: str, redacted: str) -> None:
+def test_named_secrets_lose_their_value_and_words_stay(
+    text: str, redacted: str
+) -> None:
     assert ContentPolicy().redact(text) == redacted
 
 
@@ -96,7 +98,9 @@ _SHAPES = "|".join(
             r"ya29\.[a-z_-]{20}",
             "api_org_[a-z]{20}",
         ),
-        *(r"\"([a-z]{1,8}_)?(password|apiKey|jwt|client_secret)\"( ?:|: )\"[a-z]{1,9}\"",),
+        *(
+            r"\"([a-z]{1,8}_)?(password|apiKey|jwt|client_secret)\"( ?:|: )\"[a-z]{1,9}\"",
+        ),
         *(
             r"eyJ[a-z_-]{10}\.[a-z]{10}\.[a-z]{5}",
             "-----BEGIN [A-Z]{0,4} ?PRIVATE KEY-----",
@@ -130,7 +134,11 @@ def test_the_look_at_all_texts_at_once_misses_nothing(
 
 def test_a_secret_that_an_escape_hides_is_redacted_of_arguments() -> None:
     hidden = '{"key": "\\u0073k-' + "a" * 30 + '"}'
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": hidden}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": hidden},
+    }
 
     content = content_of(
         [{"role": "assistant", "content": "", "tool_calls": [call]}],
@@ -146,12 +154,20 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
     run = MemoryRun()
     arguments = '{"user": "me", "password": "sw0rd", "auth": {"tokens": 3, "access_token": "x y"}}'
     calls = [
-        {"id": "c1", "type": "function", "function": {"name": "login", "arguments": arguments}}
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "login", "arguments": arguments},
+        }
     ]
     messages = [
         {"role": "user", "content": 'use {"api_key": "sw0rd"}'},
         {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "c1", "content": '{"cookie": "sw0rd", "ok": true}'},
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": '{"cookie": "sw0rd", "ok": true}',
+        },
         {"role": "assistant", "content": [{"type": "state", "secret": "sw0rd"}]},
     ]
     metadata = {
@@ -162,7 +178,14 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
     }
 
     log_rollouts(
-        run, [Rollout(messages, metadata=metadata, tools={"session_token": "sw0rd", "calls": 1})]
+        run,
+        [
+            Rollout(
+                messages,
+                metadata=metadata,
+                tools={"session_token": "sw0rd", "calls": 1},
+            )
+        ],
     )
     with (
         open_rollout(run) as rollout,
@@ -171,12 +194,15 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
         tool.result = '{"jwt": "sw0rd"}'
 
     root, _, tool_span, _ = run.frames[0]
-    assert span_messages(root).input[0] == message("user", 'use {"api_key": "[redacted]"}')
+    assert span_messages(root).input[0] == message(
+        "user", 'use {"api_key": "[redacted]"}'
+    )
     assert orjson.loads(attributes(tool_span)["gen_ai.tool.call.arguments"]) == {
         "user": "me", "password": REDACTED, "auth": {"tokens": 3, "access_token": REDACTED},
     }  # fmt: skip
     assert (
-        attributes(tool_span)["gen_ai.tool.call.result"] == '{"cookie": "[redacted]", "ok": true}'
+        attributes(tool_span)["gen_ai.tool.call.result"]
+        == '{"cookie": "[redacted]", "ok": true}'
     )
     assert {key[3:]: value for key, value in attributes(root).items() if key.startswith(("rl.m", "rl.tool"))} == {
         "metadata.api_key": REDACTED, "metadata.credentials": {"user": [REDACTED]},
@@ -190,14 +216,20 @@ def test_what_a_name_says_to_be_a_secret_is_redacted_of_metadata_arguments_and_j
     "given", ['{"argv": ["--api-key", "sw0rd"]}', {"argv": ["--api-key", "sw0rd"]}]
 )
 def test_a_flag_in_a_list_of_arguments_says_what_follows(given: object) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": given},
+    }
 
     content = content_of(
         [{"role": "assistant", "content": "", "tool_calls": [call]}],
         MessageLimits(ContentPolicy(), 1 << 20),
     )
 
-    assert content.messages[0].calls[0].arguments == b'{"argv":["--api-key","[redacted]"]}'
+    assert (
+        content.messages[0].calls[0].arguments == b'{"argv":["--api-key","[redacted]"]}'
+    )
 
 
 def test_names_say_nothing_where_secrets_may_leave() -> None:
@@ -212,10 +244,19 @@ def test_an_error_loses_what_a_config_loses() -> None:
     run = MemoryRun()
 
     log_rollouts(
-        run, [Rollout("q", error=OSError("no route to https://me:pa55word@host/x?token=abc123def"))]
+        run,
+        [
+            Rollout(
+                "q",
+                error=OSError("no route to https://me:pa55word@host/x?token=abc123def"),
+            )
+        ],
     )
 
-    assert run.roots[0].status.message == "no route to https://[redacted]@host/x?token=[redacted]"
+    assert (
+        run.roots[0].status.message
+        == "no route to https://[redacted]@host/x?token=[redacted]"
+    )
 
 
 def test_addresses_are_redacted_where_asked_for() -> None:
@@ -223,7 +264,8 @@ def test_addresses_are_redacted_where_asked_for() -> None:
 
     assert ContentPolicy().redact(text) == text
     assert (
-        ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text) == f"mail {REDACTED} now"
+        ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email"}).redact(text)
+        == f"mail {REDACTED} now"
     )
 
 
@@ -237,9 +279,17 @@ def test_no_text_of_a_rollout_passes_by_redaction() -> None:
         {"role": "user", "content": KEY},
         {
             "role": "user",
-            "content": [{"type": "text", "text": KEY}, {"type": "new", "x": {KEY: [KEY]}}],
+            "content": [
+                {"type": "text", "text": KEY},
+                {"type": "new", "x": {KEY: [KEY]}},
+            ],
         },
-        {"role": "assistant", "content": KEY, "reasoning_content": KEY, "tool_calls": [call]},
+        {
+            "role": "assistant",
+            "content": KEY,
+            "reasoning_content": KEY,
+            "tool_calls": [call],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": KEY},
         {"role": "assistant", "parts": [{"type": "text", "content": KEY}]},
     ]
@@ -248,7 +298,10 @@ def test_no_text_of_a_rollout_passes_by_redaction() -> None:
         run,
         [
             Rollout(
-                messages, error=ValueError(KEY), metadata={"a": {"b": KEY}}, tools={"errors": [KEY]}
+                messages,
+                error=ValueError(KEY),
+                metadata={"a": {"b": KEY}},
+                tools={"errors": [KEY]},
             )
         ],
     )
@@ -303,7 +356,9 @@ def test_the_setting_names_the_hook_by_module_and_function(
     policy = ContentPolicy.read({"OTEL_BRIDGE_REDACT": "email,shouting:Shout"})
     assert policy == ContentPolicy(secrets=False, email=True)
     assert policy.redact("mail me@host.org") == f"MAIL {REDACTED.upper()}"
-    assert ContentPolicy.read({"OTEL_BRIDGE_REDACT": "shouting:Shout"}) == ContentPolicy()
+    assert (
+        ContentPolicy.read({"OTEL_BRIDGE_REDACT": "shouting:Shout"}) == ContentPolicy()
+    )
     for named, seen in (
         ("nowhere:f", "No module named 'nowhere'"),
         ("shouting:LOUD", "a int, expected a function"),
@@ -347,7 +402,9 @@ _PIECES = [
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=30))
-def test_the_quick_look_finds_every_assigned_name_that_redaction_finds(pieces: list[str]) -> None:
+def test_the_quick_look_finds_every_assigned_name_that_redaction_finds(
+    pieces: list[str],
+) -> None:
     text = "".join(pieces)
 
     if redact_assigned(text) != text:
@@ -369,7 +426,9 @@ def test_a_secret_as_a_key_of_facts_does_not_leave(content: str) -> None:
 
     keys = {key for span in run.spans for key in attributes(span)}
     assert not [key for key in keys if KEY in key]
-    assert {f"rl.{kind}.tool {REDACTED}" for kind in ("rewards", "tool", "metadata")} <= keys
+    assert {
+        f"rl.{kind}.tool {REDACTED}" for kind in ("rewards", "tool", "metadata")
+    } <= keys
 
 
 def test_keys_of_facts_that_are_equal_once_redacted_are_counted() -> None:

@@ -40,7 +40,11 @@ def allowed(span: Span, policy: ContentPolicy) -> tuple[Span, int]:
 
 
 def test_the_policy_names_a_limit() -> None:
-    assert [limit_of(policy) for policy in ("full", "off", "truncate:7")] == [None, 0, 7]
+    assert [limit_of(policy) for policy in ("full", "off", "truncate:7")] == [
+        None,
+        0,
+        7,
+    ]
 
 
 def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
@@ -54,14 +58,20 @@ def test_truncation_cuts_inside_parts_and_leaves_json_json() -> None:
     ]
     assert read.attributes["rl.metadata.note"] == "n" * 10 + "… [+40 characters]"
     assert read.error == "e" * 10 + "… [+40 characters]"
-    assert span.events[0].attributes[0].value.string_value == "z" * 10 + "… [+40 characters]"
+    assert (
+        span.events[0].attributes[0].value.string_value
+        == "z" * 10 + "… [+40 characters]"
+    )
 
 
 def test_off_removes_content_from_the_bytes_too_and_keeps_numbers() -> None:
     span, unknown = allowed(chatty(), ContentPolicy(0))
 
     assert unknown == 0
-    assert {pair.key for pair in span.attributes} == {"gen_ai.operation.name", "rl.reward"}
+    assert {pair.key for pair in span.attributes} == {
+        "gen_ai.operation.name",
+        "rl.reward",
+    }
     assert [pair.key for pair in span.events[0].attributes] == ["exception.type"]
     assert read_span(span).error == "T"
     assert b"xxxxx" not in span.SerializeToString()
@@ -72,13 +82,18 @@ def test_half_an_image_is_left_out_whole() -> None:
         [
             {
                 "role": "user",
-                "parts": [{"type": "blob", "mime_type": "image/png", "content": "A" * 99}],
+                "parts": [
+                    {"type": "blob", "mime_type": "image/png", "content": "A" * 99}
+                ],
             }
         ]
     )
 
     assert cut("data:image/png;base64," + "A" * 99, 10) == "[121 characters left out]"
-    assert json.loads(cut(blob, 10))[0]["parts"][0]["content"] == "[99 characters left out]"
+    assert (
+        json.loads(cut(blob, 10))[0]["parts"][0]["content"]
+        == "[99 characters left out]"
+    )
 
 
 def test_json_within_json_stays_json() -> None:
@@ -90,12 +105,16 @@ def test_json_within_json_stays_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "limit"), [(3, 100_000, 50_000), (3, 200, 300), (2_000, 100, 20_000)]
+    ("count", "size", "limit"),
+    [(3, 100_000, 50_000), (3, 200, 300), (2_000, 100, 20_000)],
 )
 def test_a_rollout_is_cut_to_its_limit_from_its_longest_texts_on(
     count: int, size: int, limit: int
 ) -> None:
-    spans = [sample.span("a", n + 1, "chat m", {"gen_ai.prompt": "p" * size}) for n in range(count)]
+    spans = [
+        sample.span("a", n + 1, "chat m", {"gen_ai.prompt": "p" * size})
+        for n in range(count)
+    ]
     before = sum(span.ByteSize() for span in spans)
 
     kept, clipped = shrunk(spans, limit)
@@ -120,7 +139,9 @@ def test_secrets_go_from_every_text_of_a_span_and_json_stays_json() -> None:
         1,
         "chat m",
         {
-            "gen_ai.input.messages": json.dumps([sample.text("user", f"my key is {key}")]),
+            "gen_ai.input.messages": json.dumps(
+                [sample.text("user", f"my key is {key}")]
+            ),
             "gen_ai.tool.call.arguments": {"url": "https://me:pa55word@host/x", "n": 1},
             "http.request.header.authorization": "secret words",
             "rl.reward": 1.0,
@@ -155,8 +176,12 @@ def test_a_span_without_secrets_stays_as_it_is() -> None:
     assert allowed(chatty(), ContentPolicy()) == (chatty(), 0)
 
 
-def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_json() -> None:
-    said = json.dumps([sample.text("user", "mail\nann@example.org or a@b")], ensure_ascii=True)
+def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_json() -> (
+    None
+):
+    said = json.dumps(
+        [sample.text("user", "mail\nann@example.org or a@b")], ensure_ascii=True
+    )
     span = sample.span(
         "a",
         1,
@@ -174,7 +199,13 @@ def test_email_addresses_are_redacted_where_they_are_asked_for_and_json_stays_js
 
     read = read_span(clean)
     assert read.prompt == [{"role": "user", "content": "mail\n[redacted] or a@b"}]
-    assert read.attributes["gen_ai.tool.call.arguments"] == {"to": ["[redacted]"], "n": 1}
-    assert (read.attributes["enduser.id"], read.error) == ("[redacted]", "no such user: [redacted]")
+    assert read.attributes["gen_ai.tool.call.arguments"] == {
+        "to": ["[redacted]"],
+        "n": 1,
+    }
+    assert (read.attributes["enduser.id"], read.error) == (
+        "[redacted]",
+        "no such user: [redacted]",
+    )
     assert b"@example.org" not in clean.SerializeToString()
     assert allowed(span, ContentPolicy()) == (span, 0)

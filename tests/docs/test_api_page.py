@@ -52,7 +52,9 @@ def test_every_class_that_a_public_call_returns_has_an_entry() -> None:
     returned = {
         word
         for _, call in calls()
-        for word in re.findall(r"[A-Z]\w+", str(inspect.signature(call).return_annotation))
+        for word in re.findall(
+            r"[A-Z]\w+", str(inspect.signature(call).return_annotation)
+        )
         if word not in {"AbstractContextManager", "Generator", "None"}
     }
 
@@ -60,8 +62,12 @@ def test_every_class_that_a_public_call_returns_has_an_entry() -> None:
     assert sorted(returned - set(entries())) == []
 
 
-@pytest.mark.parametrize("kind", [otel_bridge.Run, *RETURNED], ids=lambda kind: kind.__name__)
-def test_the_entry_of_a_class_names_every_member_that_a_program_may_use(kind: type[object]) -> None:
+@pytest.mark.parametrize(
+    "kind", [otel_bridge.Run, *RETURNED], ids=lambda kind: kind.__name__
+)
+def test_the_entry_of_a_class_names_every_member_that_a_program_may_use(
+    kind: type[object],
+) -> None:
     (listed,) = re.findall(r"members: \[(.*)\]", entries()[kind.__name__])
     members = inspect.getmembers(
         kind, lambda value: inspect.isfunction(value) or isinstance(value, property)
@@ -72,12 +78,16 @@ def test_the_entry_of_a_class_names_every_member_that_a_program_may_use(kind: ty
     ) == sorted(listed.split(", "))
 
 
-@pytest.mark.parametrize(("name", "call"), [pytest.param(*one, id=one[0]) for one in calls()])
+@pytest.mark.parametrize(
+    ("name", "call"), [pytest.param(*one, id=one[0]) for one in calls()]
+)
 def test_every_argument_of_a_public_call_is_explained_or_the_method_is_named(
     name: str, call: Callable[..., object]
 ) -> None:
     text = inspect.getdoc(call) or ""
-    arguments = [one for one in inspect.signature(call).parameters if one not in {"self", "_"}]
+    arguments = [
+        one for one in inspect.signature(call).parameters if one not in {"self", "_"}
+    ]
 
     missing = [
         one
@@ -88,16 +98,24 @@ def test_every_argument_of_a_public_call_is_explained_or_the_method_is_named(
 
 
 @pytest.mark.parametrize(
-    "span", [otel_bridge.ChatSpan(None, "policy", {}), otel_bridge.ToolSpan(None, "calculator", {})]
+    "span",
+    [
+        otel_bridge.ChatSpan(None, "policy", {}),
+        otel_bridge.ToolSpan(None, "calculator", {}),
+    ],
 )
 def test_every_field_of_an_open_span_is_explained(
     span: otel_bridge.ChatSpan | otel_bridge.ToolSpan,
 ) -> None:
     explained = re.findall(
-        r"^ +(\w+): ", (inspect.getdoc(span) or "").partition("Attributes:")[2], re.MULTILINE
+        r"^ +(\w+): ",
+        (inspect.getdoc(span) or "").partition("Attributes:")[2],
+        re.MULTILINE,
     )
 
-    assert sorted(explained) == sorted(name for name in vars(span) if not name.startswith("_"))
+    assert sorted(explained) == sorted(
+        name for name in vars(span) if not name.startswith("_")
+    )
 
 
 def test_the_function_of_the_page_is_the_one_that_programs_call() -> None:

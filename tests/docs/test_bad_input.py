@@ -76,14 +76,18 @@ BAD = """
 """
 
 
-def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: Path) -> None:
+def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(
+    tmp_path: Path,
+) -> None:
     script = program(tmp_path, "bad.py", BAD)
 
     done = call([sys.executable, script], cwd=tmp_path, env=environment(tmp_path))
 
     base = tmp_path / ".otel-bridge"
     report, shown = ended(base), values(only_folder(base))
-    rollouts = [line for line in records(only_folder(base)) if line["kind"] == "rollout"]
+    rollouts = [
+        line for line in records(only_folder(base)) if line["kind"] == "rollout"
+    ]
     assert done.returncode == 0, done.stderr
     assert report.drops == {
         "bad_key": 1, "empty_key": 1, "long_key": 1, "reserved_key": 1, "same_key": 1, "none": 1, "text": 1,
@@ -120,13 +124,22 @@ def test_each_bad_input_is_counted_by_its_reason_and_the_rest_arrives(tmp_path: 
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"OTEL_BRIDGE_EXPORTERS": "trackoi"}, "exporter 'trackoi' is not known; choose from"),
-        ({"OTEL_BRIDGE_OFFLINE": "maybe"}, "OTEL_BRIDGE_OFFLINE='maybe': expected 1 or 0"),
+        (
+            {"OTEL_BRIDGE_EXPORTERS": "trackoi"},
+            "exporter 'trackoi' is not known; choose from",
+        ),
+        (
+            {"OTEL_BRIDGE_OFFLINE": "maybe"},
+            "OTEL_BRIDGE_OFFLINE='maybe': expected 1 or 0",
+        ),
         (
             {"OTEL_BRIDGE_MAX_BYTES": "much"},
             "OTEL_BRIDGE_MAX_BYTES='much': expected a number of bytes",
         ),
-        ({"OTEL_BRIDGE_DIR": "/dev/null/x"}, "set OTEL_BRIDGE_DIR to a writable folder"),
+        (
+            {"OTEL_BRIDGE_DIR": "/dev/null/x"},
+            "set OTEL_BRIDGE_DIR to a writable folder",
+        ),
         ({"OTEL_BRIDGE_RUN_ID": "a/b"}, "run id 'a/b': expected"),
         (
             {"OTEL_BRIDGE_MAX_MEDIA_PER_STEP": "-1"},
@@ -148,6 +161,8 @@ def test_bad_configuration_is_an_error_at_init_that_says_what_to_do(
     """
 
     env = environment(tmp_path, **{"OTEL_BRIDGE_EXPORTERS": "file", **variables})
-    done = call([sys.executable, program(tmp_path, "bad.py", code)], cwd=tmp_path, env=env)
+    done = call(
+        [sys.executable, program(tmp_path, "bad.py", code)], cwd=tmp_path, env=env
+    )
 
     assert said in done.stdout, done.stdout + done.stderr

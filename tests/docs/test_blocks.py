@@ -13,11 +13,21 @@ import pytest
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
 from support.trackers import mlflow_reading
-from support.trainers.command_runs import call, ended, environment, only_folder, records, values
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    records,
+    values,
+)
 from support.trainers.stock_programs import GLOBAL_API
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    "README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 GIVEN = """
 import otel_bridge
 messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
@@ -49,8 +59,14 @@ ELSEWHERE = {
     ("docs/mlflow.md", "bash"): 1,  # as in README.md
     ("docs/own-exporter.md", "python"): 2,  # test_pages, test_examples
     ("docs/own-exporter.md", "toml"): 1,
-    ("docs/other-environments.md", "sh"): 1,  # tests/e2e/programs/test_other_environments
-    ("docs/rollouts.md", "bash"): 2,  # tests/cli/doctor/test_command, tests/test_redaction
+    (
+        "docs/other-environments.md",
+        "sh",
+    ): 1,  # tests/e2e/programs/test_other_environments
+    (
+        "docs/rollouts.md",
+        "bash",
+    ): 2,  # tests/cli/doctor/test_command, tests/test_redaction
     ("docs/semantic-conventions.md", "bash"): 2,  # test_semconv_page
     ("docs/semantic-conventions.md", "json"): 1,
     ("docs/service.md", "bash"): 2,  # tests/cli/test_serve
@@ -62,7 +78,9 @@ ELSEWHERE = {
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(
-        rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE
+        rf"^```{language}\n(.*?)^```",
+        (ROOT / page).read_text("utf-8"),
+        re.DOTALL | re.MULTILINE,
     )
 
 
@@ -89,7 +107,9 @@ def rollouts(tmp_path: Path) -> list[dict[str, object]]:
 def test_every_block_of_every_page_is_run_by_a_test() -> None:
     found: dict[tuple[str, str], int] = {}
     for page in PAGES:
-        fences = re.findall(r"^```(\w*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+        fences = re.findall(
+            r"^```(\w*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE
+        )
         for language in fences[::2]:
             if language != OUTPUT:
                 found[page, language] = found.get((page, language), 0) + 1
@@ -126,7 +146,12 @@ def test_the_trials_of_the_reference_are_two_runs(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     found = [records(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
-    rates = [line["config"]["lr"] for lines in found for line in lines if line["kind"] == "config"]
+    rates = [
+        line["config"]["lr"]
+        for lines in found
+        for line in lines
+        if line["kind"] == "config"
+    ]
     assert sorted(set(rates)) == [1e-4, 1e-3]
 
 
@@ -149,7 +174,9 @@ def test_the_phases_of_the_page_are_a_row_a_step(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_path: Path) -> None:
+def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(
+    tmp_path: Path,
+) -> None:
     (program,) = blocks("docs/lineage.md", "python")
 
     run(tmp_path, program)
@@ -157,7 +184,9 @@ def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_
     (rollout,) = rollouts(tmp_path)
     assert rollout["rewards"] == {"trained_step": 7.0}
     rows = [
-        line for line in records(only_folder(tmp_path / ".otel-bridge")) if line["kind"] == "row"
+        line
+        for line in records(only_folder(tmp_path / ".otel-bridge"))
+        if line["kind"] == "row"
     ]
     assert [
         row["values"]["trainer/lineage/staleness/max"]
@@ -166,7 +195,9 @@ def test_the_rollout_of_the_page_on_lineage_shows_the_step_that_consumed_it(tmp_
     ] == [1]
 
 
-def test_the_program_of_the_page_on_tokens_gives_the_figures_of_its_tokens(tmp_path: Path) -> None:
+def test_the_program_of_the_page_on_tokens_gives_the_figures_of_its_tokens(
+    tmp_path: Path,
+) -> None:
     (program,) = blocks("docs/tokens.md", "python")
 
     run(tmp_path, program)
@@ -186,7 +217,9 @@ def test_the_role_of_the_readme_has_its_rollout_and_its_row(tmp_path: Path) -> N
     run(tmp_path, role)
 
     (rollout,) = rollouts(tmp_path)
-    assert values(only_folder(tmp_path / ".otel-bridge"))["explorer/reward"] == [(7, 1.0)]
+    assert values(only_folder(tmp_path / ".otel-bridge"))["explorer/reward"] == [
+        (7, 1.0)
+    ]
     assert (rollout["reward"], rollout["step"], len(rollout["spans"])) == (1.0, 7, 2)  # type: ignore[arg-type]
 
 
@@ -198,7 +231,9 @@ def test_the_first_block_of_emitting_is_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_client_of_a_tracker_in_emitting_writes_to_the_same_run(tmp_path: Path) -> None:
+def test_the_client_of_a_tracker_in_emitting_writes_to_the_same_run(
+    tmp_path: Path,
+) -> None:
     _, beside = blocks("docs/emitting.md", "python")
     begin = (
         'from mlflow import MlflowClient\nrun = otel_bridge.init("gsm8k", "ppo-7b")\nrun.log({"loss": 0.5}, step=10)\n'
@@ -221,7 +256,9 @@ def test_the_blocks_of_the_page_of_rollouts_run(tmp_path: Path) -> None:
     run(tmp_path, redact + record)
 
     recorded = rollouts(tmp_path)
-    (judged,) = [rollout for rollout in recorded if rollout["rewards"] == {"judge": 0.7}]
+    (judged,) = [
+        rollout for rollout in recorded if rollout["rewards"] == {"judge": 0.7}
+    ]
     assert sorted(rollout["reward"] for rollout in recorded) == [1.0, 1.0, 1.0, 1.2]  # type: ignore[type-var]
     assert (judged["advantage"], len(judged["spans"])) == (0.4, 3)  # type: ignore[arg-type]
     assert {rollout["role"] for rollout in recorded} == {"explorer"}
@@ -232,7 +269,9 @@ def test_the_capture_of_the_readme_records_a_program_as_it_is(tmp_path: Path) ->
     (command,) = (block for block in blocks("README.md", "sh") if "--capture" in block)
     program = "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'loss': 0.5}, step=3)\n"
     (tmp_path / "train.py").write_text(program, "utf-8")
-    script = command.replace("trackio,mlflow", "file")  # each of them has tests of its own
+    script = command.replace(
+        "trackio,mlflow", "file"
+    )  # each of them has tests of its own
 
     done = call(["bash", "-e", "-c", script], cwd=tmp_path, env=environment(tmp_path))
 
@@ -241,17 +280,23 @@ def test_the_capture_of_the_readme_records_a_program_as_it_is(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(
+    tmp_path: Path,
+) -> None:
     first, others, stock, instrumented, held = (
         block
         for block in blocks("README.md", "sh")
         if not re.search(r"make demo|pip install|OTEL_BRIDGE_TOKEN|--capture", block)
     )
-    (program,) = re.findall(r"# train\.py\n.*", blocks("README.md", "python")[0], re.DOTALL)
+    (program,) = re.findall(
+        r"# train\.py\n.*", blocks("README.md", "python")[0], re.DOTALL
+    )
     (tmp_path / "train.py").write_text(program, "utf-8")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "any_otel_program.py").write_text(textwrap.dedent(GLOBAL_API), "utf-8")
-    first = first.replace("trackio show", "trackio list runs")  # else it serves until Ctrl-C
+    first = first.replace(
+        "trackio show", "trackio list runs"
+    )  # else it serves until Ctrl-C
     script = f"{first}\n{others}\n{stock}\n{instrumented}\n{held}".replace(
         "/scratch/me", str(tmp_path / "scratch")
     )
@@ -262,9 +307,12 @@ def test_the_commands_of_the_readme_that_need_one_machine_do_what_they_say(tmp_p
 
     assert done.returncode == 0, done.stdout + done.stderr
     reports = {
-        folder.run_id: read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")
+        folder.run_id: read_report(folder)
+        for folder in run_folders(tmp_path / ".otel-bridge")
     }
-    assert {report is not None and report.ended for report in reports.values()} == {True}
+    assert {report is not None and report.ended for report in reports.values()} == {
+        True
+    }
     assert len(reports) == 6
     assert "first" in done.stdout
 
@@ -285,4 +333,6 @@ def test_the_program_with_media_leaves_their_files(tmp_path: Path) -> None:
     }  # fmt: skip
     (recorded,) = rollouts(tmp_path)
     assert "data:image/png;base64," in str(recorded["messages"])
-    assert (folder / "file" / media["trainer/notes"][0]["file"]).read_text() == "**Good** so far."
+    assert (
+        folder / "file" / media["trainer/notes"][0]["file"]
+    ).read_text() == "**Good** so far."

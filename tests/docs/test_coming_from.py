@@ -12,7 +12,14 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from support.trackers import conformance_reading, mlflow_reading
 from support.trackers.wandb_offline import offline_directories, read_offline_run
-from support.trainers.command_runs import call, ended, environment, only_folder, records, values
+from support.trainers.command_runs import (
+    call,
+    ended,
+    environment,
+    only_folder,
+    records,
+    values,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/coming-from.md").read_text("utf-8")
@@ -24,7 +31,11 @@ LOSSES = [(1, 1.0), (2, 0.5), (3, 1 / 3)]
 def run(tmp_path: Path, name: str, **variables: str) -> Path:
     file = tmp_path / "train.py"
     file.write_text(PROGRAMS[name], "utf-8")
-    done = call([sys.executable, str(file)], cwd=tmp_path, env=environment(tmp_path, **variables))
+    done = call(
+        [sys.executable, str(file)],
+        cwd=tmp_path,
+        env=environment(tmp_path, **variables),
+    )
     assert done.returncode == 0, done.stderr
     base = tmp_path / ".otel-bridge"
     report = ended(base)
@@ -34,7 +45,9 @@ def run(tmp_path: Path, name: str, **variables: str) -> Path:
 
 def test_the_page_has_a_program_for_each_tracker_and_one_beside_each() -> None:
     assert sorted(PROGRAMS) == [
-        f"{kind}_{name}" for kind in ("beside", "from") for name in ("mlflow", "trackio", "wandb")
+        f"{kind}_{name}"
+        for kind in ("beside", "from")
+        for name in ("mlflow", "trackio", "wandb")
     ]
 
 
@@ -47,19 +60,29 @@ def test_a_program_that_changed_over_gives_its_rows_config_and_end(
     found = records(only_folder(base))
     (config,) = [line["config"] for line in found if line["kind"] == "config"][-1:]
     assert values(only_folder(base))["loss"] == LOSSES
-    assert config == ({"lr": 1e-6, "warmup": 5} if name == "from_wandb" else {"lr": 1e-6})
-    assert sum(line["kind"] == "rollout" for line in found) == (3 if name == "from_trackio" else 0)
+    assert config == (
+        {"lr": 1e-6, "warmup": 5} if name == "from_wandb" else {"lr": 1e-6}
+    )
+    assert sum(line["kind"] == "rollout" for line in found) == (
+        3 if name == "from_trackio" else 0
+    )
 
 
 @pytest.mark.long
 def test_mlflows_client_writes_to_the_same_run(tmp_path: Path) -> None:
     uri = mlflow_reading.database(tmp_path)
 
-    run(tmp_path, "beside_mlflow", MLFLOW_TRACKING_URI=uri, MLFLOW_DISABLE_TELEMETRY="true")
+    run(
+        tmp_path,
+        "beside_mlflow",
+        MLFLOW_TRACKING_URI=uri,
+        MLFLOW_DISABLE_TELEMETRY="true",
+    )
 
     (held,) = mlflow_reading.runs_of(uri, RUN)
     artifacts = [
-        found.path for found in mlflow_reading.client(uri).list_artifacts(held.info.run_id)
+        found.path
+        for found in mlflow_reading.client(uri).list_artifacts(held.info.run_id)
     ]
     assert (held.data.metrics, artifacts) == ({"loss": 0.5}, ["notes.txt"])
 

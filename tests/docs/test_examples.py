@@ -32,7 +32,9 @@ EXAMPLES = ROOT / "examples"
 PLUGIN = EXAMPLES / "exporter_csv"
 
 
-def python(example: str, *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def python(
+    example: str, *, cwd: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     return call([sys.executable, str(EXAMPLES / example)], cwd=cwd, env=env)
 
 
@@ -59,7 +61,8 @@ def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(
     ]
 
     started = [
-        subprocess.Popen(role, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) for role in roles
+        subprocess.Popen(role, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+        for role in roles
     ]
     codes = [process.wait(120) for process in started]
 
@@ -70,7 +73,11 @@ def test_three_programs_started_by_hand_are_one_run_with_three_step_counters(
         if line["kind"] == "rollout"
     ]
     assert codes == [0, 0, 0]
-    assert report.steps == {"trainer/step": 50, "explorer/step": 30, "evaluator/step": 5}
+    assert report.steps == {
+        "trainer/step": 50,
+        "explorer/step": 30,
+        "evaluator/step": 5,
+    }
     assert (report.status, report.drops, report.rollouts) == ("finished", {}, 30)
     assert {len(rollout["spans"]) for rollout in rollouts} == {2}
 
@@ -83,7 +90,14 @@ def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(
     program = str(EXAMPLES / "stock_otel.py")
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", sys.executable, program, cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        sys.executable,
+        program,
+        cwd=tmp_path,
+        env=env,
     )
 
     folder = only_folder(tmp_path / ".otel-bridge")
@@ -91,7 +105,9 @@ def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(
     assert done.returncode == 0, done.stderr
     assert values(folder)["loss"] == [(step, 1.0 / step) for step in range(1, 11)]
     assert [rollout["step"] for rollout in rollouts] == list(range(1, 11))
-    assert {message["content"] for rollout in rollouts for message in rollout["messages"]} == {
+    assert {
+        message["content"] for rollout in rollouts for message in rollout["messages"]
+    } == {
         "2 + 2?",
         "4",
     }
@@ -101,7 +117,9 @@ def test_a_program_without_code_of_otel_bridge_lands_in_the_run_of_its_launcher(
 def _plugin_is_found() -> Iterator[None]:
     """Children find the example's module as they would find an installed one."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(PLUGIN), before) if part)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        part for part in (str(PLUGIN), before) if part
+    )
     sys.path.insert(0, str(PLUGIN))
     yield
     sys.path.remove(str(PLUGIN))
@@ -137,7 +155,11 @@ class TestCsvExporter(WriterContract):
 class TestCsvConformance(ConformanceSuite):
     target = "otel_bridge_csv:exporter"
     keeps = KeptKinds(
-        status=False, config=False, rollouts=False, evaluations=False, distributions=False
+        status=False,
+        config=False,
+        rollouts=False,
+        evaluations=False,
+        distributions=False,
     )
 
     @pytest.fixture
@@ -154,14 +176,21 @@ def numbers_in(path: Path) -> Contents:
         lines = list(csv.reader(file))
     return Contents(
         [
-            HeldScalar(key, int(step) if step else None, float(value), int(time_ns) // 1_000_000)
+            HeldScalar(
+                key,
+                int(step) if step else None,
+                float(value),
+                int(time_ns) // 1_000_000,
+            )
             for key, step, time_ns, value in lines
         ]
     )
 
 
 @pytest.mark.slow
-def test_the_example_exporter_is_installed_by_pip_and_chosen_by_its_name(tmp_path: Path) -> None:
+def test_the_example_exporter_is_installed_by_pip_and_chosen_by_its_name(
+    tmp_path: Path,
+) -> None:
     site = tmp_path / "site"
     install = [
         sys.executable,
@@ -186,4 +215,6 @@ def test_the_example_exporter_is_installed_by_pip_and_chosen_by_its_name(tmp_pat
     done = python("train.py", cwd=tmp_path, env=env)
 
     (file,) = (tmp_path / "csv").iterdir()
-    assert (done.returncode, len(file.read_text("utf-8").splitlines())) == (0, 200), done.stderr
+    assert (done.returncode, len(file.read_text("utf-8").splitlines())) == (0, 200), (
+        done.stderr
+    )

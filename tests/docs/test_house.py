@@ -52,12 +52,16 @@ def test_a_class_name_in_two_modules_is_found() -> None:
         ("Raised when the disk is full.", 0),
     ],
 )
-def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found: int) -> None:
+def test_a_class_that_is_described_without_a_verb_is_found(
+    docstring: str, found: int
+) -> None:
     lines = list(words.without_verb("a.py", f'class Frame:\n    """{docstring}"""'))
 
     assert (
         lines
-        == [f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"]
+        == [
+            f"a.py:1: class Frame is described by {docstring!r}, expected a verb: 'Holds …'"
+        ]
         * found
     )
 
@@ -87,10 +91,22 @@ def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found
             "\na, b = 1, 2",
             "2: several assignments in one statement: one a line",
         ),
-        ("packed-assignment", "a = b = 1", "1: several assignments in one statement: one a line"),
+        (
+            "packed-assignment",
+            "a = b = 1",
+            "1: several assignments in one statement: one a line",
+        ),
         ("packed-assignment", "a, b = pair", None),
-        ("generic-name", "for found in rows: ...", "1: 'found' is not the name of a thing"),
-        ("generic-name", "def f(_known): ...", "1: '_known' is not the name of a thing"),
+        (
+            "generic-name",
+            "for found in rows: ...",
+            "1: 'found' is not the name of a thing",
+        ),
+        (
+            "generic-name",
+            "def f(_known): ...",
+            "1: '_known' is not the name of a thing",
+        ),
         ("generic-name", "for row in found: ...", None),
         (
             "attributes",
@@ -98,10 +114,16 @@ def test_a_class_that_is_described_without_a_verb_is_found(docstring: str, found
             + "".join(f"        self.a{n} = 1\n" for n in range(13)),
             "1: Run has 13 attributes, at most 12",
         ),
-        ("attributes", "class Run:\n    def __init__(self):\n        self.a = other.b = 1", None),
+        (
+            "attributes",
+            "class Run:\n    def __init__(self):\n        self.a = other.b = 1",
+            None,
+        ),
     ],
 )
-def test_a_line_that_is_hard_to_read_is_found(kind: str, source: str, text: str | None) -> None:
+def test_a_line_that_is_hard_to_read_is_found(
+    kind: str, source: str, text: str | None
+) -> None:
     places = [f"{line}: {text}" for line, text in plain.KINDS[kind](ast.parse(source))]
 
     assert places == ([text] if text else [])
@@ -110,10 +132,14 @@ def test_a_line_that_is_hard_to_read_is_found(kind: str, source: str, text: str 
 def test_only_more_lines_that_are_hard_to_read_fail_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    numbers = {kind: len(plain.places(kind, "otel_bridge/journal")) for kind in plain.CEILINGS}
+    numbers = {
+        kind: len(plain.places(kind, "otel_bridge/journal")) for kind in plain.CEILINGS
+    }
     monkeypatch.setattr(plain, "PRODUCT", ("otel_bridge/journal",))
 
-    monkeypatch.setattr(plain, "CEILINGS", {kind: number + 1 for kind, number in numbers.items()})
+    monkeypatch.setattr(
+        plain, "CEILINGS", {kind: number + 1 for kind, number in numbers.items()}
+    )
     assert plain.main([]) == 0
     assert "complexity: lower the ceiling" in capsys.readouterr().out
 
@@ -153,6 +179,8 @@ def test_a_circle_by_an_import_for_types_is_found() -> None:
         "p": "",
     }
 
-    found = rooms.circle({name: rooms.imported(source, known) for name, source in known.items()})
+    found = rooms.circle(
+        {name: rooms.imported(source, known) for name, source in known.items()}
+    )
 
     assert set(found) == {"p.a", "p.b"}

@@ -13,7 +13,13 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.bridge.gated_tracker import gated_lines, install
-from support.trainers.command_runs import call, environment, otel_bridge, program, values
+from support.trainers.command_runs import (
+    call,
+    environment,
+    otel_bridge,
+    program,
+    values,
+)
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-machines.md"
@@ -33,7 +39,9 @@ STAND_IN = '''
 
 
 def _block(language: str) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[
+        0
+    ]
 
 
 def _free_port() -> int:
@@ -48,7 +56,9 @@ def test_ray_workers_with_the_env_of_the_driver_land_in_its_run(tmp_path: Path) 
     driver = program(tmp_path, "driver.py", _block("python"))
     (tmp_path / "elsewhere").mkdir()
     env = environment(
-        tmp_path, OTEL_BRIDGE_TOKEN="t0ken-of-the-job", ELSEWHERE=str(tmp_path / "elsewhere")
+        tmp_path,
+        OTEL_BRIDGE_TOKEN="t0ken-of-the-job",
+        ELSEWHERE=str(tmp_path / "elsewhere"),
     )
     listen = f"127.0.0.2:{_free_port()}"
 
@@ -68,16 +78,22 @@ def test_ray_workers_with_the_env_of_the_driver_land_in_its_run(tmp_path: Path) 
     (folder,) = run_folders(tmp_path / ".otel-bridge")
     report = read_report(folder)
     assert report is not None
-    assert (done.returncode, report.name, report.ended) == (0, "ppo-7b", True), done.stderr
+    assert (done.returncode, report.name, report.ended) == (0, "ppo-7b", True), (
+        done.stderr
+    )
     assert values(folder) == {"explorer/reward": [(7, 0.5)]}
     assert "t0ken-of-the-job" not in done.stdout + done.stderr
 
 
-def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _slurm_job(
+    tmp_path: Path, exporter: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run the recipe's script with *exporter* for a tracker and ``node`` for the disk of the first node."""
     port = _free_port()
     script = _block("bash").replace("--exporters wandb", f"--exporters {exporter}")
-    script = script.replace("0.0.0.0:4317", f"127.0.0.2:{port}").replace(":4317", f":{port}")
+    script = script.replace("0.0.0.0:4317", f"127.0.0.2:{port}").replace(
+        ":4317", f":{port}"
+    )
     script = script.replace("/4317", f"/{port}")
     (tmp_path / "node").mkdir()
     for name, text in (
@@ -97,10 +113,14 @@ def _slurm_job(tmp_path: Path, exporter: str, **variables: str) -> subprocess.Co
         "SLURM_JOB_NODELIST": "n[1-4]",
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
-    env = environment(tmp_path, **slurm, SLURM_TMPDIR=str(tmp_path / "node"), **variables)
+    env = environment(
+        tmp_path, **slurm, SLURM_TMPDIR=str(tmp_path / "node"), **variables
+    )
     env["PATH"] = f"{tmp_path}:{env['PATH']}"
 
-    return call(["bash", "-e", program(tmp_path, "job.sh", script)], cwd=tmp_path, env=env)
+    return call(
+        ["bash", "-e", program(tmp_path, "job.sh", script)], cwd=tmp_path, env=env
+    )
 
 
 def test_the_slurm_script_gathers_on_its_first_node_and_ends_with_everything_delivered(
@@ -129,4 +149,6 @@ def test_what_the_slurm_job_could_not_deliver_leaves_the_node_and_is_drained(
     )
 
     assert (done.returncode, drained.returncode) == (0, 0), done.stderr + drained.stdout
-    assert [line for line in gated_lines(tmp_path) if "loss" in line] == ["trainer/loss 1"]
+    assert [line for line in gated_lines(tmp_path) if "loss" in line] == [
+        "trainer/loss 1"
+    ]

@@ -29,7 +29,9 @@ ROWS: Final = [
 
 def ask(url: str, body: bytes | None = None) -> str:
     """The answer to a request, or its status if the request is refused."""
-    request = urllib.request.Request(url, body, {"Content-Type": "application/x-protobuf"})
+    request = urllib.request.Request(
+        url, body, {"Content-Type": "application/x-protobuf"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             text: str = answer.read().decode()
@@ -49,12 +51,18 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> str:
             metrics_request((who(), [row(1, {"loss": 0.5, "reward": 1.0})])),
         )
         assert ask(f"{running.http}/v1/metrics") == "405"
-        report_when(folder_of(tmp_path), lambda report: report.exporters["file"].rows == 1)
+        report_when(
+            folder_of(tmp_path), lambda report: report.exporters["file"].rows == 1
+        )
         return ask(f"{running.http}/metrics")
 
 
-def test_the_table_has_name_type_labels_and_meaning_of_every_metric(scraped: str) -> None:
-    described = re.findall(r"^# HELP (\w+) (.*)\n# TYPE \1 (\w+)$", scraped, re.MULTILINE)
+def test_the_table_has_name_type_labels_and_meaning_of_every_metric(
+    scraped: str,
+) -> None:
+    described = re.findall(
+        r"^# HELP (\w+) (.*)\n# TYPE \1 (\w+)$", scraped, re.MULTILINE
+    )
     labels = {
         name: re.findall(r'(\w+)="', text)
         for name, text in re.findall(r"^(\w+)(\{.*\})? ", scraped, re.MULTILINE)
@@ -63,7 +71,10 @@ def test_the_table_has_name_type_labels_and_meaning_of_every_metric(scraped: str
     assert [
         [name, kind, sorted(re.findall(r"\w+", shown)), meaning]
         for name, kind, shown, meaning in ROWS
-    ] == [[f"`{name}`", kind, sorted(labels[name]), meaning] for name, meaning, kind in described]
+    ] == [
+        [f"`{name}`", kind, sorted(labels[name]), meaning]
+        for name, meaning, kind in described
+    ]
 
 
 def test_the_page_is_fresh() -> None:

@@ -15,7 +15,12 @@ from docs_site import settings_page
 from otel_bridge import exporter, settings
 from otel_bridge.cli.main import main
 from otel_bridge.emit.drops import MEANING
-from otel_bridge.journal.report import BridgeReport, ExporterReport, ProcessReport, Report
+from otel_bridge.journal.report import (
+    BridgeReport,
+    ExporterReport,
+    ProcessReport,
+    Report,
+)
 from otel_bridge.translation.rollouts.statistics import Statistics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,9 +32,16 @@ SOURCES = sorted(
 )
 NO_REASONS = {"drop/", "replace"}
 ADAPTERS = sorted(
-    path.stem for path in ROOT.glob("otel_bridge/adapters/*.py") if path.stem != "__init__"
+    path.stem
+    for path in ROOT.glob("otel_bridge/adapters/*.py")
+    if path.stem != "__init__"
 )
-GENERATED = {"settings.md", "service-metrics.md", "semantic-conventions.md", "versions.md"}
+GENERATED = {
+    "settings.md",
+    "service-metrics.md",
+    "semantic-conventions.md",
+    "versions.md",
+}
 MAX_WORDS = 30_000
 MAX_WORDS_OF_A_CELL = 35
 
@@ -44,12 +56,16 @@ def test_the_page_of_settings_is_fresh() -> None:
 
 def test_the_page_of_settings_has_every_setting_below_one_heading() -> None:
     of_trackers = [
-        one.name for name in ("wandb", "mlflow", "trackio") for one in exporter.load(name).settings
+        one.name
+        for name in ("wandb", "mlflow", "trackio")
+        for one in exporter.load(name).settings
     ]
     expected = [*(one.name for one in settings.declared()), *of_trackers]
     of_content = [settings.content_of(name).name for name in exporter.available()]
 
-    shown = re.findall(r"^\| `([A-Z_]+)` \| .* \| .* \|$", page("docs/settings.md"), re.MULTILINE)
+    shown = re.findall(
+        r"^\| `([A-Z_]+)` \| .* \| .* \|$", page("docs/settings.md"), re.MULTILINE
+    )
     assert sorted(name for name in shown if name not in of_content) == sorted(expected)
 
 
@@ -58,7 +74,9 @@ def test_the_versions_that_doctor_names_are_those_of_the_page(tracker: str) -> N
     tested = importlib.import_module(f"otel_bridge_{tracker}.versions").TESTED_WITH
 
     assert tested.split(", ") == list(
-        dict.fromkeys(re.findall(rf"\| {tracker} \| (\S+) \|", page("docs/versions.md")))
+        dict.fromkeys(
+            re.findall(rf"\| {tracker} \| (\S+) \|", page("docs/versions.md"))
+        )
     )
 
 
@@ -83,7 +101,9 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         if "://" in target:
             continue
         there = path if not file else (path.parent / file)
-        if not there.exists() or (anchor and anchor not in _anchors(there.read_text("utf-8"))):
+        if not there.exists() or (
+            anchor and anchor not in _anchors(there.read_text("utf-8"))
+        ):
             missing.append(target)
 
     assert missing == []
@@ -109,7 +129,12 @@ def test_no_cell_of_a_table_is_a_paragraph(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_table_has_a_head_and_prose_has_no_spaces_to_spare(path: Path) -> None:
-    text = re.sub(r"^( *)```.*?^\1```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^( *)```.*?^\1```",
+        "",
+        path.read_text("utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
 
     # A blank line ends a table: the rows behind it are shown as text.
@@ -125,11 +150,15 @@ def test_every_table_has_a_head_and_prose_has_no_spaces_to_spare(path: Path) -> 
 def _anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles
+    }
 
 
 def test_the_script_of_the_readme_is_the_example() -> None:
-    (shown,) = re.findall(r"```python\n# train\.py\n(.*?)```", page("README.md"), re.DOTALL)
+    (shown,) = re.findall(
+        r"```python\n# train\.py\n(.*?)```", page("README.md"), re.DOTALL
+    )
     example = ast.parse(page("examples/train.py"))
     example.body = example.body[1:]  # its docstring
 
@@ -137,8 +166,9 @@ def test_the_script_of_the_readme_is_the_example() -> None:
 
 
 def test_the_exporter_on_the_page_is_the_example() -> None:
-    assert f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n" in page(
-        "docs/own-exporter.md"
+    assert (
+        f"```python\n{page('examples/exporter_csv/otel_bridge_csv.py')}```\n"
+        in page("docs/own-exporter.md")
     )
 
 
@@ -153,15 +183,26 @@ def test_the_page_of_commands_names_every_option_and_exit_code(name: str) -> Non
     if name == "serve":
         section += page("docs/service.md")  # its options stand there
 
-    members = [command, *(command.commands.values() if isinstance(command, click.Group) else ())]
+    members = [
+        command,
+        *(command.commands.values() if isinstance(command, click.Group) else ()),
+    ]
     parameters = [parameter for member in members for parameter in member.params]
-    options = [each for each in parameters if isinstance(each, click.Option) and not each.hidden]
+    options = [
+        each
+        for each in parameters
+        if isinstance(each, click.Option) and not each.hidden
+    ]
     assert [option.opts[0] for option in options if option.opts[0] not in section] == []
-    assert re.search(rf"^\| [^|]*`{name}\b", text.partition("## Exit codes")[2], re.MULTILINE)
+    assert re.search(
+        rf"^\| [^|]*`{name}\b", text.partition("## Exit codes")[2], re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_each_adapter_has_a_test_a_page_and_a_row_in_the_list_of_frameworks(name: str) -> None:
+def test_each_adapter_has_a_test_a_page_and_a_row_in_the_list_of_frameworks(
+    name: str,
+) -> None:
     address = f"frameworks/{name.replace('_', '-')}.md"
 
     assert (ROOT / f"tests/adapters/test_{name}.py").is_file()
@@ -173,15 +214,21 @@ def test_each_adapter_has_a_test_a_page_and_a_row_in_the_list_of_frameworks(name
 def test_the_page_of_rollouts_names_every_statistic_of_a_step() -> None:
     statistics = Statistics()
     statistics.add("group", 1.0, staleness=1)
-    keys = [key.removeprefix("rollouts/") for key in statistics.values(kept=1, split=None)]
+    keys = [
+        key.removeprefix("rollouts/") for key in statistics.values(kept=1, split=None)
+    ]
 
     assert [key for key in keys if f"`{key}`" not in page("docs/rollouts.md")] == []
 
 
-def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> None:
+def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_counted() -> (
+    None
+):
     documented = page("docs/emitting-reference.md").partition("## Bad input")[2]
     counted = (
-        set(MEANING) | {reason for path in SOURCES for reason in _reasons(path)} | _constants()
+        set(MEANING)
+        | {reason for path in SOURCES for reason in _reasons(path)}
+        | _constants()
     )
 
     assert sorted(reason for reason in counted if f"`{reason}`" not in documented) == []
@@ -201,7 +248,9 @@ def _reasons(path: Path) -> set[str]:
         if not isinstance(call, ast.Call):
             continue
         name = (
-            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            call.func.attr
+            if isinstance(call.func, ast.Attribute)
+            else getattr(call.func, "id", "")
         )
         if name in {"drop", "_drop", "count_drop", "count"}:
             values = [
@@ -210,8 +259,12 @@ def _reasons(path: Path) -> set[str]:
                 for value in ast.walk(argument)
                 if isinstance(value, ast.Constant)
             ]
-            found |= {str(value.value) for value in values if isinstance(value.value, str)}
-    return {reason for reason in found if re.fullmatch(r"[a-z]+[a-z_/]*", reason)} - NO_REASONS
+            found |= {
+                str(value.value) for value in values if isinstance(value.value, str)
+            }
+    return {
+        reason for reason in found if re.fullmatch(r"[a-z]+[a-z_/]*", reason)
+    } - NO_REASONS
 
 
 def _constants() -> set[str]:
@@ -228,7 +281,9 @@ def _constants() -> set[str]:
         "ranks",
         "tokens.pipeline",
     )
-    loaded = [importlib.import_module(f"otel_bridge.translation.{name}") for name in modules]
+    loaded = [
+        importlib.import_module(f"otel_bridge.translation.{name}") for name in modules
+    ]
     loaded.append(importlib.import_module("otel_bridge.bridge.ingest.segment_reader"))
     names = (
         "INCOMPLETE",
@@ -252,23 +307,32 @@ def _constants() -> set[str]:
         "EVICTED",
     )
     return {
-        str(getattr(module, name)) for module in loaded for name in names if hasattr(module, name)
+        str(getattr(module, name))
+        for module in loaded
+        for name in names
+        if hasattr(module, name)
     } | {
         "rollout_empty_prompt"  # counted in a loop over names
     }
 
 
 @pytest.mark.parametrize("kind", [Report, ProcessReport, ExporterReport, BridgeReport])
-def test_the_page_of_the_run_folder_names_every_field_of_the_report(kind: type[object]) -> None:
+def test_the_page_of_the_run_folder_names_every_field_of_the_report(
+    kind: type[object],
+) -> None:
     documented = set(
-        re.findall(r"`([a-z_]+)`", page("docs/run-folder.md").partition("## report.json")[2])
+        re.findall(
+            r"`([a-z_]+)`", page("docs/run-folder.md").partition("## report.json")[2]
+        )
     )
 
     assert sorted({field.name for field in dataclasses.fields(kind)} - documented) == []  # type: ignore[arg-type]
 
 
 def test_pictures_are_small_enough_for_a_checkout() -> None:
-    sizes = {path.name: path.stat().st_size for path in ROOT.glob("docs/pictures/*.png")}
+    sizes = {
+        path.name: path.stat().st_size for path in ROOT.glob("docs/pictures/*.png")
+    }
 
     assert set(sizes) == {
         "demo.png", "doctor.png", "drain.png", "init.png", "run.png", "status.png",
@@ -288,7 +352,10 @@ def test_the_defaults_that_pages_name_are_those_declared() -> None:
 
     for text, setting in bounds.items():
         number, unit = text.split()
-        assert (text in shown, setting.default) == (True, settings.size_bytes(f"{number}{unit}"))
+        assert (text in shown, setting.default) == (
+            True,
+            settings.size_bytes(f"{number}{unit}"),
+        )
     assert (
         f"`{settings.MAX_ROLLOUTS_PER_STEP.name}`, {settings.MAX_ROLLOUTS_PER_STEP.default}"
         in shown

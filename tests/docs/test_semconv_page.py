@@ -112,12 +112,16 @@ PROGRAM = """
 
 
 def test_the_page_is_fresh() -> None:
-    assert semconv_page.PAGE.read_text("utf-8") == semconv_page.page(), "run `make docs`"
+    assert semconv_page.PAGE.read_text("utf-8") == semconv_page.page(), (
+        "run `make docs`"
+    )
 
 
 def test_every_name_on_the_wire_is_in_the_registry_and_no_other() -> None:
     texts = {
-        value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)
+        value
+        for name, value in vars(semconv).items()
+        if name.isupper() and isinstance(value, str)
     }
     names = {name.removesuffix(".") for name in (*texts, *semconv.THIRD_PARTY_STEPS)}
     constants = names - OF_HTTP_AND_GRPC - OF_TRACKERS - NO_ATTRIBUTES
@@ -126,11 +130,17 @@ def test_every_name_on_the_wire_is_in_the_registry_and_no_other() -> None:
     assert constants - REGISTRY.names() == set()
     assert REGISTRY.names() - constants - of_opentelemetry == set()
     assert all(not name.startswith("rl.") for name in of_opentelemetry)
-    assert [name for name in OF_HTTP_AND_GRPC if f"`{name}" not in semconv_page.page()] == []
+    assert [
+        name for name in OF_HTTP_AND_GRPC if f"`{name}" not in semconv_page.page()
+    ] == []
 
 
-def test_every_attribute_of_the_registry_is_in_a_table_with_a_level_and_an_example() -> None:
-    used = {one["ref"] for group in GROUPS.values() for one in group.get("attributes", ())}
+def test_every_attribute_of_the_registry_is_in_a_table_with_a_level_and_an_example() -> (
+    None
+):
+    used = {
+        one["ref"] for group in GROUPS.values() for one in group.get("attributes", ())
+    }
 
     assert set(REGISTRY.attributes) == used
     for group in GROUPS.values():
@@ -146,7 +156,9 @@ def test_every_attribute_of_the_registry_is_in_a_table_with_a_level_and_an_examp
         for name, one in REGISTRY.attributes.items()
         if not one.get("examples") or not one["brief"]
     ] == []
-    assert {REGISTRY.attributes[name]["stability"] for name in REGISTRY.own} == {"development"}
+    assert {REGISTRY.attributes[name]["stability"] for name in REGISTRY.own} == {
+        "development"
+    }
 
 
 def test_what_a_process_sends_is_in_the_registry_with_its_type(tmp_path: Path) -> None:
@@ -170,14 +182,22 @@ def test_what_a_process_sends_is_in_the_registry_with_its_type(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     sent = list(_sent(tmp_path / ".otel-bridge"))
     signals = {
-        name for name, group in GROUPS.items() if group["type"] in {"metric", "span", "event"}
+        name
+        for name, group in GROUPS.items()
+        if group["type"] in {"metric", "span", "event"}
     }
     assert {group for group, _ in sent} == signals - {OF_A_BRIDGE} | {
         "entity.rl.run",
         "attributes.rl.value",
     }
     assert (
-        sorted({f"{group}: {wrong}" for group, pairs in sent for wrong in _wrong(group, pairs)})
+        sorted(
+            {
+                f"{group}: {wrong}"
+                for group, pairs in sent
+                for wrong in _wrong(group, pairs)
+            }
+        )
         == []
     )
     names = {pair.key for _, pairs in sent for pair in pairs}
@@ -193,9 +213,14 @@ def test_what_a_process_sends_is_in_the_registry_with_its_type(tmp_path: Path) -
 def _sent(base: Path) -> Iterator[tuple[str, list[KeyValue]]]:
     """Every set of attributes in the segments below *base*, with the group of the registry that it is of."""
     spans = {
-        semconv_page.span_name(group).partition(" ")[0]: name for name, group in GROUPS.items()
+        semconv_page.span_name(group).partition(" ")[0]: name
+        for name, group in GROUPS.items()
     }
-    events = {group["name"]: name for name, group in GROUPS.items() if group["type"] == "event"}
+    events = {
+        group["name"]: name
+        for name, group in GROUPS.items()
+        if group["type"] == "event"
+    }
     for file in (file for folder in run_folders(base) for file in folder.segments()):
         header, scan = read_segment(file.path, 0, limit_bytes=1 << 30, final=False)
         assert header is not None
@@ -204,8 +229,14 @@ def _sent(base: Path) -> Iterator[tuple[str, list[KeyValue]]]:
             if frame.signal is Signal.METRICS:
                 for metric in ScopeMetrics.FromString(frame.payload).metrics:
                     kind: Any = getattr(metric, str(metric.WhichOneof("data")))
-                    group = "metric.rl.row" if metric.name == semconv.ROW else "attributes.rl.value"
-                    yield from ((group, list(point.attributes)) for point in kind.data_points)
+                    group = (
+                        "metric.rl.row"
+                        if metric.name == semconv.ROW
+                        else "attributes.rl.value"
+                    )
+                    yield from (
+                        (group, list(point.attributes)) for point in kind.data_points
+                    )
             elif frame.signal is Signal.TRACES:
                 for span in ScopeSpans.FromString(frame.payload).spans:
                     yield spans[span.name.partition(" ")[0]], list(span.attributes)
@@ -222,12 +253,19 @@ def _wrong(group: str, pairs: Iterable[KeyValue]) -> Iterator[str]:
     found = {pair.key: pair.value for pair in pairs}
     for name, value in found.items():
         prefix = next(
-            (one for one in allowed if name.startswith(f"{one}.") and _is_template(one)), name
+            (
+                one
+                for one in allowed
+                if name.startswith(f"{one}.") and _is_template(one)
+            ),
+            name,
         )
         known = name if name in allowed else prefix
         if known not in allowed:
             yield f"{name} is not in the group"
-        elif value.WhichOneof("value") not in _kinds(REGISTRY.attributes[known]["type"], value):
+        elif value.WhichOneof("value") not in _kinds(
+            REGISTRY.attributes[known]["type"], value
+        ):
             yield f"{name} is {value.WhichOneof('value')}"
     yield from (
         f"{name} is missing"
@@ -239,7 +277,10 @@ def _wrong(group: str, pairs: Iterable[KeyValue]) -> Iterator[str]:
 def _attributes(group: str) -> dict[str, Any]:
     """The attributes of a group, and of those that it extends, with their levels."""
     extended = GROUPS[group].get("extends")
-    own = {one["ref"]: one["requirement_level"] for one in GROUPS[group].get("attributes", ())}
+    own = {
+        one["ref"]: one["requirement_level"]
+        for one in GROUPS[group].get("attributes", ())
+    }
     return {**(_attributes(extended) if extended else {}), **own}
 
 
@@ -252,7 +293,9 @@ def _kinds(kind: object, value: AnyValue) -> set[str]:
     if not isinstance(kind, str):
         return {"string_value"}
     kind = (
-        kind.removeprefix("template[").removesuffix("]") if kind.startswith("template[") else kind
+        kind.removeprefix("template[").removesuffix("]")
+        if kind.startswith("template[")
+        else kind
     )
     if not kind.endswith("[]"):
         return KINDS[kind]
@@ -273,7 +316,9 @@ def test_the_example_of_the_page_is_taken_by_a_bridge_and_becomes_the_row_that_i
     with service(tmp_path, env, *options) as running:
         script = example.replace("http://127.0.0.1:4318", running.http)
 
-        done = call(["bash", "-e", "-u", "-o", "pipefail", "-c", script], cwd=tmp_path, env=env)
+        done = call(
+            ["bash", "-e", "-u", "-o", "pipefail", "-c", script], cwd=tmp_path, env=env
+        )
 
         assert (done.returncode, done.stdout, done.stderr) == (0, "{}" * 3, "")
         report = ended(tmp_path / ".otel-bridge")
@@ -287,7 +332,11 @@ def test_the_example_of_the_page_is_taken_by_a_bridge_and_becomes_the_row_that_i
     expected = json.loads(shown)
     assert [{key: row[key] for key in expected} for row in rows] == [expected]
     (rollout,) = (line for line in records(folder) if line["kind"] == "rollout")
-    assert (rollout["step"], rollout["reward"], rollout["rewards"]) == (7, 1.0, {"judge": 0.7})
+    assert (rollout["step"], rollout["reward"], rollout["rewards"]) == (
+        7,
+        1.0,
+        {"judge": 0.7},
+    )
     assert rollout["messages"] == [
         {"role": "user", "content": "2 + 2?"},
         {"role": "assistant", "content": "4"},

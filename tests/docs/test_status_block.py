@@ -28,13 +28,17 @@ def status_text(state: RunState, where: str, *, limit_bytes: int) -> str:
     console = Console(file=io.StringIO(), width=120)
     console.print(run_view(state, overview), soft_wrap=True)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    return "\n".join([*lines, *next_commands(state, here=overview.here), space_line(overview)])
+    return "\n".join(
+        [*lines, *next_commands(state, here=overview.here), space_line(overview)]
+    )
 
 
 def test_the_page_of_commands_shows_a_run_as_status_prints_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))  # an activated environment
+    monkeypatch.setenv(
+        "PATH", str(Path(sys.executable).parent)
+    )  # an activated environment
     exporters = {
         "trackio": ExporterReport(
             written=99,

@@ -35,7 +35,11 @@ def fields(page: str, heading: str) -> dict[str, str]:
     rows = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert rows is not None, heading
     cells = [line.split("|")[1:3] for line in rows[0].splitlines()[2:]]
-    return {name: kind.strip() for names, kind in cells for name in re.findall(r"`(\w+)`", names)}
+    return {
+        name: kind.strip()
+        for names, kind in cells
+        for name in re.findall(r"`(\w+)`", names)
+    }
 
 
 def check(found: Mapping[str, object], page: str, heading: str) -> None:
@@ -52,7 +56,9 @@ def check(found: Mapping[str, object], page: str, heading: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def shown(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What ``status --json`` prints of a run at a service, and ``/status`` of the service."""
     tmp_path = tmp_path_factory.mktemp("service")
     env = environment(tmp_path, **{ALERTS.name: "trainer/loss>0.1"})
@@ -66,7 +72,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
         line = subprocess.run(
             call, env=env, cwd=tmp_path, capture_output=True, text=True, check=True
         ).stdout
-        with urllib.request.urlopen(f"{running.http}/status", timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(
+            f"{running.http}/status", timeout=ANSWER_S
+        ) as answer:
             return json.loads(line), json.loads(answer.read())
 
 

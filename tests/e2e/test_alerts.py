@@ -52,7 +52,9 @@ def alerts(base: Path) -> list[tuple[object, object, object]]:
     ]
 
 
-def test_the_bridge_of_a_plain_program_takes_the_rules_of_its_environment(tmp_path: Path) -> None:
+def test_the_bridge_of_a_plain_program_takes_the_rules_of_its_environment(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
     env = environment(runs, OTEL_BRIDGE_ALERTS=RULES)
 
@@ -80,10 +82,16 @@ def test_the_launcher_takes_the_rules_of_its_environment(tmp_path: Path) -> None
 
 
 def test_a_service_watches_all_its_runs_by_its_own_rules(tmp_path: Path) -> None:
-    served = {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "served"), "OTEL_BRIDGE_ALERTS": RULES}
+    served = {
+        **CLEAN,
+        "OTEL_BRIDGE_DIR": str(tmp_path / "served"),
+        "OTEL_BRIDGE_ALERTS": RULES,
+    }
 
     with service(tmp_path, served, "--exporters", "file") as running:
-        sent = environment(tmp_path / "here", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc)
+        sent = environment(
+            tmp_path / "here", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc
+        )
         done = run(script(tmp_path / "train.py", TRAIN), sent)
         until(lambda: ended(tmp_path / "served"))
         running.end()
@@ -155,7 +163,8 @@ def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(
     )  # fmt: skip
 
     drain = script(
-        tmp_path / "drain.py", f"from otel_bridge.cli import main; main(['drain', {str(runs)!r}])"
+        tmp_path / "drain.py",
+        f"from otel_bridge.cli import main; main(['drain', {str(runs)!r}])",
     )
     with no_bridge_left(runs):
         assert run(train, {**env, "OTEL_BRIDGE_OFFLINE": "1"}).returncode == 0
@@ -175,4 +184,7 @@ def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(
     expected = [("trainer/kl above 0.2", "warn"), ("trainer/kl is NaN", "error")]
     assert sorted(trackio_store.held_in(tmp_path / "trackio", info).alerts) == expected
     assert sorted(mlflow_reading.contents(uri, info).alerts) == expected
-    assert sorted(set(wandb_reading.offline_contents(folder.path, run_id).alerts)) == expected
+    assert (
+        sorted(set(wandb_reading.offline_contents(folder.path, run_id).alerts))
+        == expected
+    )

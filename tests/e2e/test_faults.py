@@ -60,7 +60,9 @@ class ExpectedLines:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.acks = folder / "acks"
         self._job = start(
-            script(folder / "train.py", EXPECTED_LINES, acknowledging=True), env, str(self.acks)
+            script(folder / "train.py", EXPECTED_LINES, acknowledging=True),
+            env,
+            str(self.acks),
         )
         assert self._say() == b"begun\n", self._job.communicate()
 
@@ -87,7 +89,9 @@ def small_disk(folder: Path, *options: str) -> Iterator[Path]:
     """Mount a small disk."""
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", *options, "tmpfs", folder], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", *options, "tmpfs", folder],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip("nothing can be mounted here")
@@ -100,7 +104,10 @@ def small_disk(folder: Path, *options: str) -> Iterator[Path]:
 def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_room_again(
     tmp_path: Path,
 ) -> None:
-    with small_disk(tmp_path / "disk", "-o", "size=8m") as disk, no_bridge_left(tmp_path):
+    with (
+        small_disk(tmp_path / "disk", "-o", "size=8m") as disk,
+        no_bridge_left(tmp_path),
+    ):
         base, filler = disk / "runs", disk / "filler"
         trainer = ExpectedLines(tmp_path, environment(base))
         trainer.log(0, 50)
@@ -127,7 +134,8 @@ def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_
     assert report is not None
     assert ends == ["finished"]
     dropped = sum(
-        report.drops.get(reason, 0) for reason in ("disk_full", "directory_full", "disk_half_full")
+        report.drops.get(reason, 0)
+        for reason in ("disk_full", "directory_full", "disk_half_full")
     )
     assert got == sorted(set(got))
     assert set(got) >= {*range(50), *range(first, first + 50)}
@@ -135,7 +143,9 @@ def test_a_full_disk_drops_what_does_not_fit_and_both_sides_go_on_when_there_is_
     assert "dropped: " in said
 
 
-def test_a_bridge_whose_disk_is_full_delivers_once_there_is_room(tmp_path: Path) -> None:
+def test_a_bridge_whose_disk_is_full_delivers_once_there_is_room(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -158,13 +168,17 @@ def test_a_bridge_whose_disk_is_full_delivers_once_there_is_room(tmp_path: Path)
         from otel_bridge.journal.folder import run_folders
         start_bridge(run_folders(Path({str(base)!r}))[0], os.environ)
         """
-        subprocess.run([sys.executable, "-c", textwrap.dedent(start_limited)], env=env, check=True)
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(start_limited)], env=env, check=True
+        )
         until(lambda: "ledger.sqlite: " in _log(base))
         (bridge,) = bridges(base)
         before = rows(base)
 
         resource.prlimit(
-            bridge, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            bridge,
+            resource.RLIMIT_FSIZE,
+            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
         )
         until(lambda: ended(base) and not bridges(base))
 
@@ -189,7 +203,10 @@ def test_a_damaged_segment_costs_the_rows_that_stood_there_and_that_is_counted(
         (segment,) = only_folder(base).segments()
         trainer.log(100, 100, width=2)
         with segment.path.open("r+b") as file:
-            file.seek(segment.size_bytes + (segment.path.stat().st_size - segment.size_bytes) // 2)
+            file.seek(
+                segment.size_bytes
+                + (segment.path.stat().st_size - segment.size_bytes) // 2
+            )
             file.write(os.urandom(40))
         os.kill(bridge, signal.SIGCONT)
         trainer.log(200, 100)
@@ -214,7 +231,9 @@ def test_a_damaged_ledger_is_set_aside_and_what_the_segments_hold_arrives_once(
         monkeypatch.setenv(name, value)
     base = tmp_path / "runs"
     project = f"faults{when.partition(' ')[0]}"
-    env = environment(base, "trackio", OTEL_BRIDGE_END_GRACE_S="30", **trackio_store.ENVIRONMENT)
+    env = environment(
+        base, "trackio", OTEL_BRIDGE_END_GRACE_S="30", **trackio_store.ENVIRONMENT
+    )
     with no_bridge_left(tmp_path):
         code = EXPECTED_LINES.replace('"faults", "given"', f'"{project}", "given"')
         (tmp_path / "job").mkdir()
@@ -236,7 +255,9 @@ def test_a_damaged_ledger_is_set_aside_and_what_the_segments_hold_arrives_once(
     info = RunInfo(run_id_of(project, "given"), project, "given", tmp_path)
     assert [one.step for one in trackio_store.held(info).scalars] == list(range(200))
     assert len(list(only_folder(base).path.glob("ledger.sqlite.damaged-*[0-9]"))) == 1
-    assert "the ledger is damaged" in _log(base) or "was damaged and renamed to" in _log(base)
+    assert "the ledger is damaged" in _log(
+        base
+    ) or "was damaged and renamed to" in _log(base)
 
 
 def test_a_directory_that_is_read_only_is_an_error_at_init_that_says_what_to_set(

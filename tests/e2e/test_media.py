@@ -76,7 +76,9 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
 ) -> None:
     base = tmp_path / "base"
     env = environment(base, OTEL_BRIDGE_POLL_S="0.01")
-    job = start(script(tmp_path / "job.py", JOB), {**env, "OTEL_BRIDGE_OFFLINE": "1"}, "killed")
+    job = start(
+        script(tmp_path / "job.py", JOB), {**env, "OTEL_BRIDGE_OFFLINE": "1"}, "killed"
+    )
     assert job.wait(HANG_S) == -signal.SIGKILL
     drain = [
         sys.executable,
@@ -85,7 +87,9 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
         base,
     ]
 
-    killed = [_killed_after(20 * number, [*map(str, drain)], env, base) for number in range(4)]
+    killed = [
+        _killed_after(20 * number, [*map(str, drain)], env, base) for number in range(4)
+    ]
     done = subprocess.run(
         drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
@@ -93,7 +97,9 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
     assert killed[0]
     assert done.returncode == 0, done.stderr
     assert held(base) == expected
-    assert json.loads(only_folder(base).report_path.read_bytes())["media"] == sum(expected.values())
+    assert json.loads(only_folder(base).report_path.read_bytes())["media"] == sum(
+        expected.values()
+    )
     status = [
         sys.executable,
         "-c",
@@ -101,15 +107,26 @@ def test_what_a_killed_program_logged_and_a_bridge_killed_four_times_delivered_i
         base,
     ]
     shown = subprocess.run(
-        [*map(str, status)], env=env, capture_output=True, text=True, timeout=HANG_S, check=True
+        [*map(str, status)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
     )
     assert f"{sum(expected.values())} media logged" in shown.stdout
-    assert sorted(line["step"] for line in lines(base) if line["kind"] == "row") == list(range(40))
+    assert sorted(
+        line["step"] for line in lines(base) if line["kind"] == "row"
+    ) == list(range(40))
 
 
-def _killed_after(count: int, drain: list[str], env: dict[str, str], base: Path) -> bool:
+def _killed_after(
+    count: int, drain: list[str], env: dict[str, str], base: Path
+) -> bool:
     """Kill a bridge that has written more than *count* lines; returns whether it had more to do."""
-    bridge = subprocess.Popen(drain, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    bridge = subprocess.Popen(
+        drain, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     until(lambda: len(lines(base)) > count or bridge.poll() is not None)
     bridge.kill()
     return bridge.wait(HANG_S) == -signal.SIGKILL

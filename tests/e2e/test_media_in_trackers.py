@@ -49,7 +49,9 @@ def places(folder: Path) -> dict[str, str]:
 def written(base: Path) -> int:
     """Return how many records all trackers have together, by the bridge's report."""
     path = only_folder(base).report_path
-    exporters = json.loads(path.read_bytes()).get("exporters", {}) if path.exists() else {}
+    exporters = (
+        json.loads(path.read_bytes()).get("exporters", {}) if path.exists() else {}
+    )
     return sum(int(one.get("written", 0)) for one in exporters.values())
 
 
@@ -75,14 +77,21 @@ def test_media_are_in_every_tracker_once_after_kills_of_the_program_and_of_the_b
         )
         until(lambda: written(base) > before or bridge.poll() is not None, HANG_S)  # noqa: B023  # called here only
         bridge.kill()
-        assert (bridge.wait(HANG_S), written(base) < 3 * 3 * STEPS) == (-signal.SIGKILL, True)
+        assert (bridge.wait(HANG_S), written(base) < 3 * 3 * STEPS) == (
+            -signal.SIGKILL,
+            True,
+        )
     done = subprocess.run(
         drain, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
 
     run = RunInfo(id=RUN_ID, project="media", name="job", folder=only_folder(base).path)
-    once = {(key, step): 1 for key in ("trainer/image", "trainer/table") for step in range(STEPS)}
+    once = {
+        (key, step): 1
+        for key in ("trainer/image", "trainer/table")
+        for step in range(STEPS)
+    }
     assert _in_trackio(tmp_path, run) == once
     assert _in_mlflow(found["MLFLOW_TRACKING_URI"], run, tmp_path) == once
     assert _in_wandb(tmp_path / "wandb", run) == once
@@ -95,7 +104,11 @@ def _in_trackio(folder: Path, run: RunInfo) -> Counter[tuple[str, int]]:
             if not isinstance(value, dict):
                 continue
             held[key, row["step"]] += 1
-            image = value if value["_type"] == "trackio.image" else value["_value"][0]["picture"]
+            image = (
+                value
+                if value["_type"] == "trackio.image"
+                else value["_value"][0]["picture"]
+            )
             assert (
                 (folder / "trackio" / "media" / image["file_path"])
                 .read_bytes()
@@ -106,9 +119,15 @@ def _in_trackio(folder: Path, run: RunInfo) -> Counter[tuple[str, int]]:
 
 def _in_mlflow(uri: str, run: RunInfo, folder: Path) -> Counter[tuple[str, int]]:
     (found,) = mlflow_reading.runs_of(uri, run)
-    files = Path(mlflow_reading.client(uri).download_artifacts(found.info.run_id, "", str(folder)))
+    files = Path(
+        mlflow_reading.client(uri).download_artifacts(
+            found.info.run_id, "", str(folder)
+        )
+    )
     images = [path.name.split("+") for path in (files / "images").glob("*.png")]
-    tables = [path.name.split("-") for path in (files / "tables" / "trainer~table").iterdir()]
+    tables = [
+        path.name.split("-") for path in (files / "tables" / "trainer~table").iterdir()
+    ]
     held = Counter((name.replace("~", "/"), int(step)) for name, _, step, *_ in images)
     return held + Counter(("trainer/table", int(step)) for _, step, *_ in tables)
 

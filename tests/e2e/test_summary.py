@@ -12,7 +12,16 @@ from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 from support.collector.service_process import service
 from support.trackers import mlflow_reading, trackio_store, wandb_reading
-from support.trainers.e2e_jobs import CLEAN, command, ended, environment, lines, run, script, until
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    command,
+    ended,
+    environment,
+    lines,
+    run,
+    script,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +37,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.long
-def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(tmp_path: Path) -> None:
+def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(
+    tmp_path: Path,
+) -> None:
     runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
     uri = mlflow_reading.database(tmp_path)
     env = environment(
@@ -38,7 +49,9 @@ def test_the_last_summary_before_a_kill_is_shown_by_every_tracker(tmp_path: Path
 
     for arguments in (("0.5", "failed", "1"), ("0.75", "passed", "2")):
         assert run(train, env, *arguments).returncode == -signal.SIGKILL
-        drained = command("drain", runs, env={**env, "OTEL_BRIDGE_OFFLINE": ""}, cwd=tmp_path)
+        drained = command(
+            "drain", runs, env={**env, "OTEL_BRIDGE_OFFLINE": ""}, cwd=tmp_path
+        )
         assert drained.returncode == 0, drained.stdout + drained.stderr
 
     (folder,) = run_folders(runs)
@@ -68,11 +81,15 @@ run.finish(timeout_s=60)
 """
 
 
-def test_what_a_process_far_away_says_of_its_run_arrives_by_otlp(tmp_path: Path) -> None:
+def test_what_a_process_far_away_says_of_its_run_arrives_by_otlp(
+    tmp_path: Path,
+) -> None:
     served = {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path / "served")}
 
     with service(tmp_path, served, "--exporters", "file") as running:
-        sent = environment(tmp_path / "here", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc)
+        sent = environment(
+            tmp_path / "here", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc
+        )
         done = run(script(tmp_path / "train.py", SENDER), sent)
         until(lambda: ended(tmp_path / "served"))
         running.end()

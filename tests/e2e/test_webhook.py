@@ -43,11 +43,15 @@ RULE = {"OTEL_BRIDGE_ALERTS": "trainer/kl>0.2"}
 POSTED = ["trainer/kl above 0.2", "by hand"]
 
 
-def test_a_plain_program_posts_its_alerts_and_the_address_is_nowhere(tmp_path: Path) -> None:
+def test_a_plain_program_posts_its_alerts_and_the_address_is_nowhere(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
 
     with webhook(503) as running, no_bridge_left(runs):
-        env = environment(runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, OTEL_BRIDGE_QUIET="", **RULE)
+        env = environment(
+            runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, OTEL_BRIDGE_QUIET="", **RULE
+        )
         done = run(script(tmp_path / "train.py", TRAIN), env)
         until(lambda: ended(runs))
         shown = [
@@ -57,13 +61,18 @@ def test_a_plain_program_posts_its_alerts_and_the_address_is_nowhere(tmp_path: P
 
     texts = [done.stdout, done.stderr, *(one.stdout + one.stderr for one in shown)]
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert running.titles == [POSTED[0], *POSTED]  # the first was refused, and posted again
+    assert running.titles == [
+        POSTED[0],
+        *POSTED,
+    ]  # the first was refused, and posted again
     assert [text for text in texts if "SECRET" in text] == []
     assert [one for one in files if b"SECRET" in one] == []
     assert "OTEL_BRIDGE_ALERT_WEBHOOK" in shown[2].stdout
 
 
-def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Path) -> None:
+def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(
+    tmp_path: Path,
+) -> None:
     train = script(tmp_path / "train.py", TRAIN)
     with webhook() as running:
         env = {
@@ -73,7 +82,14 @@ def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Pat
             "OTEL_BRIDGE_ALERT_WEBHOOK": running.url,
         }
         done = command(
-            "run", "--exporters", "file", "--", sys.executable, str(train), env=env, cwd=tmp_path
+            "run",
+            "--exporters",
+            "file",
+            "--",
+            sys.executable,
+            str(train),
+            env=env,
+            cwd=tmp_path,
         )
     with webhook() as other:
         served = {
@@ -85,7 +101,11 @@ def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Pat
         with service(tmp_path, served, "--exporters", "file") as listening:
             sent = run(
                 train,
-                environment(tmp_path / "sent", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=listening.grpc),
+                environment(
+                    tmp_path / "sent",
+                    "otlp",
+                    OTEL_EXPORTER_OTLP_ENDPOINT=listening.grpc,
+                ),
             )
             until(lambda: ended(tmp_path / "served"))
             listening.end()
@@ -94,12 +114,16 @@ def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(tmp_path: Pat
     assert (running.titles, other.titles) == (POSTED, POSTED)
 
 
-def test_a_proxy_of_the_environment_gets_no_alert_that_is_for_this_machine(tmp_path: Path) -> None:
+def test_a_proxy_of_the_environment_gets_no_alert_that_is_for_this_machine(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "runs"
     proxies = {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}"}  # where nothing listens
 
     with webhook() as running, no_bridge_left(runs):
-        env = environment(runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE, **proxies)
+        env = environment(
+            runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE, **proxies
+        )
         run(script(tmp_path / "train.py", TRAIN), env)
         until(lambda: ended(runs))
 
@@ -134,9 +158,13 @@ def test_a_webhook_that_was_withdrawn_blocks_itself_alone(tmp_path: Path) -> Non
     runs = tmp_path / "runs"
 
     with webhook(*[404] * 100) as running, no_bridge_left(runs):
-        env = environment(runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, OTEL_BRIDGE_QUIET="", **RULE)
+        env = environment(
+            runs, OTEL_BRIDGE_ALERT_WEBHOOK=running.url, OTEL_BRIDGE_QUIET="", **RULE
+        )
         done = run(script(tmp_path / "train.py", TRAIN), env)
-        report = report_when(runs, lambda report: report.exporters["webhook"].state == "blocked")
+        report = report_when(
+            runs, lambda report: report.exporters["webhook"].state == "blocked"
+        )
         running.answers.clear()
         drained = command("drain", runs, env=env, cwd=tmp_path)
 
@@ -148,7 +176,9 @@ def test_a_webhook_that_was_withdrawn_blocks_itself_alone(tmp_path: Path) -> Non
     assert running.titles[-2:] == POSTED
 
 
-def test_without_an_exporter_nothing_is_posted_until_one_is_chosen(tmp_path: Path) -> None:
+def test_without_an_exporter_nothing_is_posted_until_one_is_chosen(
+    tmp_path: Path,
+) -> None:
     runs, train = tmp_path / "runs", script(tmp_path / "train.py", TRAIN)
 
     with webhook() as running:
@@ -174,17 +204,29 @@ def test_alerts_that_a_drain_posts_of_a_run_without_an_exporter_cost_no_record(
         status = command("status", runs, env=env, cwd=tmp_path)
         drained = command("drain", "--exporters", "file", runs, env=env, cwd=tmp_path)
 
-    assert (posted.returncode, running.titles) == (1, POSTED), posted.stdout + posted.stderr
-    assert "webhook takes alerts only; no exporter is chosen; pass --exporters" in posted.stdout
-    assert f"  otel-bridge drain --exporters trackio {only_folder(runs).path}\n" in status.stdout
-    assert (drained.returncode, rows(runs, "trainer/kl")) == (0, [0, 1, 2]), drained.stdout
+    assert (posted.returncode, running.titles) == (1, POSTED), (
+        posted.stdout + posted.stderr
+    )
+    assert (
+        "webhook takes alerts only; no exporter is chosen; pass --exporters"
+        in posted.stdout
+    )
+    assert (
+        f"  otel-bridge drain --exporters trackio {only_folder(runs).path}\n"
+        in status.stdout
+    )
+    assert (drained.returncode, rows(runs, "trainer/kl")) == (0, [0, 1, 2]), (
+        drained.stdout
+    )
 
 
 def test_a_run_may_have_alerts_alone(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
 
     with webhook() as running, no_bridge_left(runs):
-        env = environment(runs, "webhook", OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE)
+        env = environment(
+            runs, "webhook", OTEL_BRIDGE_ALERT_WEBHOOK=running.url, **RULE
+        )
         done = run(script(tmp_path / "train.py", TRAIN), env)
         until(lambda: ended(runs))
 

@@ -39,16 +39,21 @@ def test_a_row_is_recorded_by_positions_and_by_names(
     assert [event.name for event in seen.events] == ["rl.run.end"]
 
 
-def test_the_functions_of_the_package_have_the_signatures_of_the_methods_of_a_run() -> None:
+def test_the_functions_of_the_package_have_the_signatures_of_the_methods_of_a_run() -> (
+    None
+):
     for name in ("log", "log_config", "summary", "alert", "rollout", "log_rollouts", "log_generations", "log_reward",
                  "log_rewards", "env", "flush", "finish"):  # fmt: skip
         method = list(inspect.signature(getattr(Run, name)).parameters.values())[1:]
-        assert list(inspect.signature(getattr(otel_bridge, name)).parameters.values()) == method, (
-            name
-        )
+        assert (
+            list(inspect.signature(getattr(otel_bridge, name)).parameters.values())
+            == method
+        ), name
 
 
-def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(tmp_path: Path) -> None:
+def test_wandb_s_rows_that_do_not_commit_share_the_step_of_the_next_one(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         log: Any = run.log
         log({"a": 1.0})
@@ -122,7 +127,15 @@ def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counte
         both: tuple[Any, Any] = (ANY, run)
         for calls in both:
             calls.log()
-            calls.log({"loss": 1.0}, 1, None, "more", wall_time=3.5, values={"lost": 1.0}, role=7)
+            calls.log(
+                {"loss": 1.0},
+                1,
+                None,
+                "more",
+                wall_time=3.5,
+                values={"lost": 1.0},
+                role=7,
+            )
             calls.log_config()
             calls.log_config(lr=1e-6)
             calls.log_rollouts()
@@ -150,7 +163,9 @@ def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counte
     }  # fmt: skip
     assert dropped.attributes["rl.dropped.keys"]["unknown_argument"] == "wall_time"
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
-    assert [(row.role, dict(row.values)) for row in seen.rows] == [("7", {"loss": 1.0})] * 2
+    assert [(row.role, dict(row.values)) for row in seen.rows] == [
+        ("7", {"loss": 1.0})
+    ] * 2
 
 
 def test_ranks_that_write_no_rows_take_any_arguments_too(tmp_path: Path) -> None:
@@ -169,15 +184,26 @@ def test_ranks_that_write_no_rows_take_any_arguments_too(tmp_path: Path) -> None
         (0, "finished"), (1, "failed"), (True, "finished"), ("killed", "killed"), ("FAILED", "failed"), ([], "failed"),
     ],
 )  # fmt: skip
-def test_an_end_is_reported_in_the_words_of_any_tracker(given: object, status: str) -> None:
+def test_an_end_is_reported_in_the_words_of_any_tracker(
+    given: object, status: str
+) -> None:
     assert status_of(given) == status
 
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [(5, 5.0), (-1, 0.0), ("soon", 30.0), (float("nan"), 30.0), (None, 30.0), ([], 30.0)],
+    [
+        (5, 5.0),
+        (-1, 0.0),
+        ("soon", 30.0),
+        (float("nan"), 30.0),
+        (None, 30.0),
+        ([], 30.0),
+    ],
 )
-def test_a_time_that_is_not_a_number_is_the_default(given: object, seconds: float) -> None:
+def test_a_time_that_is_not_a_number_is_the_default(
+    given: object, seconds: float
+) -> None:
     assert seconds_of(given, 30.0) == seconds
 
 
@@ -187,9 +213,16 @@ def test_the_first_key_of_each_reason_is_named_cut_and_escaped(
     run: Run
     with run_in(tmp_path) as run:
         run.log(
-            {"train_runtime": None, "train/model": "gpt", "other": None, "nested": {"deep": None}}
+            {
+                "train_runtime": None,
+                "train/model": "gpt",
+                "other": None,
+                "nested": {"deep": None},
+            }
         )
-        run.log({"sk-proj-" + "a1B2" * 12: 1j, "\x1b]52;c;aGk=\x07" + "x" * 200: object()})
+        run.log(
+            {"sk-proj-" + "a1B2" * 12: 1j, "\x1b]52;c;aGk=\x07" + "x" * 200: object()}
+        )
 
     said, (seen,) = capsys.readouterr().err, seen_in(tmp_path)
     keys = seen.event("rl.dropped").attributes["rl.dropped.keys"]
@@ -210,7 +243,9 @@ class _NotABoolean:
         raise ValueError("ambiguous")
 
 
-def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(tmp_path: Path) -> None:
+def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         calls: Any = run
         calls.log({"loss": 1.0}, 3, role=_NotABoolean())
@@ -278,7 +313,9 @@ def test_what_cannot_be_read_costs_itself_alone_and_is_counted_with_its_own_reas
     assert [row.step for row in seen.rows] == [1, 2]
     assert (config["lr"], config["seed"]) == (0.1, hex(longer_than_python_prints))
     assert (
-        seen.event("gen_ai.evaluation.result").attributes["gen_ai.evaluation.explanation"]
+        seen.event("gen_ai.evaluation.result").attributes[
+            "gen_ai.evaluation.explanation"
+        ]
         == "_Unreadable"
     )
     assert seen.event("rl.dropped").body == {

@@ -25,7 +25,9 @@ def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
 
 
 def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
-    report = Report(rows=5, rollouts=3, derived_rows={"rollout statistics": 2, "phases": 1})
+    report = Report(
+        rows=5, rollouts=3, derived_rows={"rollout statistics": 2, "phases": 1}
+    )
 
     (line,) = console.ended(_RUN, "finished", 2, report, ())
 
@@ -49,7 +51,9 @@ def test_what_waits_comes_by_itself() -> None:
         (ExporterReport(found="it holds 3 rows already"), ["it holds 3 rows already"]),
         (
             ExporterReport(missed=1),
-            ["trackio was named later: it lacks 1 record that had been deleted by then"],
+            [
+                "trackio was named later: it lacks 1 record that had been deleted by then"
+            ],
         ),
     ],
 )
@@ -59,12 +63,17 @@ def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(
     assert console.found(Report(exporters={"trackio": exporter})) == said
 
 
-def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_last_line() -> None:
+def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_last_line() -> (
+    None
+):
     less = ExporterReport(
-        degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204}
+        degraded=["Tracker 1 shows no rollouts"],
+        left_out={"rollouts: Tracker 1 shows none": 1204},
     )
 
-    lines = console.ended(_RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ())
+    lines = console.ended(
+        _RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ()
+    )
 
     assert lines[1:] == [
         "Tracker 1 shows no rollouts",
@@ -83,7 +92,8 @@ def test_what_a_blocked_exporter_has_not_got_is_kept_and_the_command_that_delive
     tmp_path: Path,
 ) -> None:
     assert [
-        console.blocked_is_kept(tmp_path, names) for names in (["wandb"], ["wandb", "mlflow"])
+        console.blocked_is_kept(tmp_path, names)
+        for names in (["wandb"], ["wandb", "mlflow"])
     ] == [
         f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {tmp_path}",
         f"records that wandb, mlflow lack are kept; once this is fixed, run: otel-bridge drain {tmp_path}",

@@ -14,7 +14,13 @@ import otel_bridge
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import RunFolder
-from support.trainers.emit_samples import environment_of, held, run_in, run_script, seen_in
+from support.trainers.emit_samples import (
+    environment_of,
+    held,
+    run_in,
+    run_script,
+    seen_in,
+)
 
 
 @contextmanager
@@ -65,13 +71,18 @@ def test_media_that_a_full_disk_has_no_room_for_are_dropped_and_the_rest_stays_w
 ) -> None:
     with run_in(tmp_path, role="trainer") as run:
         with largest_file(100_000):
-            run.log({"loss": 0.5, "film": otel_bridge.Video(b"GIF89a" + bytes(3 << 20))}, step=0)
+            run.log(
+                {"loss": 0.5, "film": otel_bridge.Video(b"GIF89a" + bytes(3 << 20))},
+                step=0,
+            )
             run.log({"note": otel_bridge.Text("small")}, step=1)
         run.finish()
 
     (seen,) = seen_in(tmp_path)
     assert [row.step for row in seen.rows] == [0]
-    assert [event.body for event in seen.events if event.name == "rl.media"] == [b"small"]
+    assert [event.body for event in seen.events if event.name == "rl.media"] == [
+        b"small"
+    ]
     assert (seen.gap_bytes, seen.event("rl.dropped").body) == (0, {"disk_full": 1})
 
 
@@ -93,7 +104,10 @@ def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(
     with run_in(small_disk, role="trainer") as run:
         for step in (-2, -1):  # the disk is measured before the second
             run.log({"a": 1.0}, step=step)
-        with suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as ballast:
+        with (
+            suppress(OSError),
+            (small_disk / "ballast").open("wb", buffering=0) as ballast,
+        ):
             while True:
                 ballast.write(bytes(4096))
         for step in range(1_000):
@@ -113,7 +127,9 @@ def test_the_end_and_the_counts_of_drops_have_room_on_a_disk_that_stays_full(
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
 
 
-def test_a_flush_for_which_a_full_disk_has_no_room_is_not_a_lost_record(tmp_path: Path) -> None:
+def test_a_flush_for_which_a_full_disk_has_no_room_is_not_a_lost_record(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         with largest_file(10):
@@ -181,7 +197,9 @@ def test_of_a_folder_that_is_moved_no_row_is_lost(
     assert capsys.readouterr().err.splitlines().count(line) == 1
 
 
-def test_a_folder_that_was_moved_before_the_end_has_its_end_in_a_new_one(tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_before_the_end_has_its_end_in_a_new_one(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path / "old") as run:
         run.log({"a": 1.0}, step=1)
         (tmp_path / "old").rename(tmp_path / "new")
@@ -221,12 +239,16 @@ def test_at_the_limit_of_the_directory_rows_are_dropped_and_the_end_is_still_sai
     assert seen.event("rl.dropped").body == {"directory_full": 1}
 
 
-def test_the_limit_of_the_directory_holds_however_fast_rows_come(tmp_path: Path) -> None:
+def test_the_limit_of_the_directory_holds_however_fast_rows_come(
+    tmp_path: Path,
+) -> None:
     limit = 300_000
     with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": str(limit)}) as run:
         for step in range(2_000):
             run.log({f"k{number}": 0.5 for number in range(100)}, step=step)
-        size_bytes = sum(segment.size_bytes for segment in RunFolder(tmp_path, run.id).segments())
+        size_bytes = sum(
+            segment.size_bytes for segment in RunFolder(tmp_path, run.id).segments()
+        )
         run.finish()
 
     (seen,) = seen_in(tmp_path)
@@ -247,7 +269,9 @@ def test_where_half_of_the_free_disk_is_the_limit_that_is_what_drops_are_counted
     with run_in(tmp_path) as run:
         run.log({f"k{number}": 0.5 for number in range(1_000)}, step=1)
         monkeypatch.setattr("otel_bridge.journal.quota.os.statvfs", lambda _: Disk)
-        run._recorder._appender._quota._count_again = run._recorder._appender._check_again = 0
+        run._recorder._appender._quota._count_again = (
+            run._recorder._appender._check_again
+        ) = 0
         run.log({"a": 1.0}, step=2)
         run.finish()
 
@@ -260,7 +284,10 @@ def test_a_folder_of_a_newer_version_is_an_error_at_init(tmp_path: Path) -> None
         pass
     (tmp_path / run.id / "folder.json").write_text('{"format": 99}')
 
-    with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="upgrade otel-bridge"):
+    with (
+        environment_of(held(tmp_path)),
+        pytest.raises(ConfigError, match="upgrade otel-bridge"),
+    ):
         otel_bridge.init("gsm8k", "ppo")
 
 
@@ -296,7 +323,9 @@ def test_a_broken_stderr_is_not_a_reason_to_raise(
     assert [seen.steps for seen in seen_in(tmp_path)] == [[1]]
 
 
-def test_the_meaning_of_a_drop_names_no_package_because_captured_programs_use_another() -> None:
+def test_the_meaning_of_a_drop_names_no_package_because_captured_programs_use_another() -> (
+    None
+):
     assert [
         reason
         for reason, meaning in MEANING.items()
@@ -329,11 +358,16 @@ def test_no_call_raises_when_no_file_can_be_opened(tmp_path: Path) -> None:
     done = run_script(script, held(tmp_path))
 
     (process,) = seen_in(tmp_path)
-    assert (done.returncode, [row.values for row in process.rows]) == (0, [{"loss": 0.5}])
+    assert (done.returncode, [row.values for row in process.rows]) == (
+        0,
+        [{"loss": 0.5}],
+    )
     assert "dropped: 6 records that otel-bridge failed on" in done.stderr
 
 
-def test_a_thread_that_outlives_the_main_thread_opens_its_first_rollout(tmp_path: Path) -> None:
+def test_a_thread_that_outlives_the_main_thread_opens_its_first_rollout(
+    tmp_path: Path,
+) -> None:
     script = """
     import threading
     import otel_bridge

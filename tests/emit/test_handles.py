@@ -10,11 +10,28 @@ import pytest
 import otel_bridge
 from otel_bridge.emit import process_runs
 from otel_bridge.errors import ConfigError
-from support.trainers.e2e_jobs import bridges, ended, environment, rows, run, script, status, until
-from support.trainers.emit_samples import environment_of, held, run_in, run_script, seen_in
+from support.trainers.e2e_jobs import (
+    bridges,
+    ended,
+    environment,
+    rows,
+    run,
+    script,
+    status,
+    until,
+)
+from support.trainers.emit_samples import (
+    environment_of,
+    held,
+    run_in,
+    run_script,
+    seen_in,
+)
 
 
-def test_a_handle_and_the_processs_own_run_leave_each_other_alone(tmp_path: Path) -> None:
+def test_a_handle_and_the_processs_own_run_leave_each_other_alone(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="trainer") as own:
         trial = otel_bridge.init("tune", "trial-1", config={"lr": 0.1}, handle=True)
         other = otel_bridge.init("tune", "trial-2", handle=True)
@@ -36,13 +53,16 @@ def test_a_handle_and_the_processs_own_run_leave_each_other_alone(tmp_path: Path
             [{"loss": 3.0}], [{"loss": 1.0}, {"loss": 4.0}, {"loss": 5.0}], [{"loss": 2.0}]
         ]  # fmt: skip
         ends = [
-            seen.event("rl.run.end").attributes["rl.run.status"] for seen in (mine, first, second)
+            seen.event("rl.run.end").attributes["rl.run.status"]
+            for seen in (mine, first, second)
         ]
         assert ends == ["finished", "finished", "failed"]
         assert first.event("rl.run.config").body == {"lr": 0.1}
 
 
-def test_variables_that_name_the_processs_run_do_not_name_a_handle(tmp_path: Path) -> None:
+def test_variables_that_name_the_processs_run_do_not_name_a_handle(
+    tmp_path: Path,
+) -> None:
     named = {
         "OTEL_BRIDGE_RUN_ID": "mine",
         "OTEL_BRIDGE_RUN_NAME": "mine",
@@ -59,7 +79,10 @@ def test_variables_that_name_the_processs_run_do_not_name_a_handle(tmp_path: Pat
         assert (own.id, own.id_in("wandb")) == ("mine", "w")
         assert (named_only.project, named_only.name) == ("p", "trial")
         assert named_only.id_in("wandb") == named_only.id
-        swept = ["WANDB_SWEEP_ID" in one.facts.env for one in (own, named_only, nameless, joined)]
+        swept = [
+            "WANDB_SWEEP_ID" in one.facts.env
+            for one in (own, named_only, nameless, joined)
+        ]
         assert swept == [True, False, False, False]
         assert len({own.id, named_only.id, nameless.id, joined.id}) == 4
         assert joined.id == "elsewhere"
@@ -74,12 +97,16 @@ def test_a_new_run_is_asked_for_handles_too_and_those_that_they_hand_their_varia
     env = {**held(tmp_path), "OTEL_BRIDGE_NEW_RUN": "1"}
     with environment_of(env):
         own = otel_bridge.init("tune", "own")
-        first, second = (otel_bridge.init("tune", "lr-1", handle=True) for _ in range(2))
+        first, second = (
+            otel_bridge.init("tune", "lr-1", handle=True) for _ in range(2)
+        )
 
         assert first.name.startswith("lr-1-")
         assert len({own.name, first.name, second.name}) == 3
         assert (
-            run_script("import otel_bridge; otel_bridge.init()", {**env, **first.env()}).returncode
+            run_script(
+                "import otel_bridge; otel_bridge.init()", {**env, **first.env()}
+            ).returncode
             == 0
         )
         for one in (first, second, own):
@@ -95,7 +122,9 @@ def test_too_many_handles_are_an_error_until_one_has_finished(
 ) -> None:
     monkeypatch.setattr(process_runs, "MAX_HANDLES", 2)
     with environment_of(held(tmp_path)):
-        first, second = (otel_bridge.init("p", name, handle=True) for name in ("a", "b"))
+        first, second = (
+            otel_bridge.init("p", name, handle=True) for name in ("a", "b")
+        )
         with pytest.raises(
             ConfigError, match=r"2 handles are open in this process.*call finish\(\)"
         ):
@@ -183,9 +212,12 @@ def test_a_rollout_that_is_open_in_one_run_is_not_counted_at_the_end_of_another(
 
 
 @pytest.mark.parametrize(
-    ("last", "status_of_all"), [("", "finished"), ("raise RuntimeError('no')", "failed")]
+    ("last", "status_of_all"),
+    [("", "finished"), ("raise RuntimeError('no')", "failed")],
 )
-def test_every_run_of_a_process_ends_with_it(tmp_path: Path, last: str, status_of_all: str) -> None:
+def test_every_run_of_a_process_ends_with_it(
+    tmp_path: Path, last: str, status_of_all: str
+) -> None:
     code = f"""
     import otel_bridge
     runs = [otel_bridge.init("p", "own")] + [otel_bridge.init("p", name, handle=True) for name in "ab"]
@@ -197,7 +229,10 @@ def test_every_run_of_a_process_ends_with_it(tmp_path: Path, last: str, status_o
     done = run_script(code, held(tmp_path))
 
     assert (done.returncode != 0) == bool(last), done.stderr
-    ends = [seen.event("rl.run.end").attributes["rl.run.status"] for seen in seen_in(tmp_path)]
+    ends = [
+        seen.event("rl.run.end").attributes["rl.run.status"]
+        for seen in seen_in(tmp_path)
+    ]
     assert ends == [status_of_all] * 3
 
 
@@ -233,7 +268,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_after_a_kill_open_handles_are_killed_and_the_one_that_ended_is_not(tmp_path: Path) -> None:
+def test_after_a_kill_open_handles_are_killed_and_the_one_that_ended_is_not(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "runs"
 
     run(script(tmp_path / "train.py", KILLED), environment(base))

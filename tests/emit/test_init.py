@@ -108,7 +108,9 @@ def test_env_gives_a_worker_elsewhere_all_it_needs(tmp_path: Path) -> None:
         {"dir": 3},
     ],
 )
-def test_a_bad_argument_is_an_error_at_init(tmp_path: Path, arguments: dict[str, object]) -> None:
+def test_a_bad_argument_is_an_error_at_init(
+    tmp_path: Path, arguments: dict[str, object]
+) -> None:
     with environment_of(held(tmp_path)), pytest.raises(ConfigError):
         otel_bridge.init(**{"project": "p", "name": "n", **arguments})  # type: ignore[arg-type]
 
@@ -133,7 +135,10 @@ def test_a_malformed_setting_is_an_error_at_init_that_names_it(
     tmp_path: Path, name: str, value: str
 ) -> None:
     said = value if "EXPORTER" in name else name
-    with environment_of({**held(tmp_path), name: value}), pytest.raises(ConfigError, match=said):
+    with (
+        environment_of({**held(tmp_path), name: value}),
+        pytest.raises(ConfigError, match=said),
+    ):
         otel_bridge.init("p", "n")
 
 
@@ -145,9 +150,15 @@ def test_a_malformed_setting_is_an_error_at_init_that_names_it(
     ],
 )
 def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows_nothing_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], exporters: str | None, to: str, command: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    exporters: str | None,
+    to: str,
+    command: str,
 ) -> None:
-    with run_in(tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer", exporters=exporters) as run:
+    with run_in(
+        tmp_path, {"OTEL_BRIDGE_QUIET": "0"}, role="trainer", exporters=exporters
+    ) as run:
         line = capsys.readouterr().err
 
     assert line == (
@@ -165,7 +176,11 @@ def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
         again = otel_bridge.init("gsm8k", "ppo", exporters=["console"], group="g")
         quiet = capsys.readouterr().err
         other = otel_bridge.init(
-            "gsm8k", "ppo", exporters="console,file", tags=["t"], dir=tmp_path / "elsewhere"
+            "gsm8k",
+            "ppo",
+            exporters="console,file",
+            tags=["t"],
+            dir=tmp_path / "elsewhere",
         )
 
     assert again is other is run
@@ -250,7 +265,9 @@ def test_a_misspelt_variable_is_named_by_init_with_the_nearest_setting(
     assert line in capsys.readouterr().err.splitlines()
 
 
-def test_an_unknown_exporter_is_a_short_traceback_that_ends_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unknown_exporter_is_a_short_traceback_that_ends_with_what_to_do(
+    tmp_path: Path,
+) -> None:
     with (
         environment_of(held(tmp_path)),
         pytest.raises(ConfigError, match="did you mean trackio") as raised,

@@ -43,7 +43,10 @@ COLOUR = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
         (GREY.astype(np.float64), GREY),
         (GREY.astype(np.int64) + 0, GREY),
         (GREY > 100, np.where(GREY > 100, 255, 0)),
-        (np.array([[np.nan, np.inf], [-np.inf, 300.0]]), np.array([[0, 255], [0, 255]])),
+        (
+            np.array([[np.nan, np.inf], [-np.inf, 300.0]]),
+            np.array([[0, 255], [0, 255]]),
+        ),
         (COLOUR, COLOUR),
         (COLOUR.transpose(2, 0, 1), COLOUR),
         (COLOUR[::-1, ::2], COLOUR[::-1, ::2]),
@@ -93,11 +96,20 @@ def test_samples_become_a_wav_and_files_stay() -> None:
     logged = Logged(otel_bridge.Audio(stereo, sample_rate=8_000, caption="noise"))
 
     with wave.open(io.BytesIO(logged.data)) as sound:
-        assert (sound.getnchannels(), sound.getframerate(), sound.getsampwidth()) == (2, 8_000, 2)
+        assert (sound.getnchannels(), sound.getframerate(), sound.getsampwidth()) == (
+            2,
+            8_000,
+            2,
+        )
         frames = np.frombuffer(sound.readframes(3), "<i2").tolist()
     assert frames == [0, 32_767, -32_767, 16_383, 0, 32_767]
-    assert (logged.items[0]["type"], logged.items[0]["mime_type"]) == ("audio", "audio/wav")
-    whole = Logged(otel_bridge.Audio(np.array([1, -2, 3], dtype=np.int16), sample_rate=16_000))
+    assert (logged.items[0]["type"], logged.items[0]["mime_type"]) == (
+        "audio",
+        "audio/wav",
+    )
+    whole = Logged(
+        otel_bridge.Audio(np.array([1, -2, 3], dtype=np.int16), sample_rate=16_000)
+    )
     assert whole.data.endswith(np.array([1, -2, 3], "<i2").tobytes())
     for data, mime in (
         (logged.data, "audio/wav"),
@@ -117,7 +129,9 @@ def test_frames_become_a_gif_and_films_stay(tmp_path: Path) -> None:
         film = Pillow.open(io.BytesIO(Logged(otel_bridge.Video(given, fps=10)).data))
         assert (film.n_frames, film.size, film.info["duration"]) == (3, (6, 8), 100)  # type: ignore[attr-defined]
     (tmp_path / "a.mp4").write_bytes(b"\0\0\0\x18ftypisom")
-    logged = Logged(otel_bridge.Video(tmp_path / "a.mp4"), otel_bridge.Video(b"\x1aE\xdf\xa3"))
+    logged = Logged(
+        otel_bridge.Video(tmp_path / "a.mp4"), otel_bridge.Video(b"\x1aE\xdf\xa3")
+    )
     assert [item["mime_type"] for item in logged.items] == ["video/mp4", "video/webm"]
 
 
@@ -154,7 +168,9 @@ class Raises:
         (otel_bridge.Table(3, 4), "media_unreadable"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_encoded_is_dropped_with_its_reason(medium: object, reason: str) -> None:
+def test_what_cannot_be_encoded_is_dropped_with_its_reason(
+    medium: object, reason: str
+) -> None:
     logged = Logged(medium)
 
     assert (logged.events, logged.drops) == ([], {reason: 1})
@@ -162,7 +178,10 @@ def test_what_cannot_be_encoded_is_dropped_with_its_reason(medium: object, reaso
 
 def test_a_list_holds_media_and_nothing_else() -> None:
     logged = Logged(
-        otel_bridge.Image(png(1)), 3.0, otel_bridge.Image(png(2)), otel_bridge.Table(["a"], [[1]])
+        otel_bridge.Image(png(1)),
+        3.0,
+        otel_bridge.Image(png(2)),
+        otel_bridge.Table(["a"], [[1]]),
     )
 
     assert logged.data == png(1) + png(2)
@@ -206,16 +225,25 @@ def test_a_data_frame_is_a_table_and_so_are_rows_that_name_their_columns() -> No
         "columns": ["a", "b"],
         "rows": [[1, "x"], [2, None]],
     }
-    assert Logged(otel_bridge.Table(data=[{"a": 1}])).table == {"columns": ["a"], "rows": [[1]]}
+    assert Logged(otel_bridge.Table(data=[{"a": 1}])).table == {
+        "columns": ["a"],
+        "rows": [[1]],
+    }
     table = otel_bridge.Table(columns=["a"])
     table.add_data(5)
     assert Logged(table).table == {"columns": ["a"], "rows": [[5]]}
 
 
 def test_no_text_leaves_when_the_policy_is_off() -> None:
-    texts = (otel_bridge.Text("words"), otel_bridge.Markdown("words"), otel_bridge.Html("words"))
+    texts = (
+        otel_bridge.Text("words"),
+        otel_bridge.Markdown("words"),
+        otel_bridge.Html("words"),
+    )
     logged = Logged(*texts, otel_bridge.Image(png(), caption="words"), limit=0)
-    table = Logged(otel_bridge.Table(["a", "b"], [["words", 1]], caption="words"), limit=0)
+    table = Logged(
+        otel_bridge.Table(["a", "b"], [["words", 1]], caption="words"), limit=0
+    )
 
     assert (logged.data, logged.drops) == (png(), {"media_text_off": 3})
     assert table.table == {"columns": ["a", "b"], "rows": [[None, 1]]}
@@ -223,7 +251,9 @@ def test_no_text_leaves_when_the_policy_is_off() -> None:
 
 
 def test_texts_are_cut_and_html_is_not() -> None:
-    logged = Logged(otel_bridge.Text("0123456789"), otel_bridge.Html("<b>012345</b>"), limit=4)
+    logged = Logged(
+        otel_bridge.Text("0123456789"), otel_bridge.Html("<b>012345</b>"), limit=4
+    )
     table = Logged(otel_bridge.Table(["a"], [["0123456789"]]), limit=4)
 
     assert logged.data == "0123… [6 more characters]".encode()
@@ -252,13 +282,19 @@ def test_secrets_are_redacted(medium: object) -> None:
 def test_size_and_rate_are_limited() -> None:
     log = MediaLog(max_bytes=1_000, max_per_step=3)
 
-    assert Logged(otel_bridge.Text("x" * 1_001), log=log).drops == {"media_too_large": 1}
-    assert Logged(otel_bridge.Image(np.zeros((200, 200))), log=log).drops == {"media_too_large": 1}
+    assert Logged(otel_bridge.Text("x" * 1_001), log=log).drops == {
+        "media_too_large": 1
+    }
+    assert Logged(otel_bridge.Image(np.zeros((200, 200))), log=log).drops == {
+        "media_too_large": 1
+    }
     assert Logged(*[otel_bridge.Text("x")] * 5, log=log).drops == {"media_rate": 2}
     assert Logged(otel_bridge.Text("x"), log=log).drops == {"media_rate": 1}
     assert Logged(otel_bridge.Text("x"), log=log, step=2).drops == {}
     cells = Logged(
-        otel_bridge.Table(["a"], [[otel_bridge.Image(png())] for _ in range(4)]), log=log, step=3
+        otel_bridge.Table(["a"], [[otel_bridge.Image(png())] for _ in range(4)]),
+        log=log,
+        step=3,
     )
     assert (len(cells.items), cells.drops) == (3, {"media_rate": 2})
 
@@ -268,14 +304,20 @@ def test_what_is_large_goes_in_parts() -> None:
     logged = Logged(otel_bridge.Image(data))
 
     assert logged.data == data
-    assert [len(body) for _, body in logged.events] == [PART_BYTES, PART_BYTES, len(png())]
+    assert [len(body) for _, body in logged.events] == [
+        PART_BYTES,
+        PART_BYTES,
+        len(png()),
+    ]
     assert [pairs["rl.media.part"] for pairs, _ in logged.events] == [0, 1, 2]
-    assert {(pairs["rl.media.id"], pairs["rl.media.parts"]) for pairs, _ in logged.events} == {
-        ("1", 3)
-    }
+    assert {
+        (pairs["rl.media.id"], pairs["rl.media.parts"]) for pairs, _ in logged.events
+    } == {("1", 3)}
 
 
-def test_media_follow_their_row_with_its_step_and_take_one_alone(tmp_path: Path) -> None:
+def test_media_follow_their_row_with_its_step_and_take_one_alone(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="trainer") as run:
         run.log(
             {
@@ -305,13 +347,17 @@ def test_media_follow_their_row_with_its_step_and_take_one_alone(tmp_path: Path)
         ("sample", 9, "explorer", b"e"),
     ]  # fmt: skip
     (own,) = [
-        event.time_unix_ns for event in seen.events if event.attributes.get("rl.role") == "explorer"
+        event.time_unix_ns
+        for event in seen.events
+        if event.attributes.get("rl.role") == "explorer"
     ]
     assert own == 1_600_000_000_000_000_000
     assert [event.name for event in seen.events if event.name == "rl.dropped"] == []
 
 
-def test_media_from_a_signal_handler_follow_the_row_that_was_being_logged(tmp_path: Path) -> None:
+def test_media_from_a_signal_handler_follow_the_row_that_was_being_logged(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
 
         class Logs:

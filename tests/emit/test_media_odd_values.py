@@ -53,7 +53,10 @@ def with_first(value: float) -> Any:
         (HALF.astype(">f4"), [[128, 128], [128, 128]]),
         (Pillow.fromarray(HALF.astype(np.float32)), [[127, 127], [127, 127]]),
         (Pillow.fromarray(np.full((2, 2), 40, np.int32)), [[40, 40], [40, 40]]),
-        (Pillow.fromarray(np.full((2, 2), 40_000, np.int32)), [[40_000, 40_000], [40_000, 40_000]]),
+        (
+            Pillow.fromarray(np.full((2, 2), 40_000, np.int32)),
+            [[40_000, 40_000], [40_000, 40_000]],
+        ),
         (
             Pillow.fromarray(np.full((2, 2), 40_000, np.uint16)),
             [[40_000, 40_000], [40_000, 40_000]],
@@ -67,7 +70,9 @@ def test_numbers_of_any_width_and_a_stray_one_show_the_picture(
     assert pixels_in(Logged(Image(value)).data).tolist() == pixels
 
 
-def test_an_image_of_a_plugin_of_pillow_is_shown_and_alone_in_a_row_it_is_named_as_one() -> None:
+def test_an_image_of_a_plugin_of_pillow_is_shown_and_alone_in_a_row_it_is_named_as_one() -> (
+    None
+):
     class HeifImageFile(Pillow.Image):
         pass
 
@@ -75,10 +80,16 @@ def test_an_image_of_a_plugin_of_pillow_is_shown_and_alone_in_a_row_it_is_named_
     image = HeifImageFile()
     image.__dict__.update(Pillow.new("RGB", (3, 2), (255, 0, 0)).__dict__)
 
-    assert Logged(Image(image)).data == Logged(Image(Pillow.new("RGB", (3, 2), (255, 0, 0)))).data
+    assert (
+        Logged(Image(image)).data
+        == Logged(Image(Pillow.new("RGB", (3, 2), (255, 0, 0)))).data
+    )
     assert media_of(image) is not None
     drops: list[str] = []
-    assert flatten({"photo": image}, lambda reason, _number, _key: drops.append(reason)) == {}
+    assert (
+        flatten({"photo": image}, lambda reason, _number, _key: drops.append(reason))
+        == {}
+    )
     assert drops == ["figure"]
 
 
@@ -96,11 +107,15 @@ def test_every_mode_of_pillow_is_shown(mode: str) -> None:
         np.zeros((1 << 17, 1), np.uint8),
         Pillow.new("L", (20_000, 20_000)),
         np.random.default_rng(1).integers(0, 256, (1_200, 1_200), dtype=np.uint8),
-        Pillow.fromarray(np.random.default_rng(1).integers(0, 256, (1_200, 1_200), dtype=np.uint8)),
+        Pillow.fromarray(
+            np.random.default_rng(1).integers(0, 256, (1_200, 1_200), dtype=np.uint8)
+        ),
     ],
 )
 def test_an_image_beyond_the_limit_is_dropped_as_too_large(value: object) -> None:
-    assert Logged(Image(value), log=MediaLog(max_bytes=1 << 20)).drops == {"media_too_large": 1}
+    assert Logged(Image(value), log=MediaLog(max_bytes=1 << 20)).drops == {
+        "media_too_large": 1
+    }
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -108,11 +123,18 @@ def test_a_cell_that_cannot_be_read_costs_no_other() -> None:
     nested: list[object] = []
     nested.append(nested)
     logged = Logged(
-        Table(["a"], [[1], [Raising()], [nested], [{"x": 2**100}], [{"x": "\ud800"}], [3]])
+        Table(
+            ["a"], [[1], [Raising()], [nested], [{"x": 2**100}], [{"x": "\ud800"}], [3]]
+        )
     )
 
     cells = [row[0] for row in logged.table["rows"]]
-    assert [cells[0], cells[1], cells[2], cells[5]] == [1, "[unreadable]", '["[cycle]"]', 3]
+    assert [cells[0], cells[1], cells[2], cells[5]] == [
+        1,
+        "[unreadable]",
+        '["[cycle]"]',
+        3,
+    ]
     assert [json.loads(cell) for cell in cells[3:5]] == [{"x": str(2**100)}, {"x": "?"}]
     assert logged.drops == {"unreadable_value": 1}
 
@@ -123,7 +145,9 @@ class BrokenFigure:
 
 
 def test_a_picture_in_a_cell_that_cannot_be_drawn_costs_its_cell_only() -> None:
-    logged = Logged(Table(["n", "plot"], [[1, Image(BrokenFigure())], [2, Image(png())]]))
+    logged = Logged(
+        Table(["n", "plot"], [[1, Image(BrokenFigure())], [2, Image(png())]])
+    )
 
     assert logged.table["rows"] == [[1, None], [2, {"media": 0}]]
     assert logged.drops == {"media_unreadable": 1}
@@ -132,8 +156,16 @@ def test_a_picture_in_a_cell_that_cannot_be_drawn_costs_its_cell_only() -> None:
 @pytest.mark.parametrize(
     ("table", "rows", "drops"),
     [
-        (Table(["a"], [{"a": 1, "b": 2}, {"a": 3}]), [[1], [3]], {"media_row_length": 1}),
-        (Table(None, [[1, 2], {"a": 1}]), [[1, 2], [None, None]], {"media_row_length": 1}),
+        (
+            Table(["a"], [{"a": 1, "b": 2}, {"a": 3}]),
+            [[1], [3]],
+            {"media_row_length": 1},
+        ),
+        (
+            Table(None, [[1, 2], {"a": 1}]),
+            [[1, 2], [None, None]],
+            {"media_row_length": 1},
+        ),
         (
             Table(["a"], [[Text("shown", caption="why")], [Text("alone")]]),
             [["shown"], ["alone"]],
@@ -191,7 +223,10 @@ def test_a_missing_value_is_an_empty_cell_whatever_stands_for_it() -> None:
         [pd.NA, Decimal("Infinity"), 1],
     ]
 
-    logged = Logged(Table(dataframe=frame)), Logged(Table(["a", "b", "c", "d", "e"], [others]))
+    logged = (
+        Logged(Table(dataframe=frame)),
+        Logged(Table(["a", "b", "c", "d", "e"], [others])),
+    )
 
     assert logged[0].table["rows"] == [
         [0.5, 1, True, "a", "x", "2024-01-01T00:00:00", "0 days 00:00:01"],
@@ -257,12 +292,15 @@ def test_long_sounds_and_films_are_too_large() -> None:
     log = MediaLog(max_bytes=1_000)
     film = np.random.default_rng(3).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
 
-    assert Logged(Audio(np.zeros(501), sample_rate=1), log=log).drops == {"media_too_large": 1}
+    assert Logged(Audio(np.zeros(501), sample_rate=1), log=log).drops == {
+        "media_too_large": 1
+    }
     assert Logged(Video(film), log=log).drops == {"media_too_large": 1}
 
 
 @pytest.mark.parametrize(
-    ("fps", "duration_ms"), [(1e-9, 655_350), (float("inf"), 20), (float("nan"), 250), (None, 250)]
+    ("fps", "duration_ms"),
+    [(1e-9, 655_350), (float("inf"), 20), (float("nan"), 250), (None, 250)],
 )
 def test_a_film_of_any_speed_is_shown(fps: float | None, duration_ms: int) -> None:
     colours = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
@@ -276,12 +314,18 @@ def test_a_film_of_any_speed_is_shown(fps: float | None, duration_ms: int) -> No
 def test_lone_surrogates_in_keys_and_captions_cost_no_other_key(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.log(
-            {"a": Image(png(), caption="\ud800"), "b\ud800": Image(png()), "c": Image(png())},
+            {
+                "a": Image(png(), caption="\ud800"),
+                "b\ud800": Image(png()),
+                "c": Image(png()),
+            },
             step=1,
         )
         run.finish()
 
     (seen,) = seen_in(tmp_path)
     assert [
-        event.attributes["rl.media.key"] for event in seen.events if event.name == "rl.media"
+        event.attributes["rl.media.key"]
+        for event in seen.events
+        if event.name == "rl.media"
     ] == ["a", "b?", "c"]

@@ -40,14 +40,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_run_without_an_exporter_is_delivered_by_the_command_that_its_line_names(
     tmp_path: Path,
 ) -> None:
-    env = environment(tmp_path / "my runs", "", OTEL_BRIDGE_QUIET="0", OTEL_BRIDGE_END_GRACE_S="0")
+    env = environment(
+        tmp_path / "my runs", "", OTEL_BRIDGE_QUIET="0", OTEL_BRIDGE_END_GRACE_S="0"
+    )
 
     done = run(script(tmp_path / "train.py", KILLED), env)
 
     (folder,) = run_folders(tmp_path / "my runs")
     assert done.returncode == -signal.SIGKILL
     assert done.stderr.count("\n") == 3
-    found = re.search(r"deliver with: (otel-bridge drain --exporters trackio \S.*)", done.stderr)
+    found = re.search(
+        r"deliver with: (otel-bridge drain --exporters trackio \S.*)", done.stderr
+    )
     assert found is not None, done.stderr
     assert (
         "OTEL_BRIDGE_EXPORTERS to some of: trackio, mlflow, wandb, file; none records nothing"
@@ -58,12 +62,14 @@ def test_a_killed_run_without_an_exporter_is_delivered_by_the_command_that_its_l
     drained = command(drain, *arguments, env=env, cwd=tmp_path)
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert rows(tmp_path / "my runs") == list(range(20))
-    assert [line["config"] for line in lines(tmp_path / "my runs") if line["kind"] == "config"][
-        -1:
-    ] == [{"lr": 0.1}]
-    assert [line["status"] for line in lines(tmp_path / "my runs") if line["kind"] == "end"] == [
-        "killed"
-    ]
+    assert [
+        line["config"]
+        for line in lines(tmp_path / "my runs")
+        if line["kind"] == "config"
+    ][-1:] == [{"lr": 0.1}]
+    assert [
+        line["status"] for line in lines(tmp_path / "my runs") if line["kind"] == "end"
+    ] == ["killed"]
 
 
 OWNER = """
@@ -95,7 +101,8 @@ def test_a_process_that_forgets_the_exporter_is_delivered_by_the_bridge_of_its_r
     until(lambda: probe(run_folders(base)[0].lock_path))
 
     joined = run(
-        script(tmp_path / "join.py", JOINING), environment(base, "", OTEL_BRIDGE_QUIET="0")
+        script(tmp_path / "join.py", JOINING),
+        environment(base, "", OTEL_BRIDGE_QUIET="0"),
     )
     owner.communicate(b"\n")
 
@@ -161,5 +168,7 @@ def test_a_held_run_names_the_same_command_when_it_begins_and_when_it_ends(
         if resumed
         else f"otel-bridge drain --exporters trackio '{folder.path}'"
     )
-    assert len([line for line in lines if line.endswith(f"deliver with: {command}")]) == 1
+    assert (
+        len([line for line in lines if line.endswith(f"deliver with: {command}")]) == 1
+    )
     assert lines[-1].endswith(f"deliver them with: {command}")

@@ -36,7 +36,9 @@ def frames_in(base: Path) -> list[dict[str, Any]]:
                 for metric in metrics:
                     (point,) = metric.gauge.data_points
                     values[metric.name] = getattr(point, point.WhichOneof("value"))
-                    values |= {pair.key: pair.value.int_value for pair in point.attributes}
+                    values |= {
+                        pair.key: pair.value.int_value for pair in point.attributes
+                    }
                     values["time"] = point.time_unix_nano
                 if values:
                     found.append(values)
@@ -63,7 +65,9 @@ def test_each_part_is_appended_at_once_and_the_number_last_with_the_final_step(
         assert (run.last_step(), recorder.drops.counts) == (7, {"text": 1})
 
 
-def test_the_parts_of_many_rows_keep_their_values_steps_and_numbers(tmp_path: Path) -> None:
+def test_the_parts_of_many_rows_keep_their_values_steps_and_numbers(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="train") as run:
         recorder = recorder_of(run)
         for step in range(300):  # numbers and steps of one byte and of two
@@ -75,11 +79,15 @@ def test_the_parts_of_many_rows_keep_their_values_steps_and_numbers(tmp_path: Pa
 
         frames = frames_in(tmp_path)
         parts, numbers = (
-            [one for one in frames if ("rl.row" in one) is ends] for ends in (False, True)
+            [one for one in frames if ("rl.row" in one) is ends]
+            for ends in (False, True)
         )
         expected: list[tuple[float, float, int]] = []
         for step in range(300):
-            expected += [(step / 2, 1.0, step), *([(-1.0, 7, step)] if step % 3 == 0 else [])]
+            expected += [
+                (step / 2, 1.0, step),
+                *([(-1.0, 7, step)] if step % 3 == 0 else []),
+            ]
         assert [(one["a"], one["b/c"], one["rl.step"]) for one in parts] == expected
         assert [(one["rl.row"], one["rl.step"], one["rl.seq"]) for one in numbers] == [
             (2, step, step + 1) for step in range(300)

@@ -64,7 +64,9 @@ def test_names_of_an_adapter_complete_those_that_a_captured_program_does_not_cho
 ) -> None:
     with environment_of(held(tmp_path)):
         runs.announce(announced)
-        run = runs.begin(RunRequest(captured="trackio", project=given[0], name=given[1]))
+        run = runs.begin(
+            RunRequest(captured="trackio", project=given[0], name=given[1])
+        )
         run.finish()
 
         assert (run.project, run.name) == completed
@@ -76,7 +78,9 @@ def test_a_default_project_of_a_framework_gives_way_to_the_users_variable(
     tmp_path: Path, tracker: str
 ) -> None:
     with environment_of(held(tmp_path, OTEL_BRIDGE_PROJECT="chosen")):
-        run = runs.begin(RunRequest(captured=tracker, project="huggingface", name="one"))
+        run = runs.begin(
+            RunRequest(captured=tracker, project="huggingface", name="one")
+        )
         run.finish()
 
         assert run.project == "chosen"

@@ -27,7 +27,10 @@ def test_a_forked_child_writes_a_segment_of_its_own(tmp_path: Path) -> None:
         parent, child = seen_in(tmp_path)
         assert [(row.step, row.seq) for row in parent.rows] == [(1, 1), (4, 2)]
         assert [(row.step, row.seq) for row in child.rows] == [(2, 1), (3, 2)]
-        assert (parent.resource.get("rl.forked"), child.resource["rl.forked"]) == (None, True)
+        assert (parent.resource.get("rl.forked"), child.resource["rl.forked"]) == (
+            None,
+            True,
+        )
         assert child.header.pid == pid
         assert child.header.instance_id != parent.header.instance_id
 
@@ -67,11 +70,15 @@ def test_forks_while_threads_log_find_no_lock_held(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     _, *children = seen_in(tmp_path)
-    assert sorted(row.values["child"] for seen in children for row in seen.rows) == list(range(12))
+    assert sorted(
+        row.values["child"] for seen in children for row in seen.rows
+    ) == list(range(12))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_multiprocessing_workers_are_processes_of_the_run(tmp_path: Path, method: str) -> None:
+def test_multiprocessing_workers_are_processes_of_the_run(
+    tmp_path: Path, method: str
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(
@@ -105,10 +112,14 @@ def test_multiprocessing_workers_are_processes_of_the_run(tmp_path: Path, method
     assert len({one.header.run_id for one in seen}) == 1
     workers = [one for one in seen if one.rows]
     assert sorted(row.step for one in workers for row in one.rows) == [0, 1, 2]
-    assert {one.event("rl.run.end").attributes["rl.run.status"] for one in workers} == {"finished"}
+    assert {one.event("rl.run.end").attributes["rl.run.status"] for one in workers} == {
+        "finished"
+    }
 
 
-def test_a_forked_child_may_begin_as_another_role_of_the_same_run(tmp_path: Path) -> None:
+def test_a_forked_child_may_begin_as_another_role_of_the_same_run(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, otel_bridge
     run = otel_bridge.init("p", role="trainer")
@@ -128,7 +139,9 @@ def test_a_forked_child_may_begin_as_another_role_of_the_same_run(tmp_path: Path
     assert "rl.forked" not in explorer.resource
 
 
-@pytest.mark.parametrize("death", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"])
+@pytest.mark.parametrize(
+    "death", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"]
+)
 def test_no_death_loses_a_row(tmp_path: Path, death: str) -> None:
     script = f"""
     import os, resource, otel_bridge
@@ -152,7 +165,9 @@ def test_rows_of_many_threads_are_numbered_without_gaps(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         threads = [
             threading.Thread(
-                target=lambda: [run.log({"a": 1.0, "b": 2.0}, step=1) for _ in range(500)]
+                target=lambda: [
+                    run.log({"a": 1.0, "b": 2.0}, step=1) for _ in range(500)
+                ]
             )
             for _ in range(4)
         ]
@@ -264,7 +279,9 @@ def test_rows_of_a_signal_handler_that_finishes_and_ends_the_process_inside_log_
     assert [row.step for row in seen.rows] == list(range(24))
 
 
-def test_default_signals_stay_as_they_were_and_no_thread_is_started(tmp_path: Path) -> None:
+def test_default_signals_stay_as_they_were_and_no_thread_is_started(
+    tmp_path: Path,
+) -> None:
     script = """
     import signal, threading, otel_bridge
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
@@ -289,7 +306,9 @@ def test_importing_loads_no_tracker_no_sdk_and_no_protobuf() -> None:
     assert run_script(script, os.environ).stdout == "[]\n"
 
 
-@pytest.mark.parametrize(("closed", "segments"), [(256, [[1, 2, 3]]), (4096, [[1], [2, 3]])])
+@pytest.mark.parametrize(
+    ("closed", "segments"), [(256, [[1, 2, 3]]), (4096, [[1], [2, 3]])]
+)
 def test_a_program_that_closes_its_descriptors_loses_no_row_and_finds_none_in_its_files(
     tmp_path: Path, closed: int, segments: list[list[int]]
 ) -> None:
@@ -311,7 +330,11 @@ def test_a_program_that_closes_its_descriptors_loses_no_row_and_finds_none_in_it
     seen = seen_in(tmp_path / "runs")
     assert (done.returncode, "dropped" in done.stderr) == (0, False), done.stderr
     assert [each.steps for each in seen] == segments
-    assert [event.name for event in seen[-1].events] == ["rl.media", "rl.alert", "rl.run.end"]
+    assert [event.name for event in seen[-1].events] == [
+        "rl.media",
+        "rl.alert",
+        "rl.run.end",
+    ]
 
 
 def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(
@@ -328,7 +351,10 @@ def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(
     done = run_script(script, held(tmp_path))
 
     assert done.returncode == 0, done.stderr
-    assert [event.name for event in seen_in(tmp_path)[-1].events] == ["rl.alert", "rl.run.end"]
+    assert [event.name for event in seen_in(tmp_path)[-1].events] == [
+        "rl.alert",
+        "rl.run.end",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def test_a_row_is_in_the_segment_when_log_returns(tmp_path: Path) -> None:
         run.log({"loss": 0.5, "actor": {"lr": 1e-6}, "tokens": 3}, step=10)
 
         (seen,) = seen_in(tmp_path)
-        assert seen.rows == [SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)]
+        assert seen.rows == [
+            SeenRow(10, {"loss": 0.5, "actor/lr": 1e-6, "tokens": 3}, 1)
+        ]
 
 
 def test_a_copy_of_a_run_is_the_run_and_a_pickle_of_it_says_how_another_process_joins(
@@ -78,7 +80,9 @@ def test_the_segment_says_which_run_it_is_and_who_sends(tmp_path: Path) -> None:
     }
 
 
-def test_without_a_step_a_row_gets_the_one_after_the_last_of_its_role(tmp_path: Path) -> None:
+def test_without_a_step_a_row_gets_the_one_after_the_last_of_its_role(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path, role="trainer") as run:
         run.log({"a": 1.0})
         run.log({"a": 1.0}, step=10)
@@ -92,7 +96,11 @@ def test_without_a_step_a_row_gets_the_one_after_the_last_of_its_role(tmp_path: 
         assert [(row.step, row.role) for row in seen.rows] == [
             (0, None), (10, None), (11, None), (0, "explorer"), (12, None), (4, None), (5, None),
         ]  # fmt: skip
-        assert (run.last_step(), run.last_step("explorer"), run.last_step("judge")) == (5, 0, None)
+        assert (run.last_step(), run.last_step("explorer"), run.last_step("judge")) == (
+            5,
+            0,
+            None,
+        )
 
 
 def test_times_of_rows_increase(tmp_path: Path) -> None:
@@ -104,7 +112,9 @@ def test_times_of_rows_increase(tmp_path: Path) -> None:
         assert seen.times == sorted(set(seen.times))
 
 
-def test_a_row_without_a_number_is_not_a_row_and_takes_no_sequence_number(tmp_path: Path) -> None:
+def test_a_row_without_a_number_is_not_a_row_and_takes_no_sequence_number(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run:
         run.log({"a": 1.0}, step=1)
         run.log({"a": "text"}, step=2)
@@ -185,13 +195,17 @@ def test_nothing_that_log_is_given_raises(tmp_path: Path) -> None:
 
 
 def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
-    with run_in(tmp_path, config={"lr": 1e-3, "wandb_api_key": "0123456789abcdef"}) as run:
+    with run_in(
+        tmp_path, config={"lr": 1e-3, "wandb_api_key": "0123456789abcdef"}
+    ) as run:
         run.log_config({"model": {"layers": 2}})
 
         (seen,) = seen_in(tmp_path)
         assert seen.events == [
             SeenEvent(
-                "rl.run.config", {"rl.event.seq": 1}, {"lr": 1e-3, "wandb_api_key": "[redacted]"}
+                "rl.run.config",
+                {"rl.event.seq": 1},
+                {"lr": 1e-3, "wandb_api_key": "[redacted]"},
             ),
             SeenEvent("rl.run.config", {"rl.event.seq": 2}, {"model": {"layers": 2}}),
         ]
@@ -235,7 +249,9 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run.log({"loss": 1.0}, step=7)
         run.alert("kl", "password=hunter2hunter2", level="ERROR")
         run.alert("kl", role="judge")
-        otel_bridge.alert("odd", "a" * 9_980 + " sk-ant-api03-" + "b" * 80, level=object())  # type: ignore[arg-type]  # a user's mistake
+        otel_bridge.alert(
+            "odd", "a" * 9_980 + " sk-ant-api03-" + "b" * 80, level=object()
+        )  # type: ignore[arg-type]  # a user's mistake
         run.alert("one too many")
         run.alert()
         run.finish()
@@ -257,10 +273,16 @@ def test_an_alert_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "warn",
     )
     assert third.body == "a" * 9_980 + " [redacted]"
-    assert seen.event("rl.dropped").body == {"alert_level": 1, "alert_limit": 1, "alert_title": 1}
+    assert seen.event("rl.dropped").body == {
+        "alert_level": 1,
+        "alert_limit": 1,
+        "alert_title": 1,
+    }
 
 
-@pytest.mark.parametrize(("level", "wrong"), [("bogus", 1), ("Critical", 0), (None, 0), ("", 1)])
+@pytest.mark.parametrize(
+    ("level", "wrong"), [("bogus", 1), ("Critical", 0), (None, 0), ("", 1)]
+)
 def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(
     tmp_path: Path, level: str | None, wrong: int
 ) -> None:
@@ -270,16 +292,22 @@ def test_a_level_that_is_not_one_is_counted_and_its_alert_warns(
 
         (seen,) = seen_in(tmp_path)
     (alert,) = (event for event in seen.events if event.name == "rl.alert")
-    assert alert.attributes["rl.alert.level"] == ("error" if level == "Critical" else "warn")
-    assert [dict(event.body) for event in seen.events if event.name == "rl.dropped"] == [
-        {"alert_level": 1}
-    ] * wrong
+    assert alert.attributes["rl.alert.level"] == (
+        "error" if level == "Critical" else "warn"
+    )
+    assert [
+        dict(event.body) for event in seen.events if event.name == "rl.dropped"
+    ] == [{"alert_level": 1}] * wrong
 
 
 def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         run.summary(
-            {"best": np.float32(0.5), "eval": {"ok": np.bool_(True), "n": 3}, "note": "fine"},
+            {
+                "best": np.float32(0.5),
+                "eval": {"ok": np.bool_(True), "n": 3},
+                "note": "fine",
+            },
             steps=7,
         )
         run.summary({"best": 1.0}, role="judge")
@@ -290,15 +318,24 @@ def test_the_summary_is_an_event_of_numbers_texts_and_bools(tmp_path: Path) -> N
 
         (seen,) = seen_in(tmp_path)
         summaries = [event for event in seen.events if event.name == "rl.run.summary"]
-        assert [(event.attributes.get("rl.role"), event.body) for event in summaries] == [
-            (None, {"best": 0.5, "eval/ok": True, "eval/n": 3, "note": "fine", "steps": 7}),
+        assert [
+            (event.attributes.get("rl.role"), event.body) for event in summaries
+        ] == [
+            (
+                None,
+                {"best": 0.5, "eval/ok": True, "eval/n": 3, "note": "fine", "steps": 7},
+            ),
             ("judge", {"best": 1.0}),
             (None, {"api_key": "[redacted]"}),
         ]
         run.finish()
 
     (seen,) = seen_in(tmp_path)
-    assert seen.event("rl.dropped").body == {"summary_value": 2, "empty_key": 1, "not_a_mapping": 1}
+    assert seen.event("rl.dropped").body == {
+        "summary_value": 2,
+        "empty_key": 1,
+        "not_a_mapping": 1,
+    }
 
 
 def test_a_secret_below_its_name_does_not_leave_in_a_summary() -> None:
@@ -346,8 +383,14 @@ def test_finish_says_the_end_once(tmp_path: Path) -> None:
 
     (seen,) = seen_in(tmp_path)
     assert seen.events == [
-        SeenEvent("rl.dropped", {"rl.dropped.keys": {"text": "b"}, "rl.event.seq": 1}, {"text": 1}),
-        SeenEvent("rl.run.end", {"rl.run.status": "failed", "rl.seq": 1, "rl.event.seq": 2}),
+        SeenEvent(
+            "rl.dropped",
+            {"rl.dropped.keys": {"text": "b"}, "rl.event.seq": 1},
+            {"text": 1},
+        ),
+        SeenEvent(
+            "rl.run.end", {"rl.run.status": "failed", "rl.seq": 1, "rl.event.seq": 2}
+        ),
     ]
     assert len(seen.rows) == 1
 
@@ -363,10 +406,10 @@ def test_finish_says_the_end_once(tmp_path: Path) -> None:
         ("with run:\n    pass\n1 / 0", "finished"),
     ],
 )
-def test_the_end_of_a_script_says_how_it_went(tmp_path: Path, ending: str, status: str) -> None:
-    script = (
-        f"import otel_bridge\nrun = otel_bridge.init('p', 'n')\nrun.log({{'a': 1}})\n{ending}\n"
-    )
+def test_the_end_of_a_script_says_how_it_went(
+    tmp_path: Path, ending: str, status: str
+) -> None:
+    script = f"import otel_bridge\nrun = otel_bridge.init('p', 'n')\nrun.log({{'a': 1}})\n{ending}\n"
 
     run_script(script, held(tmp_path))
 
@@ -389,7 +432,9 @@ def test_finish_asks_writers_that_rest_or_wait_to_write_now(tmp_path: Path) -> N
 def test_rows_of_ranks_above_0_are_recorded_only_when_asked_for(
     tmp_path: Path, ranks: str, steps: list[int]
 ) -> None:
-    with run_in(tmp_path, {"RANK": "1", "WORLD_SIZE": "2", "OTEL_BRIDGE_RANKS": ranks}) as run:
+    with run_in(
+        tmp_path, {"RANK": "1", "WORLD_SIZE": "2", "OTEL_BRIDGE_RANKS": ranks}
+    ) as run:
         run.log({"loss": 1.0}, step=1)
         run.log({"loss": 1.0})
 
@@ -407,12 +452,22 @@ def test_the_exporter_none_records_nothing_and_everything_works(
         "OTEL_BRIDGE_DIR": str(tmp_path / "runs"),
         "OTEL_BRIDGE_EXPORTERS": "none",
     }
-    with environment_of(environment), otel_bridge.init("p", "n", config={"a": 1}) as run:
+    with (
+        environment_of(environment),
+        otel_bridge.init("p", "n", config={"a": 1}) as run,
+    ):
         run.log({"a": 1.0})
         run.count_drop("text")
-        assert (run.flush(), run.recording, run.urls, run.last_step()) == (True, False, {}, None)
+        assert (run.flush(), run.recording, run.urls, run.last_step()) == (
+            True,
+            False,
+            {},
+            None,
+        )
 
-    assert capsys.readouterr().err == "otel-bridge: exporters: none, nothing is recorded\n"
+    assert (
+        capsys.readouterr().err == "otel-bridge: exporters: none, nothing is recorded\n"
+    )
     assert not (tmp_path / "runs").exists()
 
 
@@ -465,7 +520,9 @@ def test_system_metrics_are_asked_for_in_the_segment_and_cost_the_process_nothin
     assert (asked, len(seen.rows)) == ([5.0, 0.0], 1)
 
 
-def test_steps_go_on_where_a_run_is_begun_again_in_the_same_process(tmp_path: Path) -> None:
+def test_steps_go_on_where_a_run_is_begun_again_in_the_same_process(
+    tmp_path: Path,
+) -> None:
     with environment_of(held(tmp_path)):
         for _ in range(2):
             run = otel_bridge.init("gsm8k", "ppo", role="trainer")

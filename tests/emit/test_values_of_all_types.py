@@ -50,7 +50,9 @@ ENTRIES: dict[str, Any] = {"rows": flatten, "config": config_of, "summary": summ
         (list[int], "list[int]"), (UserString("ab"), "ab"), (Thing(), f"<{__name__}.Thing>"),
     ],
 )  # fmt: skip
-def test_a_key_of_any_type_is_the_same_text_everywhere(entry: str, key: object, text: str) -> None:
+def test_a_key_of_any_type_is_the_same_text_everywhere(
+    entry: str, key: object, text: str
+) -> None:
     drops: list[object] = []
     assert ENTRIES[entry]({key: 1}, lambda *drop: drops.append(drop)) == {text: 1}
     assert drops == []
@@ -87,7 +89,9 @@ def _rollout(**fields: Any) -> Callable[[object, CountKeyedDrop], object]:
 
     def entry(value: object, drop: CountKeyedDrop) -> object:
         run = MemoryRun()
-        filled = {name: value if field is ... else field for name, field in fields.items()}
+        filled = {
+            name: value if field is ... else field for name, field in fields.items()
+        }
         log_rollouts(run, [Rollout(**{"messages": "hi", **filled})])
         for reason, number_of_drops in run.drops.items():
             drop(reason, number_of_drops, "")
@@ -110,14 +114,19 @@ _BOUNDED: dict[str, Callable[[object, CountKeyedDrop], object]] = {
 
 @pytest.mark.parametrize("entry", _BOUNDED)
 @pytest.mark.parametrize(
-    ("kind", "width", "levels"), [(list, 10, 10), (dict, 10, 10), (list, 2, 34), (dict, 2, 34)]
+    ("kind", "width", "levels"),
+    [(list, 10, 10), (dict, 10, 10), (list, 2, 34), (dict, 2, 34)],
 )
 def test_collections_that_repeat_one_another_are_clipped_and_counted(
     entry: str, kind: type, width: int, levels: int
 ) -> None:
     value: object = 1.0
     for _ in range(levels):
-        value = [value] * width if kind is list else {f"k{index}": value for index in range(width)}
+        value = (
+            [value] * width
+            if kind is list
+            else {f"k{index}": value for index in range(width)}
+        )
     drops: list[object] = []
     start_s = time.process_time()
     _BOUNDED[entry]({"a": value}, lambda *drop: drops.append(drop))
@@ -126,7 +135,9 @@ def test_collections_that_repeat_one_another_are_clipped_and_counted(
     assert time.process_time() - start_s < 1
 
 
-@pytest.mark.parametrize("field", ["id", "group", "model", "finish_reason", "error", "dataset"])
+@pytest.mark.parametrize(
+    "field", ["id", "group", "model", "finish_reason", "error", "dataset"]
+)
 def test_a_name_that_is_a_nest_of_lists_is_bounded(field: str) -> None:
     value: object = 1.0
     for _ in range(10):

@@ -12,7 +12,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import (
+    TENSORS,
+    EventAccumulator,
+)
 from tensorboard.util.tensor_util import make_ndarray
 
 from otel_bridge.exporter import Exporter, RunInfo
@@ -30,14 +33,20 @@ from support.trainers.command_runs import call, ended, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "examples/exporter_tensorboard"
-FILES = ("otel_bridge_tensorboard.py", "otel_bridge_tensorboard_events.py", "pyproject.toml")
+FILES = (
+    "otel_bridge_tensorboard.py",
+    "otel_bridge_tensorboard_events.py",
+    "pyproject.toml",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _plugin_is_found() -> Iterator[None]:
     """Children find the example's modules as they would find installed ones."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(PLUGIN), before) if part)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        part for part in (str(PLUGIN), before) if part
+    )
     sys.path.insert(0, str(PLUGIN))
     yield
     sys.path.remove(str(PLUGIN))
@@ -50,7 +59,9 @@ def _plugin_is_found() -> Iterator[None]:
 def shown(folder: Path) -> Contents:
     """What TensorBoard's own reader shows of a run's folder: a folder below it for each role."""
     contents, configs = Contents(), {}
-    for place in sorted({file.parent for file in folder.rglob("events.out.tfevents.*")}):
+    for place in sorted(
+        {file.parent for file in folder.rglob("events.out.tfevents.*")}
+    ):
         role = None if place == folder else unquote(place.name)
         reader = EventAccumulator(str(place), size_guidance={TENSORS: 0})
         reader.Reload()
@@ -78,7 +89,9 @@ def _add(contents, configs, role, where, value, wall_time) -> None:
     kind, tag, step = where
     key = f"{role}/{tag}" if role else tag
     if kind == "scalars":
-        contents.scalars.append(HeldScalar(key, step, value.item(), round(wall_time * 1000)))
+        contents.scalars.append(
+            HeldScalar(key, step, value.item(), round(wall_time * 1000))
+        )
     elif kind == "histograms":
         if value.size:
             count = int(value[:, 2].sum())
@@ -93,10 +106,14 @@ def _add(contents, configs, role, where, value, wall_time) -> None:
         facts = json.loads(text.splitlines()[0].strip("`"))
         if tag.endswith("_late"):
             if facts["value"] is not None:
-                contents.evaluations.append((facts["id"], facts["name"], facts["value"]))
+                contents.evaluations.append(
+                    (facts["id"], facts["name"], facts["value"])
+                )
         else:
             messages = len(re.findall(r"(?m)^\*\*\w+\*\*: ", text))
-            contents.rollouts.append(HeldRollout(facts["id"], facts["reward"], messages))
+            contents.rollouts.append(
+                HeldRollout(facts["id"], facts["reward"], messages)
+            )
 
 
 class TestWriter(WriterContract):
@@ -131,7 +148,9 @@ class TestConformance(ConformanceSuite):
         return lambda run: Shown(shown(tmp_path / "tensorboard" / run.id))
 
 
-def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(tmp_path: Path) -> None:
+def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(
+    tmp_path: Path,
+) -> None:
     from otel_bridge_tensorboard import exporter
 
     from otel_bridge.testing import deliver, samples
@@ -141,14 +160,19 @@ def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(tmp_path: Path
     settings = exporter.read_settings({}, tmp_path)
     writer = exporter.open(run, settings, FileMemory(tmp_path / "memory"))
     deliver(
-        writer, samples.placed([samples.row(1, role=role) for role in ("trainer", "../up", None)])
+        writer,
+        samples.placed(
+            [samples.row(1, role=role) for role in ("trainer", "../up", None)]
+        ),
     )
     writer.close()
 
     folder = tmp_path / "tensorboard" / run.id
     assert sorted(str(file.parent.relative_to(folder)) for file in folder.rglob("events*")) == [
         "%2E%2E%2Fup", ".", "trainer"]  # fmt: skip
-    assert settings.view(RunInfo(run.id, run.project, run.name, run.folder)).endswith(run.id)
+    assert settings.view(RunInfo(run.id, run.project, run.name, run.folder)).endswith(
+        run.id
+    )
 
 
 @pytest.mark.slow
@@ -171,9 +195,13 @@ def test_it_is_installed_by_pip_and_chosen_by_its_name(tmp_path: Path) -> None:
         check=True,
         env={**os.environ, "HOME": str(tmp_path)},
     )
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="tensorboard", PYTHONPATH=str(site))
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="tensorboard", PYTHONPATH=str(site)
+    )
 
-    done = call([sys.executable, str(ROOT / "examples/train.py")], cwd=tmp_path, env=env)
+    done = call(
+        [sys.executable, str(ROOT / "examples/train.py")], cwd=tmp_path, env=env
+    )
 
     ended(tmp_path / ".otel-bridge")
     (folder,) = (tmp_path / "tensorboard").iterdir()

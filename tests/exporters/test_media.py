@@ -37,7 +37,10 @@ def some() -> list[MediaRecord]:
         media("one", image(1, "first"), position=1),
         media("many", image(2, "a"), image(3, "b"), position=2),
         media(
-            "t", table(["q", "p"], [["x", {"media": 0}], [1.5, None]]), cells=[image(4)], position=3
+            "t",
+            table(["q", "p"], [["x", {"media": 0}], [1.5, None]]),
+            cells=[image(4)],
+            position=3,
         ),
         media("words", text("a <b>", caption="c"), position=4),
         media("md", text("# A", "markdown"), position=5),
@@ -76,7 +79,8 @@ def test_no_other_user_reads_the_files_of_the_exporter_file_whatever_the_umask_i
         os.umask(before)
 
     modes = {
-        (path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in (tmp_path / "r").rglob("*")
+        (path.is_dir(), oct(path.stat().st_mode & 0o777))
+        for path in (tmp_path / "r").rglob("*")
     }
     assert modes == {(True, "0o700"), (False, "0o600")}
 
@@ -99,22 +103,30 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> RunInfo:
 
 
 # --- file and console -------------------------------------------------------------------------------------------------
-def test_files_lie_beside_the_lines_that_name_them(run: RunInfo, tmp_path: Path) -> None:
+def test_files_lie_beside_the_lines_that_name_them(
+    run: RunInfo, tmp_path: Path
+) -> None:
     memory = MemoryTable()
     for _ in range(2):
-        writer = open_writer(file_exporter, run, file_exporter.read_settings({}, tmp_path), memory)
+        writer = open_writer(
+            file_exporter, run, file_exporter.read_settings({}, tmp_path), memory
+        )
         deliver(writer, some())
         writer.close()
 
     lines = [
         orjson.loads(line)
-        for line in (run.folder / "file" / "records-000001.jsonl").read_bytes().splitlines()
+        for line in (run.folder / "file" / "records-000001.jsonl")
+        .read_bytes()
+        .splitlines()
     ]
     assert [line["key"] for line in lines] == [record.key for record in some()]
     assert lines[2]["cells"][0]["file"] == f"media/{file_name(image(4))}"
     for record, line in zip(some(), lines, strict=True):
         for each, shown in zip(
-            [*record.items, *record.cells], [*line["items"], *line["cells"]], strict=True
+            [*record.items, *record.cells],
+            [*line["items"], *line["cells"]],
+            strict=True,
         ):
             assert (run.folder / "file" / shown["file"]).read_bytes() == each.data
             assert (shown["type"], shown["caption"], shown["size"]) == (
@@ -126,7 +138,10 @@ def test_files_lie_beside_the_lines_that_name_them(run: RunInfo, tmp_path: Path)
 
 def test_the_oldest_files_go_when_the_folder_is_full(tmp_path: Path) -> None:
     folder = MediaFolder(tmp_path / "media", 250)
-    old, new = item("text", "text/plain", b"o" * 200), item("text", "text/plain", b"n" * 200)
+    old, new = (
+        item("text", "text/plain", b"o" * 200),
+        item("text", "text/plain", b"n" * 200),
+    )
 
     folder.put([old])
     folder.put([new])
@@ -139,7 +154,9 @@ def test_a_link_at_the_folder_of_media_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "precious").write_bytes(bytes(1000))
     (tmp_path / "media").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(OSError, match="it is a symbolic link, expected a folder; remove it"):
+    with pytest.raises(
+        OSError, match="it is a symbolic link, expected a folder; remove it"
+    ):
         MediaFolder(tmp_path / "media", 250).put([image(1)])
 
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["precious"]
@@ -151,7 +168,9 @@ def test_the_console_prints_a_line_for_each(run: RunInfo) -> None:
     ConsoleRunWriter(run, stream).write_media(some()[:2])
 
     first, second = stream.getvalue().splitlines()
-    assert first.endswith(f"trainer/step=3 trainer/one image[{len(png(1))} bytes] first")
+    assert first.endswith(
+        f"trainer/step=3 trainer/one image[{len(png(1))} bytes] first"
+    )
     assert "trainer/many image" in second
 
 
@@ -170,7 +189,12 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
         )
 
     rows = rows_in(DIRECTORY, run)
-    shown = {key: value for row in rows for key, value in row.items() if isinstance(value, dict)}
+    shown = {
+        key: value
+        for row in rows
+        for key, value in row.items()
+        if isinstance(value, dict)
+    }
     place = f"{run.project}/{run.name}/3/"
     assert len(rows) == len(some())
     assert {row["step"] for row in rows} == {3}
@@ -185,9 +209,15 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
         },
         "trainer/t": {
             "_type": "trackio.table",
-            "_value": [{"q": "x", "p": _trackio_image(place, 4, None)}, {"q": 1.5, "p": None}],
+            "_value": [
+                {"q": "x", "p": _trackio_image(place, 4, None)},
+                {"q": 1.5, "p": None},
+            ],
         },
-        "trainer/words": {"_type": "trackio.markdown", "_value": "**c**\n\n```\na <b>\n```"},
+        "trainer/words": {
+            "_type": "trackio.markdown",
+            "_value": "**c**\n\n```\na <b>\n```",
+        },
         "trainer/md": {"_type": "trackio.markdown", "_value": "# A"},
         "trainer/page": {
             "_type": "trackio.html",
@@ -198,7 +228,9 @@ def test_trackio_shows_media_from_its_own_folder(run: RunInfo) -> None:
     assert (DIRECTORY / "media" / place / file_name(image(1))).read_bytes() == png(1)
 
 
-def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo) -> None:
+def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(
+    run: RunInfo,
+) -> None:
     writer = open_writer(
         trackio_exporter,
         run,
@@ -209,16 +241,24 @@ def test_trackio_plays_sounds_and_films_and_shows_a_gif_as_an_image(run: RunInfo
     deliver(writer, moving())
 
     rows = rows_in(DIRECTORY, run)
-    shown = {key: value for row in rows for key, value in row.items() if isinstance(value, dict)}
+    shown = {
+        key: value
+        for row in rows
+        for key, value in row.items()
+        if isinstance(value, dict)
+    }
     assert {key: (value["_type"], value["caption"]) for key, value in shown.items()} == {
         "trainer/sound": ("trackio.audio", "a sound"), "trainer/film": ("trackio.video", None),
         "trainer/gif": ("trackio.image", None),
     }  # fmt: skip
-    assert (DIRECTORY / "media" / shown["trainer/film"]["file_path"]).read_bytes() == FILM.data
+    assert (
+        DIRECTORY / "media" / shown["trainer/film"]["file_path"]
+    ).read_bytes() == FILM.data
 
 
 @pytest.mark.parametrize(
-    "name", ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"]
+    "name",
+    ["../../../evil", "/tmp/evil", "a/../../../b", "..", "x" * 300, "nul\0", "a//b"],
 )
 def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(
     run: RunInfo, name: str
@@ -235,14 +275,24 @@ def test_trackio_files_of_a_run_with_an_odd_name_stay_in_trackios_folder(
 
     (row,) = rows_in(DIRECTORY, odd)
     project, folder, step, file = row["trainer/one"]["file_path"].split("/")
-    assert (project, folder[:4], step, file) == (run.project, "run-", "3", file_name(image(1)))
-    assert (DIRECTORY / "media" / row["trainer/one"]["file_path"]).read_bytes() == png(1)
+    assert (project, folder[:4], step, file) == (
+        run.project,
+        "run-",
+        "3",
+        file_name(image(1)),
+    )
+    assert (DIRECTORY / "media" / row["trainer/one"]["file_path"]).read_bytes() == png(
+        1
+    )
 
 
 def test_columns_of_one_name_are_all_shown() -> None:
     record = media("t", table(["a", "a", "a_2", "a"], [[1, 2, 3, 4]]))
 
-    assert record.table(record.items[0]) == (["a", "a_2", "a_2_2", "a_3"], [[1, 2, 3, 4]])
+    assert record.table(record.items[0]) == (
+        ["a", "a_2", "a_2_2", "a_3"],
+        [[1, 2, 3, 4]],
+    )
 
 
 def _trackio_image(place: str, shade: int, caption: str | None) -> dict[str, object]:
@@ -271,7 +321,9 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(
     run: RunInfo, tmp_path: Path
 ) -> None:
     uri, memory = mlflow_reading.database(tmp_path), MemoryTable()
-    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, tmp_path
+    )
     for _ in range(2):
         writer = open_writer(otel_bridge_mlflow.exporter, run, settings, memory)
         deliver(writer, some())
@@ -281,7 +333,9 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(
     folder = Path(
         urlsplit(found.info.artifact_uri).path
     )  # MLflow 3.7 cannot download what its own log_image names
-    names = sorted(path.name.replace("%", "+") for path in (folder / "images").iterdir())
+    names = sorted(
+        path.name.replace("%", "+") for path in (folder / "images").iterdir()
+    )
     assert [name.split("+")[:3] for name in names] == [
         ["trainer~many", "step", "3"] for _ in range(4)
     ] + [["trainer~one", "step", "3"] for _ in range(2)]  # fmt: skip
@@ -290,7 +344,9 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(
     assert one.read_bytes() == png(1)
     assert found.data.tags["mlflow.loggedImages"] == "True"
     (listed,) = json.loads(found.data.tags["mlflow.loggedArtifacts"])
-    shown = api._read_from_file(str(folder / listed["path"]))  # as `load_table` reads it
+    shown = api._read_from_file(
+        str(folder / listed["path"])
+    )  # as `load_table` reads it
     assert shown[["q", "p"]].iloc[1].tolist() == [1.5, None]
     assert (folder / shown["p"][0]["filepath"]).read_bytes() == png(4)
     (words,) = (folder / "media" / "trainer~words").iterdir()
@@ -307,10 +363,14 @@ def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(
     run: RunInfo, tmp_path: Path
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, tmp_path
+    )
     writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
-    deliver(writer, [media("ä", image(1), position=1), media("ü", image(1), position=2)])
+    deliver(
+        writer, [media("ä", image(1), position=1), media("ü", image(1), position=2)]
+    )
 
     (found,) = mlflow_reading.runs_of(uri, run)
     listed = mlflow_reading.client(uri).list_artifacts(found.info.run_id, "images")
@@ -322,7 +382,9 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
     run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, tmp_path
+    )
     writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
     def denied(*_: object) -> None:
@@ -340,7 +402,9 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
 
 # --- W&B --------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_path: Path) -> None:
+def test_wandb_shows_media_of_its_own_types_in_the_history(
+    run: RunInfo, tmp_path: Path
+) -> None:
     settings = wandb_exporter.read_settings({"WANDB_MODE": "offline"}, tmp_path)
     writer = open_writer(wandb_exporter, run, settings, MemoryTable())
     bad = media("bad", item("image", "image/png", b"not a picture"), position=7)
@@ -355,7 +419,11 @@ def test_wandb_shows_media_of_its_own_types_in_the_history(run: RunInfo, tmp_pat
     )
     assert (one["_type"], one["caption"]) == ("image-file", "first")
     assert (directory / "files" / one["path"]).read_bytes() == png(1)
-    assert (many["_type"], many["count"], many["captions"]) == ("images/separated", 2, ["a", "b"])
+    assert (many["_type"], many["count"], many["captions"]) == (
+        "images/separated",
+        2,
+        ["a", "b"],
+    )
     stored = json.loads((directory / "files" / shown["path"]).read_text())
     assert (shown["_type"], stored["columns"], stored["data"][1]) == (
         "table-file",

@@ -29,17 +29,23 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(
-        tmp_path, tmp_path.name, project=f"odd{''.join(filter(str.isalnum, tmp_path.name))}"
+        tmp_path,
+        tmp_path.name,
+        project=f"odd{''.join(filter(str.isalnum, tmp_path.name))}",
     )
 
 
 def mlflow(uri: str, run: RunInfo):
-    settings = otel_bridge_mlflow.exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, run.folder)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, run.folder
+    )
     return open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
 
 
 def trackio(run: RunInfo):
-    settings = otel_bridge_trackio.exporter.read_settings(trackio_store.ENVIRONMENT, run.folder)
+    settings = otel_bridge_trackio.exporter.read_settings(
+        trackio_store.ENVIRONMENT, run.folder
+    )
     return open_writer(otel_bridge_trackio.exporter, run, settings, MemoryTable())
 
 
@@ -47,15 +53,27 @@ def rows() -> list[Row]:
     return samples.placed([samples.row(step, ODD, role=None) for step in (1, 2)])
 
 
-def test_odd_keys_arrive_in_each_tracker_with_all_their_values(uri: str, run: RunInfo) -> None:
+def test_odd_keys_arrive_in_each_tracker_with_all_their_values(
+    uri: str, run: RunInfo
+) -> None:
     refused = deliver(mlflow(uri, run), rows()), deliver(trackio(run), rows())
 
-    in_mlflow = {scalar.key: scalar.value for scalar in mlflow_reading.contents(uri, run).scalars}
-    in_trackio = {scalar.key: scalar.value for scalar in trackio_store.held(run).scalars}
+    in_mlflow = {
+        scalar.key: scalar.value for scalar in mlflow_reading.contents(uri, run).scalars
+    }
+    in_trackio = {
+        scalar.key: scalar.value for scalar in trackio_store.held(run).scalars
+    }
     assert refused == ([], [])
-    assert sorted(in_mlflow.values()) == sorted(in_trackio.values()) == sorted(ODD.values())
+    assert (
+        sorted(in_mlflow.values())
+        == sorted(in_trackio.values())
+        == sorted(ODD.values())
+    )
     legal = {"a_at_b": 2.0, "x/y": 4.0}
-    assert in_mlflow.items() >= legal.items()  # a key that is legal as it is keeps its name
+    assert (
+        in_mlflow.items() >= legal.items()
+    )  # a key that is legal as it is keeps its name
     assert {key: in_trackio[key] for key in ODD if key not in {"step", "__own"}} == {
         key: value for key, value in ODD.items() if key not in {"step", "__own"}
     }
@@ -72,10 +90,14 @@ def test_a_number_beyond_a_double_costs_itself_in_mlflow_and_its_row_in_trackio(
     refused = deliver(mlflow(uri, run), huge), deliver(trackio(run), huge)
 
     assert refused == ([1], [1])
-    assert [scalar.key for scalar in mlflow_reading.contents(uri, run).scalars] == ["trainer/loss"]
+    assert [scalar.key for scalar in mlflow_reading.contents(uri, run).scalars] == [
+        "trainer/loss"
+    ]
 
 
-@pytest.mark.parametrize("name", ['it\'s "both"', "a/b\\c", "🎲 run", "n" * 10_000, "new\nline"])
+@pytest.mark.parametrize(
+    "name", ['it\'s "both"', "a/b\\c", "🎲 run", "n" * 10_000, "new\nline"]
+)
 def test_a_run_of_any_name_is_opened_written_and_found_again(
     uri: str, run: RunInfo, name: str
 ) -> None:
@@ -92,7 +114,9 @@ def test_a_run_of_any_name_is_opened_written_and_found_again(
 
 
 @pytest.mark.slow
-def test_a_config_of_thousands_of_entries_with_odd_values_arrives(uri: str, run: RunInfo) -> None:
+def test_a_config_of_thousands_of_entries_with_odd_values_arrives(
+    uri: str, run: RunInfo
+) -> None:
     config = {f"group{n % 10}": {f"key{m}": m for m in range(300)} for n in range(10)}
     odd = {
         "nan": math.nan,
@@ -107,13 +131,22 @@ def test_a_config_of_thousands_of_entries_with_odd_values_arrives(uri: str, run:
         writer.write_config("trainer", {**config, **odd})
         writer.write_rows(samples.placed([samples.row(1)]))
 
-    in_mlflow, in_trackio = mlflow_reading.contents(uri, run).config, trackio_store.held(run).config
-    assert in_mlflow["trainer/group9/key299"] == in_trackio["trainer/group9/key299"] == "299"
+    in_mlflow, in_trackio = (
+        mlflow_reading.contents(uri, run).config,
+        trackio_store.held(run).config,
+    )
+    assert (
+        in_mlflow["trainer/group9/key299"]
+        == in_trackio["trainer/group9/key299"]
+        == "299"
+    )
     assert len(in_mlflow) == 3_000 + len(odd) - 1  # an empty map has no entry
     assert len(in_trackio) == 3_000 + len(odd)
     assert in_mlflow["trainer/a_at_b"] == in_trackio["trainer/a@b"] == "1"
     assert len(in_mlflow["trainer/long"]) == 6_000
     assert in_mlflow["trainer/huge"] == in_trackio["trainer/huge"] == str(10**40)
     assert (
-        len(trackio_store.held(run).scalars) == len(mlflow_reading.contents(uri, run).scalars) == 1
+        len(trackio_store.held(run).scalars)
+        == len(mlflow_reading.contents(uri, run).scalars)
+        == 1
     )

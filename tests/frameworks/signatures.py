@@ -15,7 +15,9 @@ if sys.version_info < (3, 12):
     except ImportError:
         pass
     else:
-        typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3 needs it for pydantic
+        typing.TypedDict = (
+            typing_extensions.TypedDict
+        )  # SkyRL 0.3 needs it for pydantic
 
 
 def parameters(place: str) -> list[list[object]]:
@@ -24,7 +26,9 @@ def parameters(place: str) -> list[list[object]]:
     found = importlib.import_module(module)
     for part in name.split("."):
         found = (
-            inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+            inspect.getattr_static(found, part)
+            if inspect.isclass(found)
+            else getattr(found, part)
         )
     if isinstance(found, property):
         return [["property"]]
@@ -35,8 +39,13 @@ def parameters(place: str) -> list[list[object]]:
     if not callable(found):
         return [[type(found).__name__]]
     given = inspect.signature(found).parameters.values()
-    return [[one.name, str(one.kind), one.default is not inspect.Parameter.empty] for one in given]
+    return [
+        [one.name, str(one.kind), one.default is not inspect.Parameter.empty]
+        for one in given
+    ]
 
 
 if __name__ == "__main__":
-    print("signatures", json.dumps({place: parameters(place) for place in sys.argv[1:]}))
+    print(
+        "signatures", json.dumps({place: parameters(place) for place in sys.argv[1:]})
+    )

@@ -75,7 +75,9 @@ def test_the_registered_name_records_too_and_an_exception_makes_the_end_failed(
 def test_beside_a_captured_tracker_rows_are_recorded_once_and_what_one_alone_gets_too(
     tmp_path: Path, captured: str, names: tuple[str, ...]
 ) -> None:
-    done = run_captured(tmp_path, captured, ACCELERATE_BESIDE, captured, *names, real=True)
+    done = run_captured(
+        tmp_path, captured, ACCELERATE_BESIDE, captured, *names, real=True
+    )
 
     found, report = recorded(tmp_path), report_of(runs(tmp_path))
     assert (rows_of(found, "loss"), rows_of(found, "numpy")) == (
@@ -88,7 +90,9 @@ def test_beside_a_captured_tracker_rows_are_recorded_once_and_what_one_alone_get
         ["finished"],
     )
     assert (report.project, report.name) == ("grpo", "two")
-    assert done.stderr.count("metrics of Accelerate are recorded once") == (captured in names)
+    assert done.stderr.count("metrics of Accelerate are recorded once") == (
+        captured in names
+    )
 
 
 def test_of_two_processes_one_writes(tmp_path: Path) -> None:
@@ -96,7 +100,9 @@ def test_of_two_processes_one_writes(tmp_path: Path) -> None:
     env = framework_environment(tmp_path, real=True)
 
     done = call(
-        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script], cwd=tmp_path, env=env
+        [REAL, "-m", "torch.distributed.run", "--nproc-per-node=2", script],
+        cwd=tmp_path,
+        env=env,
     )
 
     assert done.returncode == 0, done.stderr

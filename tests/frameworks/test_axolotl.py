@@ -42,7 +42,10 @@ trained.train()
         2,
         ["finished"],
     )
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
 
 
 @pytest.mark.parametrize("captured", ["wandb", "tensorboard"])

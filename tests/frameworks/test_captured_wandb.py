@@ -26,13 +26,19 @@ def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
     env = framework_environment(tmp_path, real=True)
     script = program(tmp_path, "train.py", GRPO_WANDB)
 
-    done = otel_bridge("run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
     report = report_of(runs(tmp_path))
     assert (report.name, report.drops, config_in(found)["max_steps"]) == ("tiny", {}, 3)
-    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [1, 2, 3]
+    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [
+        1,
+        2,
+        3,
+    ]
     assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
     assert not rows_of(found, "train/eval/loss")
     rollouts = rollouts_in(found)
@@ -50,7 +56,9 @@ def test_grpo_that_logs_to_wandb_is_recorded_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "wandb").exists()
 
 
-def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Path) -> None:
+def test_the_callback_beside_it_adds_what_the_capture_does_not_have(
+    tmp_path: Path,
+) -> None:
     env = framework_environment(tmp_path, real=True)
     code = GRPO_WANDB.replace(
         'trainer("out", None', 'trainer("out", [OtelBridgeCallback()]'
@@ -58,18 +66,26 @@ def test_the_callback_beside_it_adds_what_the_capture_does_not_have(tmp_path: Pa
     imports = "from otel_bridge.adapters.transformers import OtelBridgeCallback\n"
     script = program(tmp_path, "train.py", imports + code)
 
-    done = otel_bridge("run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--capture", "wandb", "--", REAL, script, cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     found = recorded(tmp_path)
-    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [1, 2, 3]
+    assert [step for step, *_ in rows_of(found, "train/loss", "train/reward")] == [
+        1,
+        2,
+        3,
+    ]
     assert [step for step, *_ in rows_of(found, "eval/loss")] == [3]
     splits = [one["split"] for one in rollouts_in(found)]
     assert (splits.count("train"), splits.count("eval")) == (12, 4)
 
 
 @pytest.mark.parametrize("captured", ["wandb", "trackio", "tensorboard"])
-def test_the_callback_names_the_run_that_another_one_begins(tmp_path: Path, captured: str) -> None:
+def test_the_callback_names_the_run_that_another_one_begins(
+    tmp_path: Path, captured: str
+) -> None:
     code = f"""
 from otel_bridge.adapters.transformers import OtelBridgeCallback
 trained = trainer("out", [OtelBridgeCallback(project="math", name="mine")], 2, report_to="{captured}", max_steps=2,

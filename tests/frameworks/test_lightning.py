@@ -57,7 +57,10 @@ def test_an_exception_inside_ends_the_run_as_failed_although_the_program_catches
     run_program(tmp_path, LIGHTNING_FAILS, "lightning", real=True)
 
     found = recorded(tmp_path)
-    assert ([step for step, _ in rows_of(found, "loss")], ends_of(found)) == ([1], ["failed"])
+    assert ([step for step, _ in rows_of(found, "loss")], ends_of(found)) == (
+        [1],
+        ["failed"],
+    )
 
 
 @BOTH
@@ -66,7 +69,12 @@ def test_the_entry_point_adds_the_logger_and_moves_no_checkpoint(
 ) -> None:
     variables = {"OTEL_BRIDGE_LIGHTNING": "1", "OTEL_BRIDGE_PROJECT": "sft"}
     run_program(
-        tmp_path / "with", LIGHTNING_ENTRY_POINT, package, "checkpoints", real=True, **variables
+        tmp_path / "with",
+        LIGHTNING_ENTRY_POINT,
+        package,
+        "checkpoints",
+        real=True,
+        **variables,
     )
     without = run_program(
         tmp_path / "without", LIGHTNING_ENTRY_POINT, package, "checkpoints", real=True
@@ -117,19 +125,32 @@ def test_beside_a_captured_logger_rows_are_recorded_once_and_what_one_alone_gets
 
     found, report = recorded(tmp_path), report_of(runs(tmp_path))
     assert [step for step, _ in rows_of(found, "loss")] == [1, 3]
-    assert (rows_of(found, "val")[-1:], rows_of(found, "only")) == ([(4, 2.0)], [(1, 7.0)])
+    assert (rows_of(found, "val")[-1:], rows_of(found, "only")) == (
+        [(4, 2.0)],
+        [(1, 7.0)],
+    )
     assert config_in(found)["fails"] is False
-    assert (name or f"{report.project}/{report.name}") == f"{report.project}/{report.name}"
-    assert done.stderr.count("metrics of Lightning are recorded once") == (captured != "trackio")
+    assert (
+        name or f"{report.project}/{report.name}"
+    ) == f"{report.project}/{report.name}"
+    assert done.stderr.count("metrics of Lightning are recorded once") == (
+        captured != "trackio"
+    )
 
 
 @pytest.mark.parametrize(
-    ("captured", "loggers"), [("wandb", f"[{OWN}, {WANDB}]"), ("tensorboard", f"[{OWN}, {BOARD}]")]
+    ("captured", "loggers"),
+    [("wandb", f"[{OWN}, {WANDB}]"), ("tensorboard", f"[{OWN}, {BOARD}]")],
 )
 def test_fabric_records_rows_once_beside_a_captured_logger(
     tmp_path: Path, captured: str, loggers: str
 ) -> None:
-    run_captured(tmp_path, captured, LIGHTNING_BESIDE_FABRIC.replace("LOGGERS", loggers), real=True)
+    run_captured(
+        tmp_path,
+        captured,
+        LIGHTNING_BESIDE_FABRIC.replace("LOGGERS", loggers),
+        real=True,
+    )
 
     assert rows_of(recorded(tmp_path), "loss") == [(0, 0.0), (1, 0.5), (2, 1.0)]
 
@@ -162,12 +183,23 @@ print("saved in", LightningCLI(Model, Data).trainer.log_dir)
         "logger.project=sft",
         "logger.name=one",
     )
-    others = ("accelerator=cpu", "max_epochs=1", "log_every_n_steps=2", "default_root_dir=root")
-
-    done = run_program(
-        tmp_path, code, "fit", *(f"--trainer.{one}" for one in (*chosen, *others)), real=True
+    others = (
+        "accelerator=cpu",
+        "max_epochs=1",
+        "log_every_n_steps=2",
+        "default_root_dir=root",
     )
 
-    assert f"saved in {tmp_path / 'root'}" in done.stdout or "saved in root" in done.stdout
+    done = run_program(
+        tmp_path,
+        code,
+        "fit",
+        *(f"--trainer.{one}" for one in (*chosen, *others)),
+        real=True,
+    )
+
+    assert (
+        f"saved in {tmp_path / 'root'}" in done.stdout or "saved in root" in done.stdout
+    )
     assert [step for step, _ in rows_of(recorded(tmp_path), "loss")] == [1, 3]
     assert list(tmp_path.glob("root/sft/one/checkpoints/*.ckpt"))

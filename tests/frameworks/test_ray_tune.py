@@ -30,7 +30,10 @@ def trials_of(folder: Path) -> Trials:
         ):
             return None
         return {
-            config_in(records(one))["lr"]: (report.status, rows_of(records(one), "loss"))
+            config_in(records(one))["lr"]: (
+                report.status,
+                rows_of(records(one), "loss"),
+            )
             for one, report in reports.items()
             if report is not None
         }
@@ -40,12 +43,21 @@ def trials_of(folder: Path) -> Trials:
 
 def test_each_trial_is_a_run_and_a_restored_one_goes_on_in_it(tmp_path: Path) -> None:
     space = '{"lr": tune.grid_search([1.0, 2.0, 4.0]), "fails": tune.sample_from(lambda spec: spec.config.lr == 2.0)'
-    first = TUNE + f'tuner(OtelBridgeLoggerCallback("p"), {space}, "mended": MENDED}}).fit()'
+    first = (
+        TUNE
+        + f'tuner(OtelBridgeLoggerCallback("p"), {space}, "mended": MENDED}}).fit()'
+    )
     run_program(tmp_path, first, real=True)
 
-    good = {lr: ("finished", [(1, lr), (2, lr * 2), (3, lr * 3)]) for lr in (1.0, 2.0, 4.0)}
+    good = {
+        lr: ("finished", [(1, lr), (2, lr * 2), (3, lr * 3)]) for lr in (1.0, 2.0, 4.0)
+    }
     assert trials_of(tmp_path) == {**good, 2.0: ("failed", [(1, 2.0), (2, 4.0)])}
-    (folder,) = [one for one in run_folders(runs(tmp_path)) if config_in(records(one))["lr"] == 2.0]
+    (folder,) = [
+        one
+        for one in run_folders(runs(tmp_path))
+        if config_in(records(one))["lr"] == 2.0
+    ]
     config, report = config_in(records(folder)), read_report(folder)
     assert report is not None
     assert (report.project, report.name) == ("p", f"train_{config['tune']['trial_id']}")
@@ -58,7 +70,9 @@ def test_each_trial_is_a_run_and_a_restored_one_goes_on_in_it(tmp_path: Path) ->
         "node_ip",
         "pid",
     }
-    keys = {key for one in records(folder) if one["kind"] == "row" for key in one["values"]}
+    keys = {
+        key for one in records(folder) if one["kind"] == "row" for key in one["values"]
+    }
     assert keys == {"loss", "time_this_iter_s", "time_total_s"}
 
     (tmp_path / "mended").touch()

@@ -121,7 +121,9 @@ PLACES = {
 
 
 @pytest.mark.parametrize("framework", PLACES)
-def test_the_fake_has_the_signatures_of_the_real_package(tmp_path: Path, framework: str) -> None:
+def test_the_fake_has_the_signatures_of_the_real_package(
+    tmp_path: Path, framework: str
+) -> None:
     fake, real = (signatures(tmp_path, framework, real=real) for real in (False, True))
 
     assert fake == real
@@ -129,8 +131,12 @@ def test_the_fake_has_the_signatures_of_the_real_package(tmp_path: Path, framewo
 
 def signatures(folder: Path, framework: str, *, real: bool) -> dict[str, object]:
     env = framework_environment(folder, real=real)
-    done = call([REAL if real else PYTHON, SCRIPT, *PLACES[framework]], cwd=folder, env=env)
+    done = call(
+        [REAL if real else PYTHON, SCRIPT, *PLACES[framework]], cwd=folder, env=env
+    )
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("signatures ")]
+    (line,) = [
+        line for line in done.stdout.splitlines() if line.startswith("signatures ")
+    ]
     found: dict[str, object] = json.loads(line.removeprefix("signatures "))
     return found

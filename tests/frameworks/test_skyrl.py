@@ -31,11 +31,17 @@ def test_rows_and_trajectories_arrive_beside_the_own_console(tmp_path: Path) -> 
     done = run_program(tmp_path, SKYRL_TRAINED, real=True)
 
     found = recorded(tmp_path)
-    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [(1, 0.5, 3.0), (2, 0.5, 3.0)]
+    assert rows_of(found, "reward/avg_raw_reward", "timing/step") == [
+        (1, 0.5, 3.0),
+        (2, 0.5, 3.0),
+    ]
     assert [(one["split"], one["reward"]) for one in rollouts_in(found)] == [
         ("train", 0.75), ("train", 0.0), ("train", 1.0), ("eval", 0.75), ("eval", 0.0), ("eval", 1.0),
     ]  # fmt: skip
-    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == (
+        "one",
+        ["finished"],
+    )
     assert "{'reward/avg_raw_reward': '0.5000'}" in done.stderr
 
 
@@ -46,9 +52,9 @@ def test_rows_and_trajectories_arrive_beside_the_own_console(tmp_path: Path) -> 
 def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
     tmp_path: Path, captured: str, backend: str
 ) -> None:
-    code = SKYRL_TRAINED.replace('"logger": "console"', f'"logger": "{backend}"').replace(
-        "num_samples=-1", "num_samples=2"
-    )
+    code = SKYRL_TRAINED.replace(
+        '"logger": "console"', f'"logger": "{backend}"'
+    ).replace("num_samples=-1", "num_samples=2")
 
     done = run_captured(tmp_path, captured, code, real=True)
 
@@ -60,15 +66,26 @@ def test_beside_a_captured_backend_rows_and_trajectories_are_recorded_once(
     )
     assert len(rollouts_in(found)) == 6
     tables = [one["key"] for one in found if one["kind"] == "media"]
-    assert tables == (["trajectories/train", "trajectories/eval"] if backend == "wandb" else [])
-    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == ("one", ["finished"])
-    assert done.stderr.count("metrics of SkyRL are recorded once") == (captured == backend)
+    assert tables == (
+        ["trajectories/train", "trajectories/eval"] if backend == "wandb" else []
+    )
+    assert (config_in(found)["trainer"]["run_name"], ends_of(found)) == (
+        "one",
+        ["finished"],
+    )
+    assert done.stderr.count("metrics of SkyRL are recorded once") == (
+        captured == backend
+    )
 
 
 @pytest.mark.parametrize(
-    "program", [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY], ids=["fails", "steps", "eval"]
+    "program",
+    [SKYRL_FAILS, SKYRL_STEP_WISE, SKYRL_EVAL_ONLY],
+    ids=["fails", "steps", "eval"],
 )
-def test_failures_steps_and_evaluations_arrive_too(tmp_path: Path, program: str) -> None:
+def test_failures_steps_and_evaluations_arrive_too(
+    tmp_path: Path, program: str
+) -> None:
     run_program(tmp_path, program, real=True, fails=program is SKYRL_FAILS)
 
     found = recorded(tmp_path)
@@ -171,11 +188,15 @@ Exp(config()).run()
 """
 
 
-def test_the_mismatch_of_engine_and_trainer_is_what_skyrl_computes(tmp_path: Path) -> None:
+def test_the_mismatch_of_engine_and_trainer_is_what_skyrl_computes(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, SKYRL + TOKENS, real=True)
 
     found = recorded(tmp_path)
     difference = "policy/rollout_train_logprobs_abs_diff"
     ((_, mean, highest),) = rows_of(found, f"{difference}_mean", f"{difference}_max")
     keys = ("tokens/mismatch/mean", "tokens/mismatch/max", "tokens/count")
-    assert rows_of(found, *keys) == [(1, pytest.approx(mean), pytest.approx(highest), 6)]
+    assert rows_of(found, *keys) == [
+        (1, pytest.approx(mean), pytest.approx(highest), 6)
+    ]

@@ -110,14 +110,24 @@ def test_figures_of_eight_ranks_equal_numpy_in_three_trackers_and_the_slow_rank_
             if scalar.step is not None:
                 values[scalar.key][scalar.step] = scalar.value
         for key, of_steps in expected.items():
-            assert values[f"trainer/{key}"] == pytest.approx(of_steps, rel=1e-6), (tracker, key)
+            assert values[f"trainer/{key}"] == pytest.approx(of_steps, rel=1e-6), (
+                tracker,
+                key,
+            )
     assert job.report_when(base, lambda report: report.ended).drops == {}
 
 
-def _start(folder: Path, env: dict[str, str], arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, env: dict[str, str], arguments: Sequence[str]
+) -> subprocess.Popen[bytes]:
     """Start the ranks."""
     file = job.script(folder / "work" / "train.py", RANK)
-    options = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}"]
+    options = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={WORLD}",
+    ]
     return job.start_command([REAL, *options, str(file), *arguments], env, file.parent)
 
 

@@ -55,7 +55,9 @@ def groups_of(rollouts: list[dict[str, Any]]) -> list[int]:
     return sorted(Counter(one["group"] for one in rollouts).values())
 
 
-def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_path: Path) -> None:
+def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(
+    tmp_path: Path,
+) -> None:
     plain = run_program(tmp_path / "plain", GRPO_PLAIN, real=True)
     watched = run_program(tmp_path / "watched", GRPO_CALLBACK, real=True)
 
@@ -81,25 +83,34 @@ def test_a_seeded_run_has_the_same_losses_and_each_completion_arrives_once(tmp_p
         )  # not `reward`, which TRL 0.29 logs without weights
         assert all(
             one["reward"]
-            == pytest.approx(one["rewards"]["length"] + 0.5 * one["rewards"].get("vowels", 0))
+            == pytest.approx(
+                one["rewards"]["length"] + 0.5 * one["rewards"].get("vowels", 0)
+            )
             for one in rollouts
         )
     assert sum("vowels" not in one["rewards"] for one in rollouts) == 4
     columns = (
         {"letters"} if "log_extra offered" in watched.stdout else set()
     )  # TRL before 1 has no log_extra
-    assert [one["metadata"].keys() for one in rollouts] == [columns | {"trained_step.label"}] * 16
+    assert [one["metadata"].keys() for one in rollouts] == [
+        columns | {"trained_step.label"}
+    ] * 16
     assert all(one["rewards"]["trained_step"] == one["step"] for one in rollouts)
     assert rows_of(found, "lineage/consumed") == [(step, 4) for step in (1, 2, 3, 4)]
     assert {"max_steps": 4, "learning_rate": 0.01}.items() <= config_in(found).items()
     assert config_in(found)["model"]["hidden_size"] == 16
-    assert (ends_of(found), report_of(runs(tmp_path / "watched")).name) == (["finished"], "tiny")
+    assert (ends_of(found), report_of(runs(tmp_path / "watched")).name) == (
+        ["finished"],
+        "tiny",
+    )
 
 
 def test_report_to_with_several_batches_a_step_and_evaluation_records_each_completion_once(
     tmp_path: Path,
 ) -> None:
-    done = run_program(tmp_path, GRPO_REPORT_TO, "twice", real=True, WANDB_PROJECT="mine")
+    done = run_program(
+        tmp_path, GRPO_REPORT_TO, "twice", real=True, WANDB_PROJECT="mine"
+    )
 
     found = recorded(tmp_path)
     assert (
@@ -117,7 +128,9 @@ def test_report_to_with_several_batches_a_step_and_evaluation_records_each_compl
     assert report_of(runs(tmp_path)).project == "mine"
 
 
-def trained_by_two_ranks(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+def trained_by_two_ranks(
+    tmp_path: Path, source: str
+) -> subprocess.CompletedProcess[str]:
     """Run the program *source* in two ranks, four steps of eight completions."""
     script = program(tmp_path, "train.py", source)
     done = call(
@@ -131,11 +144,15 @@ def trained_by_two_ranks(tmp_path: Path, source: str) -> subprocess.CompletedPro
 
 def assert_completions_arrived_once(rollouts: list[dict[str, Any]]) -> None:
     """Compare with what two ranks sample: eight a step, in groups of two."""
-    assert Counter(rollout["step"] for rollout in rollouts) == dict.fromkeys(range(1, 5), 8)
+    assert Counter(rollout["step"] for rollout in rollouts) == dict.fromkeys(
+        range(1, 5), 8
+    )
     assert groups_of(rollouts) == [2] * 16
 
 
-def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_path: Path) -> None:
+def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(
+    tmp_path: Path,
+) -> None:
     done = trained_by_two_ranks(tmp_path, GRPO_CALLBACK)
 
     found = recorded(tmp_path)
@@ -144,7 +161,9 @@ def test_of_two_ranks_one_writes_and_the_completions_of_both_arrive_once(tmp_pat
     assert done.stderr.count("otel-bridge: huggingface/tiny (") == 1
 
 
-def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: Path) -> None:
+def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(
+    tmp_path: Path,
+) -> None:
     trained_by_two_ranks(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE)
 
     found = recorded(tmp_path)
@@ -168,7 +187,9 @@ def test_each_of_two_ranks_records_the_tokens_of_its_own_completions(tmp_path: P
     assert report_of(runs(tmp_path)).drops == {"token_not_finite": 8}
 
 
-def test_a_rank_of_another_machine_begins_no_second_run_for_its_tokens(tmp_path: Path) -> None:
+def test_a_rank_of_another_machine_begins_no_second_run_for_its_tokens(
+    tmp_path: Path,
+) -> None:
     elsewhere = """
 import os
 if os.environ["RANK"] == "1":
@@ -190,21 +211,33 @@ def test_a_resumed_training_after_a_kill_joins_the_run_of_its_checkpoint_as_a_se
     run_program(tmp_path, GRPO_RESUMED, "resume", real=True)
 
     found = recorded(tmp_path)
-    rows = [(one["step"], one["attempt"]) for one in found if "train/loss" in one.get("values", {})]
+    rows = [
+        (one["step"], one["attempt"])
+        for one in found
+        if "train/loss" in one.get("values", {})
+    ]
     assert rows == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2)]
     assert ends_of(found)[-1] == "finished"
 
 
-def test_the_mismatch_of_engine_and_trainer_is_what_trl_computes(tmp_path: Path) -> None:
+def test_the_mismatch_of_engine_and_trainer_is_what_trl_computes(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE, real=True)
 
     found = recorded(tmp_path)
-    assert differences(rows_of(found, *MISMATCH)) == differences(rows_of(found, *COMPUTED))
+    assert differences(rows_of(found, *MISMATCH)) == differences(
+        rows_of(found, *COMPUTED)
+    )
     lengths = rows_of(found, "train/completions/mean_length")
-    assert rows_of(found, "tokens/count") == [(step, 4 * length) for step, length in lengths]
+    assert rows_of(found, "tokens/count") == [
+        (step, 4 * length) for step, length in lengths
+    ]
 
 
-def test_masked_completions_are_left_out_of_the_mismatch_as_trl_does(tmp_path: Path) -> None:
+def test_masked_completions_are_left_out_of_the_mismatch_as_trl_does(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, GRPO_SAMPLED_BY_AN_ENGINE, "masked", real=True)
 
     found = recorded(tmp_path)

@@ -27,11 +27,19 @@ def test_both_roles_are_one_run_with_rollouts_of_the_table(tmp_path: Path) -> No
     assert rows_of(found, "trainer/actor/loss") == [(1, 0.5), (2, 1.0)]
     rollouts = [(one["role"], one["step"], one["reward"]) for one in rollouts_in(found)]
     assert rollouts == [("trainer", 2, 1.0), ("trainer", 2, 0.25), ("trainer", 2, None)]
-    assert (config_in(found)["explorer"]["name"], set(ends_of(found))) == ("explorer", {"finished"})
-    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == ("math", "one")
+    assert (config_in(found)["explorer"]["name"], set(ends_of(found))) == (
+        "explorer",
+        {"finished"},
+    )
+    assert (report_of(runs(tmp_path)).project, report_of(runs(tmp_path)).name) == (
+        "math",
+        "one",
+    )
 
 
-def test_the_validator_of_the_configuration_takes_the_class_path(tmp_path: Path) -> None:
+def test_the_validator_of_the_configuration_takes_the_class_path(
+    tmp_path: Path,
+) -> None:
     code = """
 from trinity.common.config_validator import MonitorConfigValidator
 

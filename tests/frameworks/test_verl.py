@@ -41,23 +41,37 @@ def test_rows_and_validation_generations_arrive_and_the_run_ends_once(
     run_program(tmp_path, VERL_TRACKING, real=True, **variables)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (LOSS, ["finished"])
-    validated = [(one["split"], one["step"], one["reward"]) for one in rollouts_in(found)]
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (
+        LOSS,
+        ["finished"],
+    )
+    validated = [
+        (one["split"], one["step"], one["reward"]) for one in rollouts_in(found)
+    ]
     assert validated == [("eval", 2, 1.0), ("eval", 2, 0.0)]
 
 
 @pytest.mark.parametrize("how", ["fails", "raises"])
-def test_an_exit_code_or_an_exception_makes_the_end_failed(tmp_path: Path, how: str) -> None:
+def test_an_exit_code_or_an_exception_makes_the_end_failed(
+    tmp_path: Path, how: str
+) -> None:
     run_program(tmp_path, VERL_TRACKING, how, real=True, fails=how == "raises")
 
     assert ends_of(recorded(tmp_path)) == ["failed"]
 
 
-def test_validation_generations_of_a_process_without_tracking_arrive(tmp_path: Path) -> None:
+def test_validation_generations_of_a_process_without_tracking_arrive(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_ROLLOUTER, real=True)
 
     (one,) = rollouts_in(recorded(tmp_path))
-    assert (one["role"], one["split"], one["step"], one["reward"]) == ("rollouter", "eval", 7, 1.0)
+    assert (one["role"], one["split"], one["step"], one["reward"]) == (
+        "rollouter",
+        "eval",
+        7,
+        1.0,
+    )
 
 
 def test_validation_generations_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
@@ -94,16 +108,21 @@ def test_a_plugin_that_cannot_load_is_one_line_and_verl_refuses_the_backend_itse
     done = run_program(tmp_path, code, real=True)
 
     assert "refused otel_bridge is not supported" in done.stdout
-    (line,) = [one for one in done.stderr.splitlines() if one.startswith("otel-bridge:")]
+    (line,) = [
+        one for one in done.stderr.splitlines() if one.startswith("otel-bridge:")
+    ]
     assert (
-        "verl continues without the backend otel_bridge: ImportError: half an installation" in line
+        "verl continues without the backend otel_bridge: ImportError: half an installation"
+        in line
     )
 
 
 def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> None:
     run_program(tmp_path, VERL_TRACES, real=True)
 
-    rollouts = {(one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))}
+    rollouts = {
+        (one["group"], one["sample"]): one for one in rollouts_in(recorded(tmp_path))
+    }
     assert sorted(rollouts) == [("0", 0), ("0", 1), ("1", 0), ("4", 0), ("5", 0)]
     assert [span["name"] for span in rollouts["0", 0]["spans"]] == [
         "rollout",
@@ -113,7 +132,9 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
     assert rollouts["1", 0]["split"] == "eval"
 
 
-def test_a_training_batch_of_the_real_trainer_has_groups_and_advantages(tmp_path: Path) -> None:
+def test_a_training_batch_of_the_real_trainer_has_groups_and_advantages(
+    tmp_path: Path,
+) -> None:
     run_program(tmp_path, VERL_BATCH_OF_TENSORS + ENDED, real=True)
 
     found = recorded(tmp_path)
@@ -141,18 +162,25 @@ names = ("old_log_probs", "rollout_log_probs", "response_mask")
 computed = compute_offpolicy_metrics(*(batch.batch[name] for name in names))
 print("computed", json.dumps([computed["kl"], computed["k3_kl"]]))
 """
-    code = VERL_BATCH_OF_TENSORS.replace("batch = DataProto", LOGPROBS + "batch = DataProto")
+    code = VERL_BATCH_OF_TENSORS.replace(
+        "batch = DataProto", LOGPROBS + "batch = DataProto"
+    )
     configured = f"from omegaconf import OmegaConf\ntrainer.config = OmegaConf.create({config})\n"
     return code.replace("extra = {", configured + "extra = {") + ENDED + compared
 
 
-def test_the_mismatch_of_engine_and_trainer_is_what_verl_computes(tmp_path: Path) -> None:
+def test_the_mismatch_of_engine_and_trainer_is_what_verl_computes(
+    tmp_path: Path,
+) -> None:
     done = run_program(tmp_path, with_logprobs("{'algorithm': {}}"), real=True)
 
     found = recorded(tmp_path)
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("computed ")]
     ((step, *values),) = rows_of(found, *MISMATCH)
-    assert (step, values) == (5, pytest.approx(json.loads(line.removeprefix("computed "))))
+    assert (step, values) == (
+        5,
+        pytest.approx(json.loads(line.removeprefix("computed "))),
+    )
     assert rows_of(found, "trainer/tokens/count", "trainer/tokens/advantage") == [
         (5, 3, pytest.approx(2.5 / 3))
     ]
@@ -166,7 +194,9 @@ def test_where_verl_takes_the_log_probabilities_of_the_engine_there_is_no_mismat
     run_program(tmp_path, with_logprobs(bypassed), real=True)
 
     found = recorded(tmp_path)
-    assert rows_of(found, "trainer/tokens/logprob/engine") == [(5, pytest.approx(-3.5 / 3))]
+    assert rows_of(found, "trainer/tokens/logprob/engine") == [
+        (5, pytest.approx(-3.5 / 3))
+    ]
     assert rows_of(found, *MISMATCH) == []
 
 
@@ -184,7 +214,10 @@ def test_a_batch_in_transfer_queue_has_groups_versions_and_the_mismatch_that_ver
     ]
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("computed ")]
     ((step, *values),) = rows_of(found, *MISMATCH)
-    assert (step, values) == (5, pytest.approx(json.loads(line.removeprefix("computed "))))
+    assert (step, values) == (
+        5,
+        pytest.approx(json.loads(line.removeprefix("computed "))),
+    )
     keys = ("tokens/count", "tokens/entropy", "tokens/advantage", "lineage/consumed")
     assert rows_of(found, *(f"trainer/{key}" for key in keys[:3])) == [
         (5, 3, 1.0, pytest.approx(1 / 3))

@@ -33,7 +33,11 @@ def test_trainer_and_rollouter_are_one_run_each_on_its_own_steps_and_the_run_end
     validations = rows_of(
         found, "trainer/val-core/sums/reward/mean@1", "trainer/rollouter/validate_time"
     )
-    assert [(step, mean) for step, mean, _ in validations] == [(0, 0.25), (1, 0.25), (2, 0.25)]
+    assert [(step, mean) for step, mean, _ in validations] == [
+        (0, 0.25),
+        (1, 0.25),
+        (2, 0.25),
+    ]
     versions = rows_of(found, "trainer/fully_async/rollouter/active_time")
     assert [step for step, _ in versions] == [0, 1, 2]
 
@@ -56,4 +60,7 @@ def test_an_exception_in_the_trainer_ends_the_run_as_failed(tmp_path: Path) -> N
     run_program(tmp_path, VERL_FULLY_ASYNC, "fails", real=True, fails=True)
 
     found = recorded(tmp_path)
-    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == ([(1, 1.0)], ["failed"])
+    assert (rows_of(found, "trainer/actor/loss"), ends_of(found)) == (
+        [(1, 1.0)],
+        ["failed"],
+    )

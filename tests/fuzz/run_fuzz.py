@@ -24,7 +24,9 @@ _INSTRUMENTED = [
 
 def main(target: str, seconds: str, *options: str) -> None:
     """Fuzz; ends the process."""
-    sys.path[:0] = [str(_ROOT / part) for part in ("tests", "collector", "exporters", ".")]
+    sys.path[:0] = [
+        str(_ROOT / part) for part in ("tests", "collector", "exporters", ".")
+    ]
     with atheris.instrument_imports(include=_INSTRUMENTED):
         from support.otlp import fuzz_targets
     work = Path(tempfile.mkdtemp(prefix=f"fuzz-{target}-"))

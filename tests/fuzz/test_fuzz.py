@@ -24,16 +24,22 @@ def _known(target: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)
-def test_the_golden_cases_and_every_input_that_once_broke_a_rule_keep_it(target: str) -> None:
+def test_the_golden_cases_and_every_input_that_once_broke_a_rule_keep_it(
+    target: str,
+) -> None:
     for data in _known(target):
         fuzz_targets.TARGETS[target](data)
 
 
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)
-def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: str) -> None:
+def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(
+    target: str,
+) -> None:
     known = _known(target)
 
-    @settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(
         st.sampled_from(known),
         st.lists(st.tuples(st.integers(0), st.integers(0, 8), st.binary(max_size=8))),
@@ -53,7 +59,9 @@ def test_known_inputs_with_bytes_changed_cut_and_put_in_keep_every_rule(target: 
     reason="atheris is not installed: no wheel for here",
 )
 @pytest.mark.parametrize("target", fuzz_targets.TARGETS)
-def test_inputs_that_reach_new_code_keep_every_rule(target: str, tmp_path: Path) -> None:
+def test_inputs_that_reach_new_code_keep_every_rule(
+    target: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, str(_HERE / "run_fuzz.py"), target, _SECONDS],
         env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},

@@ -179,7 +179,9 @@ def pydantic_ai() -> None:
         version=version, **json.loads(os.environ.get("GENAI_ARGUMENTS", "{}"))
     )
     provider = OpenAIProvider(base_url=os.environ["OPENAI_BASE_URL"], api_key="test")
-    agent = Agent(OpenAIChatModel(MODEL, provider=provider), system_prompt=SYSTEM, name="agent")
+    agent = Agent(
+        OpenAIChatModel(MODEL, provider=provider), system_prompt=SYSTEM, name="agent"
+    )
     Agent.instrument_all(settings)
 
     @agent.tool_plain(description=DESCRIPTION)
@@ -204,7 +206,9 @@ def mlflow_openai() -> None:
     agent(QUESTION)
     mlflow.flush_trace_async_logging()
     traces = (
-        mlflow.search_traces(return_type="list") if os.environ.get("MLFLOW_TRACKING_URI") else []
+        mlflow.search_traces(return_type="list")
+        if os.environ.get("MLFLOW_TRACKING_URI")
+        else []
     )
     print(
         f"mlflow holds {len(traces)} traces with {sum(len(trace.data.spans) for trace in traces)} spans"

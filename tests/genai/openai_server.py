@@ -34,7 +34,9 @@ class _Handler(BaseHTTPRequestHandler):
     def respond(self, body: bytes) -> None:
         raise NotImplementedError
 
-    def send(self, status: int, payload: bytes, content_type: str = "application/json") -> None:
+    def send(
+        self, status: int, payload: bytes, content_type: str = "application/json"
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(payload)))
@@ -66,9 +68,13 @@ class _Model(_Handler):
                 "arguments": json.dumps({"place": PLACE}),
             }
             message = {"role": "assistant", "content": None}
-            message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
+            message["tool_calls"] = [
+                {"id": "call_1", "type": "function", "function": function}
+            ]
             reason = "tool_calls"
-        self.send(200, json.dumps(_completion(asked["model"], message, reason)).encode())
+        self.send(
+            200, json.dumps(_completion(asked["model"], message, reason)).encode()
+        )
 
 
 def _completion(model: str, message: dict[str, Any], reason: str) -> dict[str, Any]:
@@ -77,7 +83,9 @@ def _completion(model: str, message: dict[str, Any], reason: str) -> dict[str, A
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": f"{model}-2026",
-        "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        ],
         "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
     }
 

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openai_server import openai_server, otlp_recorder
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 from support.waiting import HANG_S
 
@@ -50,7 +52,9 @@ def run(
     python: str, program: str, env: Mapping[str, str], folder: str
 ) -> subprocess.CompletedProcess[str]:
     """Run one program in a clean environment, its working folder *folder*."""
-    clean = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}}
+    clean = {
+        name: value for name, value in os.environ.items() if name in {"PATH", "LANG"}
+    }
     command: Sequence[str] = (python, str(HERE / "genai_programs.py"), program)
     return subprocess.run(
         command,
@@ -72,7 +76,10 @@ def record(python: str, case: str) -> list[tuple[str, bytes]]:
         tempfile.TemporaryDirectory() as folder,
     ):
         addresses = {"OPENAI_BASE_URL": model, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
-        addresses |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OPENAI_API_KEY": "test"}
+        addresses |= {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OPENAI_API_KEY": "test",
+        }
         done = run(python, program, {**addresses, **env}, folder)
         if done.returncode:
             raise SystemExit(f"{case}: exit {done.returncode}\n{done.stderr[-3000:]}")

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from openai_server import CANARY, openai_server
 
-from support.trainers.command_runs import ended, environment, only_folder, otel_bridge, runs
+from support.trainers.command_runs import (
+    ended,
+    environment,
+    only_folder,
+    otel_bridge,
+    runs,
+)
 
 PYTHON = os.environ.get("GENAI_PYTHON", "")
 PROGRAMS = {
@@ -19,7 +25,8 @@ PROGRAMS = {
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not PYTHON, reason="GENAI_PYTHON names no environment with the packages: make test-genai"
+        not PYTHON,
+        reason="GENAI_PYTHON names no environment with the packages: make test-genai",
     ),
 ]
 
@@ -35,7 +42,15 @@ def run(folder: Path, program: str, **more: str) -> tuple[int, str, str]:
         )  # fmt: skip
         path = str(Path(__file__).with_name("genai_programs.py"))
         done = otel_bridge(
-            "run", "--exporters", "file", "--", PYTHON, path, program, cwd=folder, env=env
+            "run",
+            "--exporters",
+            "file",
+            "--",
+            PYTHON,
+            path,
+            program,
+            cwd=folder,
+            env=env,
         )
     assert done.returncode == 0, done.stderr
     report = ended(runs(folder))

@@ -14,9 +14,7 @@ ROOT = "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 
 
 def mounted(point: str, kind: str) -> str:
-    return (
-        f"99 22 0:50 / {point} rw,relatime shared:9 master:1 - {kind} server:/export rw,vers=4.2\n"
-    )
+    return f"99 22 0:50 / {point} rw,relatime shared:9 master:1 - {kind} server:/export rw,vers=4.2\n"
 
 
 def test_the_default_is_a_folder_below_the_working_folder(tmp_path: Path) -> None:
@@ -24,10 +22,14 @@ def test_the_default_is_a_folder_below_the_working_folder(tmp_path: Path) -> Non
     assert base_dir({}, tmp_path) == tmp_path / ".otel-bridge"
 
 
-def test_a_named_folder_is_taken_wherever_it_is_and_made_absolute(tmp_path: Path) -> None:
+def test_a_named_folder_is_taken_wherever_it_is_and_made_absolute(
+    tmp_path: Path,
+) -> None:
     mountinfo = ROOT + mounted(str(tmp_path), "nfs4")
 
-    found = find_base({"OTEL_BRIDGE_DIR": "runs/../here"}, tmp_path, mountinfo=mountinfo)
+    found = find_base(
+        {"OTEL_BRIDGE_DIR": "runs/../here"}, tmp_path, mountinfo=mountinfo
+    )
 
     assert found == BaseDir(tmp_path / "here", None, "nfs4")
 
@@ -35,12 +37,18 @@ def test_a_named_folder_is_taken_wherever_it_is_and_made_absolute(tmp_path: Path
 def test_a_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"n\xff")
 
-    with pytest.raises(ConfigError, match=r"n.udcff.* is not UTF-8.*set OTEL_BRIDGE_DIR"):
+    with pytest.raises(
+        ConfigError, match=r"n.udcff.* is not UTF-8.*set OTEL_BRIDGE_DIR"
+    ):
         find_base({}, odd, mountinfo=ROOT)
-    assert find_base({"OTEL_BRIDGE_DIR": "/data"}, odd, mountinfo=ROOT).path == Path("/data")
+    assert find_base({"OTEL_BRIDGE_DIR": "/data"}, odd, mountinfo=ROOT).path == Path(
+        "/data"
+    )
 
 
-def test_on_a_network_file_system_the_folder_is_one_of_this_machine(tmp_path: Path) -> None:
+def test_on_a_network_file_system_the_folder_is_one_of_this_machine(
+    tmp_path: Path,
+) -> None:
     work, home = tmp_path / "work", tmp_path / "home"
     mountinfo = ROOT + mounted(str(work), "lustre")
     environment = {"HOME": str(home)}
@@ -49,7 +57,10 @@ def test_on_a_network_file_system_the_folder_is_one_of_this_machine(tmp_path: Pa
     second = find_base(environment, work / "job2", mountinfo=mountinfo)
     again = find_base(environment, work / "job1", mountinfo=mountinfo)
 
-    assert (first.instead_of, first.file_system) == (work / "job1" / ".otel-bridge", "lustre")
+    assert (first.instead_of, first.file_system) == (
+        work / "job1" / ".otel-bridge",
+        "lustre",
+    )
     assert first.path.parent == home / ".local/state/otel-bridge"
     assert re.fullmatch(r"job1-[0-9a-f]{16}", first.path.name)
     assert first == again
@@ -72,7 +83,10 @@ def test_a_home_on_the_network_is_passed_over_too(tmp_path: Path) -> None:
 
 def test_a_named_state_folder_goes_first(tmp_path: Path) -> None:
     mountinfo = ROOT + mounted(str(tmp_path / "net"), "beegfs")
-    environment = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
 
     found = find_base(environment, tmp_path / "net", mountinfo=mountinfo)
 
@@ -87,14 +101,35 @@ def test_with_no_local_disk_at_all_the_default_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "fuse.sshfs", "fuse.juicefs"],
+    [
+        "nfs",
+        "nfs4",
+        "lustre",
+        "cifs",
+        "smb3",
+        "beegfs",
+        "gpfs",
+        "fuse.sshfs",
+        "fuse.juicefs",
+    ],
 )
 def test_network_file_systems_are_known(kind: str) -> None:
     assert is_network(kind)
 
 
 @pytest.mark.parametrize(
-    "kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "apfs", "fuseblk", "fuse.ntfs-3g", "9p"]
+    "kind",
+    [
+        "ext4",
+        "xfs",
+        "btrfs",
+        "tmpfs",
+        "overlay",
+        "apfs",
+        "fuseblk",
+        "fuse.ntfs-3g",
+        "9p",
+    ],
 )
 def test_local_file_systems_are_known(kind: str) -> None:
     assert not is_network(kind)
@@ -102,7 +137,10 @@ def test_local_file_systems_are_known(kind: str) -> None:
 
 def test_the_innermost_and_the_latest_mount_counts() -> None:
     mountinfo = (
-        ROOT + mounted("/data", "nfs") + mounted("/data/local", "xfs") + mounted("/data", "lustre")
+        ROOT
+        + mounted("/data", "nfs")
+        + mounted("/data/local", "xfs")
+        + mounted("/data", "lustre")
     )
     paths = ["/data/x", "/data", "/data/local/y", "/database", "/"]
 
@@ -115,7 +153,9 @@ def test_the_innermost_and_the_latest_mount_counts() -> None:
     ]
 
 
-def test_a_mount_point_with_spaces_and_a_link_to_it_are_understood(tmp_path: Path) -> None:
+def test_a_mount_point_with_spaces_and_a_link_to_it_are_understood(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "my data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "my data")
     mountinfo = ROOT + mounted(f"{tmp_path}/my\\040data", "nfs")

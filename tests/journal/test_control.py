@@ -51,7 +51,9 @@ def test_what_was_asked_is_read_in_order_until_it_is_deleted(tmp_path: Path) -> 
         "7",
     ],
 )
-def test_what_is_not_an_ask_is_deleted_and_hides_no_other(tmp_path: Path, text: str) -> None:
+def test_what_is_not_an_ask_is_deleted_and_hides_no_other(
+    tmp_path: Path, text: str
+) -> None:
     folder = run_folder(tmp_path)
     (folder.control_dir / "0.json").write_text(text)
     (folder.control_dir / "folder").mkdir()
@@ -62,12 +64,20 @@ def test_what_is_not_an_ask_is_deleted_and_hides_no_other(tmp_path: Path, text: 
     taken = receive_control(folder)
 
     assert taken == [ControlRequest("finish", {"status": "failed"}, 5)]
-    assert sorted(path.name for path in folder.control_dir.iterdir()) == ["1.json", "folder"]
+    assert sorted(path.name for path in folder.control_dir.iterdir()) == [
+        "1.json",
+        "folder",
+    ]
 
 
-def test_a_half_written_ask_is_left_alone_and_deleted_once_it_is_old(tmp_path: Path) -> None:
+def test_a_half_written_ask_is_left_alone_and_deleted_once_it_is_old(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
-    young, old = folder.control_dir / ".1.json.7.tmp", folder.control_dir / ".0.json.7.tmp"
+    young, old = (
+        folder.control_dir / ".1.json.7.tmp",
+        folder.control_dir / ".0.json.7.tmp",
+    )
     for path in (young, old):
         path.write_text('{"kind": "handover"')
     os.utime(old, (time.time() - 3600, time.time() - 3600))

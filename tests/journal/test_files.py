@@ -38,7 +38,9 @@ def planted(tmp_path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "link", "loop", "device"])
-@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND])
+@pytest.mark.parametrize(
+    "flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND]
+)
 def test_what_is_not_a_regular_file_is_refused_at_once(
     tmp_path: Path, what: str, flags: int
 ) -> None:
@@ -47,7 +49,10 @@ def test_what_is_not_a_regular_file_is_refused_at_once(
     with pytest.raises(OSError, match="not a regular file"):
         open_regular(path, flags)
 
-    assert (size_of_regular(path), (tmp_path / "victim").read_bytes()) == (None, b"victim")
+    assert (size_of_regular(path), (tmp_path / "victim").read_bytes()) == (
+        None,
+        b"victim",
+    )
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
@@ -69,7 +74,11 @@ def test_a_new_file_takes_the_place_of_what_was_planted_under_its_name(
     os.write(descriptor, b"new")
     os.close(descriptor)
 
-    assert (path.read_bytes(), stat.S_IMODE(path.lstat().st_mode), path.is_symlink()) == (
+    assert (
+        path.read_bytes(),
+        stat.S_IMODE(path.lstat().st_mode),
+        path.is_symlink(),
+    ) == (
         b"new",
         0o600,
         False,
@@ -98,7 +107,9 @@ def _file(path: Path, text: str, mtime_ns: int = _LONG_AGO_NS) -> Stamp | None:
     return stamp_of(path)
 
 
-def test_a_value_is_read_again_only_when_its_file_has_another_stamp(tmp_path: Path) -> None:
+def test_a_value_is_read_again_only_when_its_file_has_another_stamp(
+    tmp_path: Path,
+) -> None:
     path, cache = tmp_path / "one", StampedCache[str, str](1 << 20)
     stamps = [
         _file(path, "a"),
@@ -108,12 +119,17 @@ def test_a_value_is_read_again_only_when_its_file_has_another_stamp(tmp_path: Pa
     ]
     reads = iter(("first", "second", "third"))
 
-    found = [cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1) for stamp in stamps]
+    found = [
+        cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1)
+        for stamp in stamps
+    ]
 
     assert found == ["first", "first", "second", "third"]
 
 
-def test_a_file_replaced_by_one_of_the_same_time_and_size_is_another_one(tmp_path: Path) -> None:
+def test_a_file_replaced_by_one_of_the_same_time_and_size_is_another_one(
+    tmp_path: Path,
+) -> None:
     path, other = tmp_path / "one", tmp_path / "other"
     before = _file(path, "a")
     _file(other, "b")
@@ -129,7 +145,9 @@ def test_a_file_that_has_just_changed_is_not_kept_as_it_may_change_within_one_ti
     stamp = _file(tmp_path / "one", "a", far_ahead_ns)
     reads = iter((1, 2))
 
-    found = [cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1) for _ in range(2)]
+    found = [
+        cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1) for _ in range(2)
+    ]
 
     assert (found, len(cache)) == ([1, 2], 0)
 
@@ -141,7 +159,16 @@ def test_the_least_recently_used_values_are_dropped_beyond_the_limit() -> None:
         read.append(key)
         return key
 
-    for key in (1, 2, 3, 4, 1, 5, 1, 2):  # four of 1 KiB, the least that one counts as, have room
+    for key in (
+        1,
+        2,
+        3,
+        4,
+        1,
+        5,
+        1,
+        2,
+    ):  # four of 1 KiB, the least that one counts as, have room
         cache.get(key, (stamp,), lambda key=key: reads(key), cost_bytes=1)  # type: ignore[misc]
 
     assert (read, len(cache)) == ([1, 2, 3, 4, 5, 2], 4)
@@ -150,7 +177,10 @@ def test_the_least_recently_used_values_are_dropped_beyond_the_limit() -> None:
 def test_a_value_beyond_the_limit_by_itself_is_not_kept() -> None:
     cache = StampedCache[int, str](4096)
 
-    assert (cache.get(1, (Stamp(1, 1, 1),), lambda: "big", cost_bytes=5000), len(cache)) == (
+    assert (
+        cache.get(1, (Stamp(1, 1, 1),), lambda: "big", cost_bytes=5000),
+        len(cache),
+    ) == (
         "big",
         0,
     )

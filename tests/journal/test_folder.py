@@ -29,7 +29,9 @@ def test_a_run_folder_has_its_parts_and_its_base_ignores_itself(tmp_path: Path) 
     folder.create()
     folder.create()
 
-    parts = sorted(str(path.relative_to(folder.base)) for path in folder.base.rglob("*"))
+    parts = sorted(
+        str(path.relative_to(folder.base)) for path in folder.base.rglob("*")
+    )
     assert parts == [
         ".gitignore",
         "r1",
@@ -55,9 +57,22 @@ def test_a_folder_that_somebody_chose_is_not_ignored_nor_closed(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "run_id",
-    ["r1", "../../etc", "..", ".hidden", "a/b\0c", "", "ü" * 300, "x" * 300, "A b:c", "\udcff"],
+    [
+        "r1",
+        "../../etc",
+        "..",
+        ".hidden",
+        "a/b\0c",
+        "",
+        "ü" * 300,
+        "x" * 300,
+        "A b:c",
+        "\udcff",
+    ],
 )
-def test_any_run_id_stays_below_the_base_and_is_found_again(tmp_path: Path, run_id: str) -> None:
+def test_any_run_id_stays_below_the_base_and_is_found_again(
+    tmp_path: Path, run_id: str
+) -> None:
     folder = RunFolder(tmp_path, run_id)
 
     folder.create()
@@ -107,7 +122,9 @@ def test_run_folders_are_those_with_segments(tmp_path: Path) -> None:
     assert run_folders(tmp_path / "none") == []
 
 
-def test_segments_are_listed_by_process_and_number_and_nothing_else_is(tmp_path: Path) -> None:
+def test_segments_are_listed_by_process_and_number_and_nothing_else_is(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     for instance, number in [("b2", 0), ("a1", 10), ("a1", 2), ("with-dash", 1)]:
         SegmentWriter(folder.segments_dir, header(instance_id=instance, number=number))
@@ -137,7 +154,8 @@ def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_s
     moved = RunFolder.at(folder.path.rename(folder.base / "backup"))
 
     with pytest.raises(
-        FormatVersionError, match=f"holds the run .*rename the folder to {folder.path.name}"
+        FormatVersionError,
+        match=f"holds the run .*rename the folder to {folder.path.name}",
     ):
         moved.check_format()
 
@@ -147,7 +165,8 @@ def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> 
     folder.format_path.write_text('{"format": 2, "run_id": "r1"}')
 
     with pytest.raises(
-        FormatVersionError, match="has format 2, this version knows up to 1; upgrade otel-bridge"
+        FormatVersionError,
+        match="has format 2, this version knows up to 1; upgrade otel-bridge",
     ):
         folder.create()
 
@@ -224,10 +243,16 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
 
     host = this_host()
     assert nobody is None
-    assert while_held == folder.holder() == LockHolder(os.getpid(), host.name, host.boot_id, 123)
+    assert (
+        while_held
+        == folder.holder()
+        == LockHolder(os.getpid(), host.name, host.boot_id, 123)
+    )
 
 
-def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
     put_file(tmp_path / "x", b"old")
 
     put_file(tmp_path / "x", b"new")
@@ -236,13 +261,18 @@ def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(tmp_
         put_file(tmp_path / "folder", b"never")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x"]
-    assert ((tmp_path / "x").read_bytes(), stat.S_IMODE((tmp_path / "x").stat().st_mode)) == (
+    assert (
+        (tmp_path / "x").read_bytes(),
+        stat.S_IMODE((tmp_path / "x").stat().st_mode),
+    ) == (
         b"new",
         0o600,
     )
 
 
-def test_a_folder_whose_long_name_cannot_be_read_back_is_found_all_the_same(tmp_path: Path) -> None:
+def test_a_folder_whose_long_name_cannot_be_read_back_is_found_all_the_same(
+    tmp_path: Path,
+) -> None:
     folder = RunFolder(tmp_path, "x" * 300)
     folder.create()
     folder.format_path.unlink()
@@ -253,7 +283,9 @@ def test_a_folder_whose_long_name_cannot_be_read_back_is_found_all_the_same(tmp_
 
 
 NOBODY, SOMEBODY = 65534, 54321
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="plants folders of other users")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="plants folders of other users"
+)
 
 
 @pytest.fixture
@@ -309,7 +341,9 @@ def test_a_service_refuses_the_folder_that_another_user_laid_into_a_shared_one(
     assert "mktemp -d" in done.stderr
 
 
-def test_a_link_in_the_folder_of_a_service_is_not_written_through(tmp_path: Path) -> None:
+def test_a_link_in_the_folder_of_a_service_is_not_written_through(
+    tmp_path: Path,
+) -> None:
     base, victim = folder_of(tmp_path / "runs", 0), tmp_path / "victim"
     victim.write_text("precious")
     (base / "serve.lock").symlink_to(victim)
@@ -344,19 +378,26 @@ def test_root_uses_a_folder_of_any_user_but_not_one_laid_into_a_shared_one(
         (one / inside).mkdir(parents=True, exist_ok=True)
 
     assert why_not_ours(mounted / inside) == ""
-    assert why_not_ours(planted / inside).startswith(f"{planted} belongs to uid {SOMEBODY}")
+    assert why_not_ours(planted / inside).startswith(
+        f"{planted} belongs to uid {SOMEBODY}"
+    )
 
 
 def test_a_user_uses_what_is_theirs_or_root_s_and_nothing_else(place: Path) -> None:
     folder_of(place / "tmp", 0, 0o1777)
-    own, roots = folder_of(place / "own", SOMEBODY), folder_of(place / "volume", 0, 0o777)
+    own, roots = (
+        folder_of(place / "own", SOMEBODY),
+        folder_of(place / "volume", 0, 0o777),
+    )
     team, sticky = (
         folder_of(place / "team", NOBODY, 0o777),
         folder_of(place / "tmp" / "own", SOMEBODY),
     )
 
     with as_user(SOMEBODY):
-        said = [why_not_ours(one) for one in (own, roots, team, sticky, place / "not there")]
+        said = [
+            why_not_ours(one) for one in (own, roots, team, sticky, place / "not there")
+        ]
 
     assert [bool(one) for one in said] == [False, False, True, False, False]
     assert f"{team} belongs to nobody (uid {NOBODY})" in said[2]
@@ -373,7 +414,9 @@ def test_a_run_folder_that_another_user_made_or_linked_is_refused(
 
     with pytest.raises(JournalError, match=r"theirs belongs to nobody \(uid 65534\)"):
         RunFolder(base, "theirs").create()
-    with pytest.raises(JournalError, match="link is a symbolic link, expected a folder"):
+    with pytest.raises(
+        JournalError, match="link is a symbolic link, expected a folder"
+    ):
         RunFolder(base, "link").create()
 
     assert (list((base / "theirs").iterdir()), list(tmp_path.iterdir())) == ([], [])
@@ -391,7 +434,8 @@ def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(
     (folder.path / name).symlink_to(victim.segments_dir)
 
     with pytest.raises(
-        JournalError, match=f"{name} is a symbolic link to a folder, expected a folder; remove it"
+        JournalError,
+        match=f"{name} is a symbolic link to a folder, expected a folder; remove it",
     ):
         folder.check_owner()
 

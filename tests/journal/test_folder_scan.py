@@ -29,7 +29,9 @@ def _folder(base: Path) -> RunFolder:
     return folder
 
 
-def test_every_file_counts_once_and_segments_and_ledger_by_themselves(tmp_path: Path) -> None:
+def test_every_file_counts_once_and_segments_and_ledger_by_themselves(
+    tmp_path: Path,
+) -> None:
     folder = _folder(tmp_path)
 
     found = scan_folder(folder)
@@ -39,12 +41,20 @@ def test_every_file_counts_once_and_segments_and_ledger_by_themselves(tmp_path: 
         ledger_bytes=73,
         segments=folder.segments(),
         report=stamp_of(folder.report_path),
-        ledger=(stamp_of(folder.ledger_path), stamp_of(Path(f"{folder.ledger_path}-wal"))),
+        ledger=(
+            stamp_of(folder.ledger_path),
+            stamp_of(Path(f"{folder.ledger_path}-wal")),
+        ),
     )
-    assert (found.segment_bytes, [segment.size_bytes for segment in found.segments]) == (100, [100])
+    assert (
+        found.segment_bytes,
+        [segment.size_bytes for segment in found.segments],
+    ) == (100, [100])
 
 
-def test_each_directory_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_directory_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, listed, scandir = _folder(tmp_path), Counter[str](), os.scandir
 
     def counted(path: str) -> object:
@@ -54,12 +64,22 @@ def test_each_directory_is_listed_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "scandir", counted)
     scan_folder(folder)
 
-    directories = (".", "segments", "segments/deeper", "processes", "control", "wandb", "wandb/run")
+    directories = (
+        ".",
+        "segments",
+        "segments/deeper",
+        "processes",
+        "control",
+        "wandb",
+        "wandb/run",
+    )
     assert listed == Counter(dict.fromkeys(directories, 1))
 
 
 def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
-    assert scan_folder(RunFolder(tmp_path, "none")) == FolderScan(0, 0, [], None, (None, None))
+    assert scan_folder(RunFolder(tmp_path, "none")) == FolderScan(
+        0, 0, [], None, (None, None)
+    )
 
 
 def test_a_link_at_the_name_of_the_segments_is_not_followed(tmp_path: Path) -> None:
@@ -69,4 +89,7 @@ def test_a_link_at_the_name_of_the_segments_is_not_followed(tmp_path: Path) -> N
     folder.path.mkdir(parents=True)
     folder.segments_dir.symlink_to(tmp_path / "elsewhere")
 
-    assert (scan_folder(folder).segments, scan_folder(folder).total_bytes < 500) == ([], True)
+    assert (scan_folder(folder).segments, scan_folder(folder).total_bytes < 500) == (
+        [],
+        True,
+    )

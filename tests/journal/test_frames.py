@@ -30,7 +30,11 @@ def test_frames_come_back_as_they_were_appended_with_their_offsets() -> None:
 
     found = scan(first + second + third, 100, final=False, stream=STREAM)
 
-    ends = [100 + len(first), 100 + len(first + second), 100 + len(first + second + third)]
+    ends = [
+        100 + len(first),
+        100 + len(first + second),
+        100 + len(first + second + third),
+    ]
     assert found == ScanResult(
         [
             Frame(Signal.METRICS, False, b"row", 5, 100, ends[0]),
@@ -53,7 +57,9 @@ def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_co
     dead = scan(whole + torn, 0, final=True, stream=STREAM)
 
     assert live == ScanResult([frame], len(whole))
-    assert dead == ScanResult([frame], len(whole) + cut, gap_bytes=cut, gaps=1, torn=True)
+    assert dead == ScanResult(
+        [frame], len(whole) + cut, gap_bytes=cut, gaps=1, torn=True
+    )
 
 
 def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> (
@@ -83,10 +89,16 @@ def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
     found = scan(bytes(damaged) + good, 0, final=False, stream=STREAM)
 
     assert [frame.payload for frame in found.frames] == [b"good"]
-    assert (found.gap_bytes, found.gaps, found.end) == (len(damaged), 1, len(damaged) + len(good))
+    assert (found.gap_bytes, found.gaps, found.end) == (
+        len(damaged),
+        1,
+        len(damaged) + len(good),
+    )
 
 
-def test_bad_bytes_before_an_unfinished_frame_are_settled_while_it_is_waited_for() -> None:
+def test_bad_bytes_before_an_unfinished_frame_are_settled_while_it_is_waited_for() -> (
+    None
+):
     torn = encode_frame(Signal.METRICS, b"coming", 2, stream=STREAM)[:-1]
 
     found = scan(b"garbage" + torn, 50, final=False, stream=STREAM)
@@ -114,7 +126,9 @@ def test_a_record_above_the_limit_is_refused() -> None:
     assert scan(frame, 0, final=False).frames[0].payload == largest
 
 
-payloads = st.lists(st.binary(max_size=40) | st.just(MAGIC * 5), min_size=1, max_size=12)
+payloads = st.lists(
+    st.binary(max_size=40) | st.just(MAGIC * 5), min_size=1, max_size=12
+)
 damage = st.lists(
     st.tuples(
         st.sampled_from(["flip", "cut", "insert"]),
@@ -125,7 +139,9 @@ damage = st.lists(
 )
 
 
-def _damage(data: bytes, where: list[tuple[str, float, bytes]]) -> tuple[bytes, list[int | None]]:
+def _damage(
+    data: bytes, where: list[tuple[str, float, bytes]]
+) -> tuple[bytes, list[int | None]]:
     """Return the damaged bytes, and for each the offset it had, ``None`` for one that is new."""
     content = list(data)
     origin: list[int | None] = list(range(len(data)))
@@ -145,7 +161,9 @@ def _damage(data: bytes, where: list[tuple[str, float, bytes]]) -> tuple[bytes, 
 def test_damage_never_makes_a_wrong_frame_and_every_intact_frame_is_found(
     texts: list[bytes], where: list[tuple[str, float, bytes]]
 ) -> None:
-    frames = [encode_frame(i % 4, text, i, stream=STREAM) for i, text in enumerate(texts)]
+    frames = [
+        encode_frame(i % 4, text, i, stream=STREAM) for i, text in enumerate(texts)
+    ]
     starts = [sum(map(len, frames[:i])) for i in range(len(frames))]
     damaged, origin = _damage(b"".join(frames), where)
 
@@ -161,12 +179,18 @@ def test_damage_never_makes_a_wrong_frame_and_every_intact_frame_is_found(
     ]
     sent = {(i % 4, text, i) for i, text in enumerate(texts)}
     assert all(
-        (frame.signal, frame.payload, frame.append_unix_ns) in sent for frame in found.frames
+        (frame.signal, frame.payload, frame.append_unix_ns) in sent
+        for frame in found.frames
     )
     # An intact frame may begin within another one: the magic can be the end of a payload that a cut had shortened.
-    assert all(any(frame.offset <= place < frame.end for frame in found.frames) for place in intact)
+    assert all(
+        any(frame.offset <= place < frame.end for frame in found.frames)
+        for place in intact
+    )
     assert found.end == len(damaged)
-    assert found.gap_bytes + sum(frame.end - frame.offset for frame in found.frames) == len(damaged)
+    assert found.gap_bytes + sum(
+        frame.end - frame.offset for frame in found.frames
+    ) == len(damaged)
 
 
 @given(payloads, damage, st.integers(0, 2000))
@@ -174,7 +198,10 @@ def test_reading_in_two_parts_finds_what_reading_at_once_finds(
     texts: list[bytes], where: list[tuple[str, float, bytes]], cut: int
 ) -> None:
     damaged, _ = _damage(
-        b"".join(encode_frame(1, text, i, stream=STREAM) for i, text in enumerate(texts)), where
+        b"".join(
+            encode_frame(1, text, i, stream=STREAM) for i, text in enumerate(texts)
+        ),
+        where,
     )
     cut = min(cut, len(damaged))
 
@@ -199,5 +226,8 @@ def test_megabytes_of_garbage_are_passed_over(unit: bytes) -> None:
 
     end = len(garbage) + len(good)
     assert found == ScanResult(
-        [Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)], end, len(garbage), 1
+        [Frame(Signal.METRICS, False, b"good", 1, len(garbage), end)],
+        end,
+        len(garbage),
+        1,
     )

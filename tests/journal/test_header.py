@@ -24,7 +24,10 @@ def test_an_unpaired_surrogate_from_the_environment_does_not_break_a_header() ->
 
     read = SegmentHeader.from_bytes(data)
 
-    assert (read.run_name, read.destinations) == ("ppo-?", {"trackio": {"TRACKIO_DIR": "/d/?"}})
+    assert (read.run_name, read.destinations) == (
+        "ppo-?",
+        {"trackio": {"TRACKIO_DIR": "/d/?"}},
+    )
 
 
 @pytest.mark.parametrize("at", [0, 9, 14, 18, 40, -1])
@@ -45,16 +48,22 @@ def test_an_unfinished_header_is_not_a_header() -> None:
 def test_a_newer_format_is_reported_from_a_damaged_header() -> None:
     body = b"\x82 something else than JSON"
     checked = struct.pack("<II", 2, len(body))
-    newer = HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body
+    newer = (
+        HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body
+    )
 
-    with pytest.raises(FormatVersionError, match="format 2, this version reads up to 1; upgrade"):
+    with pytest.raises(
+        FormatVersionError, match="format 2, this version reads up to 1; upgrade"
+    ):
         SegmentHeader.from_bytes(newer)
 
 
 def test_a_header_that_is_not_a_header_inside_is_refused() -> None:
     body = b'{"instance_id": "a1"}'
     checked = struct.pack("<II", 1, len(body))
-    data = HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body
+    data = (
+        HEADER_MAGIC + checked + struct.pack("<I", crc32(body, crc32(checked))) + body
+    )
 
     with pytest.raises(InvalidRecordError, match="field missing"):
         SegmentHeader.from_bytes(data)

@@ -39,7 +39,9 @@ sys.stdin.readline()
 
 
 def of_this_boot(pid: int, ticks: int) -> SegmentHeader:
-    return header(boot_id=this_host().boot_id, host=this_host().name, pid=pid, start_ticks=ticks)
+    return header(
+        boot_id=this_host().boot_id, host=this_host().name, pid=pid, start_ticks=ticks
+    )
 
 
 def test_a_process_is_alive_while_it_holds_its_sign_and_dead_right_after_sigkill(
@@ -96,7 +98,8 @@ def test_two_signs_of_one_instance_are_refused(tmp_path: Path) -> None:
     life = LivenessLock.hold(folder, "a1")
 
     with pytest.raises(
-        JournalError, match="held by another process; every process needs an instance id"
+        JournalError,
+        match="held by another process; every process needs an instance id",
     ):
         LivenessLock.hold(folder, "a1")
 
@@ -171,11 +174,15 @@ def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
     monkeypatch.setattr(fcntl, "fcntl", _no_locks)
 
     LivenessLock.hold(folder, "a1")
-    seen = [alive(folder, of_this_boot(*who), NOW) for who in [(pid, ticks), (pid, ticks + 1)]]
+    seen = [
+        alive(folder, of_this_boot(*who), NOW)
+        for who in [(pid, ticks), (pid, ticks + 1)]
+    ]
 
     assert (seen, folder.processes()) == ([True, False], ["a1"])
     with pytest.raises(
-        LockUnsupportedError, match="has no record locks, set OTEL_BRIDGE_DIR to a local folder"
+        LockUnsupportedError,
+        match="has no record locks, set OTEL_BRIDGE_DIR to a local folder",
     ):
         folder.lock().acquire()
 
@@ -189,7 +196,10 @@ def test_without_record_locks_a_process_of_another_pid_namespace_lives_until_it_
     folder.life_path("a1").write_text('{"pid_namespace": 1}')
     monkeypatch.setattr(fcntl, "fcntl", _no_locks)
 
-    seen = [alive(folder, of_this_boot(1, 1), NOW + seconds * 10**9) for seconds in (599, 600)]
+    seen = [
+        alive(folder, of_this_boot(1, 1), NOW + seconds * 10**9)
+        for seconds in (599, 600)
+    ]
 
     assert seen == [True, False]
 
@@ -272,20 +282,26 @@ def test_what_sent_to_a_receiver_that_has_died_is_counted_as_it_was_last_seen(
     folder = run_folder(tmp_path)
     receiver = Process.start(folder, kind="receiver")
     report = Report(
-        processes={receiver.instance: ProcessReport()}, roles={"trainer": RoleReport(2, 2)}
+        processes={receiver.instance: ProcessReport()},
+        roles={"trainer": RoleReport(2, 2)},
     )
 
     receives = judge_processes(
         folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS
     )
     receiver.die()
-    died = judge_processes(folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS)
+    died = judge_processes(
+        folder, report, folder.segments(), NOW, liveness_timeout_ns=SILENT_NS
+    )
 
     assert (receives.report.roles, receives.unseen_senders) == (
         {"trainer": RoleReport(2, 2)},
         False,
     )
-    assert (died.report.roles, died.unseen_senders) == ({"trainer": RoleReport(2, 2)}, True)
+    assert (died.report.roles, died.unseen_senders) == (
+        {"trainer": RoleReport(2, 2)},
+        True,
+    )
 
 
 @pytest.mark.parametrize(("silent_s", "lives"), [(60, False), (3600, True)])
@@ -304,7 +320,11 @@ def test_processes_of_other_machines_are_judged_by_the_set_time_and_one_look_at_
     )
 
     judged = judge_processes(
-        folder, report, segments, NOW + 600 * 10**9, liveness_timeout_ns=silent_s * 10**9
+        folder,
+        report,
+        segments,
+        NOW + 600 * 10**9,
+        liveness_timeout_ns=silent_s * 10**9,
     )
 
     assert [one.alive for one in judged.report.processes.values()] == [lives] * 5

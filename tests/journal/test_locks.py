@@ -53,7 +53,9 @@ def test_a_lock_shuts_out_other_processes_until_it_is_released(tmp_path: Path) -
     assert (while_held, after) == ((True, False), (False, True))
 
 
-def test_a_lock_is_free_at_once_after_sigkill_though_a_forked_child_lives(tmp_path: Path) -> None:
+def test_a_lock_is_free_at_once_after_sigkill_though_a_forked_child_lives(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.lock"
 
     with python(HOLD + FORK + WAIT, path) as process:
@@ -61,7 +63,9 @@ def test_a_lock_is_free_at_once_after_sigkill_though_a_forked_child_lives(tmp_pa
         child = int(line_of(process))
         held = probe(path)
         os.kill(process.pid, 9)
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+        os.waitid(
+            os.P_PID, process.pid, os.WEXITED | os.WNOWAIT
+        )  # a zombie until it is waited for
         free = not probe(path)
         os.kill(child, 0)
         os.kill(child, 9)
@@ -105,17 +109,28 @@ def test_two_holders_in_one_process_shut_each_other_out_and_looking_drops_nothin
     first.release()
 
     assert taken == (True, True, False, True, True)
-    assert (said, still, probed_elsewhere(path), second.acquire()) == (b"me", True, False, True)
+    assert (said, still, probed_elsewhere(path), second.acquire()) == (
+        b"me",
+        True,
+        False,
+        True,
+    )
     second.release()
 
 
-def test_looking_at_a_lock_that_this_process_holds_opens_nothing(tmp_path: Path) -> None:
+def test_looking_at_a_lock_that_this_process_holds_opens_nothing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.lock"
     lock = RecordLock(path)
     lock.acquire()
     watched = os.stat(path).st_ino
 
-    for look in (lambda: probe(path), lambda: RecordLock(path).acquire(), lambda: content(path)):
+    for look in (
+        lambda: probe(path),
+        lambda: RecordLock(path).acquire(),
+        lambda: content(path),
+    ):
         look()
         assert _descriptors_of(watched) == 1
         assert probed_elsewhere(path)
@@ -151,7 +166,9 @@ os.waitpid(child, 0)
     assert said[said.index("child") + 1] == "0"
 
 
-def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.lock"
     lock = RecordLock(path)
     lock.acquire()
@@ -164,7 +181,12 @@ def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(tmp_path:
             os.write(
                 writing,
                 repr(
-                    (lock.held(), probe(path), lock.acquire(), RecordLock(path).acquire())
+                    (
+                        lock.held(),
+                        probe(path),
+                        lock.acquire(),
+                        RecordLock(path).acquire(),
+                    )
                 ).encode(),
             )
         finally:
@@ -179,7 +201,9 @@ def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(tmp_path:
     os.close(writing)
 
 
-def test_a_fork_while_another_thread_uses_locks_does_not_hang_the_child(tmp_path: Path) -> None:
+def test_a_fork_while_another_thread_uses_locks_does_not_hang_the_child(
+    tmp_path: Path,
+) -> None:
     stop = threading.Event()
 
     def use() -> None:
@@ -211,13 +235,20 @@ def test_a_lock_whose_file_was_deleted_is_not_held_any_more(tmp_path: Path) -> N
     gone = (lock.held(), probe(path))
     taken = other.acquire()
 
-    assert (gone, taken, lock.held(), lock.acquire()) == ((False, False), True, False, False)
+    assert (gone, taken, lock.held(), lock.acquire()) == (
+        (False, False),
+        True,
+        False,
+        False,
+    )
     lock.release()
     assert probed_elsewhere(path)
     other.release()
 
 
-def test_a_program_that_closes_every_descriptor_loses_no_file_to_a_release(tmp_path: Path) -> None:
+def test_a_program_that_closes_every_descriptor_loses_no_file_to_a_release(
+    tmp_path: Path,
+) -> None:
     code = """
 import os, sys
 from pathlib import Path
@@ -245,10 +276,16 @@ def test_what_a_holder_says_is_replaced_whole(tmp_path: Path) -> None:
     while_held = content(path)
     lock.release()
 
-    assert (while_held, content(path), content(tmp_path / "none")) == (b"short", b"short", b"")
+    assert (while_held, content(path), content(tmp_path / "none")) == (
+        b"short",
+        b"short",
+        b"",
+    )
 
 
-def test_a_lock_in_a_folder_that_is_not_there_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_lock_in_a_folder_that_is_not_there_says_what_is_wrong(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(
         JournalError, match="No such file or directory; expected a folder of your own"
     ):

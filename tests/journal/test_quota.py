@@ -9,7 +9,9 @@ from otel_bridge.journal import quota as module
 from otel_bridge.journal.quota import Quota
 
 
-def test_every_file_below_the_base_counts_and_links_lead_nowhere(tmp_path: Path) -> None:
+def test_every_file_below_the_base_counts_and_links_lead_nowhere(
+    tmp_path: Path,
+) -> None:
     base = tmp_path / "base"
     (base / "r1" / "segments").mkdir(parents=True)
     (base / "r1" / "segments" / "a").write_bytes(bytes(1000))
@@ -28,7 +30,9 @@ def test_a_base_is_full_at_its_limit(tmp_path: Path) -> None:
     assert (Quota(tmp_path, 1001).full(), Quota(tmp_path, 1000).full()) == (False, True)
 
 
-def test_the_limit_is_half_of_the_disk_that_would_be_free_without_us(tmp_path: Path) -> None:
+def test_the_limit_is_half_of_the_disk_that_would_be_free_without_us(
+    tmp_path: Path,
+) -> None:
     disk = os.statvfs(tmp_path)
     free = disk.f_bavail * disk.f_frsize
 
@@ -89,5 +93,10 @@ def test_what_its_owner_appends_counts_at_once_and_what_was_deleted_meanwhile_is
     full = [quota.full(), quota.is_due()]
     now[0] += 1.1
 
-    assert (first, took, deleted, took_again) == (False, [False, False, True], False, True)
+    assert (first, took, deleted, took_again) == (
+        False,
+        [False, False, True],
+        False,
+        True,
+    )
     assert (full, quota.is_due()) == ([True, False], True)

@@ -68,14 +68,17 @@ def test_a_report_comes_back_whole_and_is_its_owners_alone(tmp_path: Path) -> No
     assert stat.S_IMODE(folder.report_path.stat().st_mode) == 0o600
 
 
-def test_a_reader_sees_the_old_report_or_the_new_one_while_it_is_replaced(tmp_path: Path) -> None:
+def test_a_reader_sees_the_old_report_or_the_new_one_while_it_is_replaced(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     write_report(folder, Report(position=0, rows=0))
 
     def replace() -> None:
         for i in range(1, 300):
             write_report(
-                folder, Report(position=i, rows=i, steps={f"axis{k}": i for k in range(100)})
+                folder,
+                Report(position=i, rows=i, steps={f"axis{k}": i for k in range(100)}),
             )
 
     writer = threading.Thread(target=replace)
@@ -123,10 +126,14 @@ def test_fields_of_another_version_are_passed_over_and_missing_ones_have_their_d
         '{"position": 7, "mood": "good", "exporters": {"otlp": {"written": 3, "new": []}}}'
     )
 
-    assert read_report(folder) == Report(position=7, exporters={"otlp": ExporterReport(written=3)})
+    assert read_report(folder) == Report(
+        position=7, exporters={"otlp": ExporterReport(written=3)}
+    )
 
 
-def test_a_report_that_cannot_be_written_is_an_error_of_the_journal(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_an_error_of_the_journal(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(JournalError, match="cannot be written"):
         write_report(RunFolder(tmp_path, "none"), REPORT)
 
@@ -167,8 +174,12 @@ def test_a_command_goes_before_the_address_that_it_serves_and_what_has_neither_i
     environment_folder: Path,
 ) -> None:
     exporters = {
-        "mlflow": ExporterReport(url="http://127.0.0.1:5000/#/runs/1", view="mlflow ui"),
-        "wandb": ExporterReport(url="https://w/ada/maths/runs/1", view="https://w/home"),
+        "mlflow": ExporterReport(
+            url="http://127.0.0.1:5000/#/runs/1", view="mlflow ui"
+        ),
+        "wandb": ExporterReport(
+            url="https://w/ada/maths/runs/1", view="https://w/home"
+        ),
         "offline": ExporterReport(view="/w/wandb", upload="trackio sync /w/wandb"),
         "otlp": ExporterReport(),
         "trackio": ExporterReport(view="trackio show"),
@@ -189,4 +200,6 @@ def test_a_tracker_that_was_named_after_all_records_were_deleted_shows_no_run() 
     partly = ExporterReport(view="wandb sync offline-run-*", missed=30, rows=5)
 
     assert view_links(Report(exporters={"wandb": late})) == []
-    assert [link.label for link in view_links(Report(exporters={"wandb": partly}))] == ["wandb"]
+    assert [link.label for link in view_links(Report(exporters={"wandb": partly}))] == [
+        "wandb"
+    ]

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import FormatVersionError, JournalError, SegmentClosedError
-from otel_bridge.journal.frames import HEAD_BYTES, MAX_RECORD_BYTES, Frame, ScanResult, Signal
+from otel_bridge.journal.frames import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    Frame,
+    ScanResult,
+    Signal,
+)
 from otel_bridge.journal.header import HEADER_MAGIC, SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter, read_segment
 from support.otlp.journal_samples import (
@@ -21,7 +27,9 @@ from support.otlp.journal_samples import (
 )
 
 
-def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_path: Path) -> None:
+def test_what_was_appended_is_read_with_the_header_first_and_then_without(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     writer = SegmentWriter(folder.segments_dir, HEADER)
 
@@ -47,17 +55,23 @@ def test_what_was_appended_is_read_with_the_header_first_and_then_without(tmp_pa
     )
 
 
-def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(tmp_path: Path) -> None:
+def test_a_segment_rolls_by_size_and_the_next_has_a_header_of_its_own(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     writer = SegmentWriter(
-        folder.segments_dir, HEADER, segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100)
+        folder.segments_dir,
+        HEADER,
+        segment_bytes=len(HEADER.to_bytes()) + 2 * (HEAD_BYTES + 100),
     )
 
     for i in range(5):
         writer.append(Signal.METRICS, bytes([i]) * 100, 1000 + i)
 
     files = folder.segments()
-    headers = [read_segment(file.path, 0, limit_bytes=MIB, final=False)[0] for file in files]
+    headers = [
+        read_segment(file.path, 0, limit_bytes=MIB, final=False)[0] for file in files
+    ]
     assert [(file.path.name, file.instance_id, file.number) for file in files] == [
         ("a1-000000.seg", "a1", 0),
         ("a1-000001.seg", "a1", 1),
@@ -88,7 +102,9 @@ def test_a_record_larger_than_a_segment_gets_one_for_itself(tmp_path: Path) -> N
     assert len(folder.segments()) == 3
 
 
-def test_a_record_above_the_limit_is_refused_and_the_next_one_is_appended(tmp_path: Path) -> None:
+def test_a_record_above_the_limit_is_refused_and_the_next_one_is_appended(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     writer = SegmentWriter(folder.segments_dir, HEADER)
 
@@ -108,9 +124,12 @@ def test_folders_and_segments_are_their_owners_alone(tmp_path: Path) -> None:
         os.umask(old)
 
     modes = {
-        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777
+        for path in tmp_path.rglob("*")
     }
-    assert {name: mode for name, mode in modes.items() if mode not in {0o700, 0o600}} == {}
+    assert {
+        name: mode for name, mode in modes.items() if mode not in {0o700, 0o600}
+    } == {}
     assert modes[".otel-bridge/r1/segments/a1-000000.seg"] == 0o600
     assert modes[".otel-bridge/r1/segments"] == 0o700
 
@@ -186,7 +205,11 @@ def test_bad_bytes_larger_than_a_read_are_passed_over(tmp_path: Path) -> None:
     for _ in range(4):
         _, found = read_segment(writer.path, read_to, limit_bytes=1000, final=False)
         payloads += [frame.payload for frame in found.frames]
-        read_to, gap_bytes, gaps = found.end, gap_bytes + found.gap_bytes, gaps + found.gaps
+        read_to, gap_bytes, gaps = (
+            found.end,
+            gap_bytes + found.gap_bytes,
+            gaps + found.gaps,
+        )
 
     assert begin < writer.offset == read_to
     assert (payloads, gap_bytes, gaps) == ([b"one", b"two"], 300_000, 1)
@@ -223,7 +246,9 @@ def test_a_damaged_header_leaves_the_frames_readable(tmp_path: Path) -> None:
 
 def test_a_segment_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    folder.segment_path("a1", 0).write_bytes(header(format=2).to_bytes() + b"frames of the future")
+    folder.segment_path("a1", 0).write_bytes(
+        header(format=2).to_bytes() + b"frames of the future"
+    )
 
     with pytest.raises(FormatVersionError, match="upgrade otel-bridge"):
         read_segment(folder.segment_path("a1", 0), 0, limit_bytes=MIB, final=False)
@@ -238,14 +263,19 @@ def test_an_empty_segment_has_no_header_yet(tmp_path: Path) -> None:
     path = tmp_path / "a1-000000.seg"
     path.write_bytes(HEADER_MAGIC[:3])
 
-    assert read_segment(path, 0, limit_bytes=MIB, final=False) == (None, ScanResult([], 0))
+    assert read_segment(path, 0, limit_bytes=MIB, final=False) == (
+        None,
+        ScanResult([], 0),
+    )
     assert read_segment(path, 0, limit_bytes=MIB, final=True) == (
         None,
         ScanResult([], 3, gap_bytes=3, gaps=1, torn=True),
     )
 
 
-def test_frames_in_a_string_of_another_segment_stay_what_they_are(tmp_path: Path) -> None:
+def test_frames_in_a_string_of_another_segment_stay_what_they_are(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     inner, outer = (
         SegmentWriter(folder.segments_dir, HEADER),
@@ -279,7 +309,9 @@ print("done", flush=True)
 
 
 @pytest.mark.slow
-def test_a_reader_beside_a_writer_of_large_frames_sees_each_once_and_whole(tmp_path: Path) -> None:
+def test_a_reader_beside_a_writer_of_large_frames_sees_each_once_and_whole(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     seen: list[tuple[int, int, int]] = []
     gaps = offset = 0

@@ -33,7 +33,9 @@ while True:
 
 
 @pytest.mark.slow
-def test_every_row_a_writer_reported_before_it_was_killed_is_read(tmp_path: Path) -> None:
+def test_every_row_a_writer_reported_before_it_was_killed_is_read(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     draw = random.Random(7)
     reported: dict[str, int] = {}
@@ -137,7 +139,9 @@ def test_on_a_full_disk_no_part_of_a_row_stays_and_rows_go_on_once_there_is_room
     assert rows == [*((b"%03d" % i * 2)[:5] for i in range(appended)), b"again"]
 
 
-def test_a_full_disk_that_takes_no_new_segment_keeps_the_old_one_usable(small_disk: Path) -> None:
+def test_a_full_disk_that_takes_no_new_segment_keeps_the_old_one_usable(
+    small_disk: Path,
+) -> None:
     folder = RunFolder(small_disk / ".otel-bridge", "r1")
     folder.create()
     writer = SegmentWriter(folder.segments_dir, HEADER, segment_bytes=1)
@@ -160,7 +164,9 @@ def test_a_full_disk_that_takes_no_new_segment_keeps_the_old_one_usable(small_di
     assert [frame.payload for frame in all_frames(folder)] == [b"one", b"three"]
 
 
-def test_a_forked_child_writes_segments_of_its_own_beside_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_writes_segments_of_its_own_beside_its_parent(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     parent = SegmentWriter(folder.segments_dir, HEADER)
     parent.append(Signal.METRICS, b"parent 1", 1)
@@ -177,4 +183,8 @@ def test_a_forked_child_writes_segments_of_its_own_beside_its_parent(tmp_path: P
     os.waitpid(pid, 0)
     parent.append(Signal.METRICS, b"parent 2", 3)
 
-    assert [frame.payload for frame in all_frames(folder)] == [b"parent 1", b"parent 2", b"child"]
+    assert [frame.payload for frame in all_frames(folder)] == [
+        b"parent 1",
+        b"parent 2",
+        b"child",
+    ]

@@ -54,9 +54,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
-    code = "import sys; from hatchling.build import build_sdist; build_sdist(sys.argv[1])"
+    code = (
+        "import sys; from hatchling.build import build_sdist; build_sdist(sys.argv[1])"
+    )
     subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+        [sys.executable, "-c", code, str(folder)],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     (built,) = folder.glob("*.tar.gz")
     return built
@@ -74,7 +79,11 @@ def modules_here() -> set[str]:
 
 def test_the_list_of_packages_names_every_package_there_is() -> None:
     roots = [ROOT, ROOT / "exporters", ROOT / "collector"]
-    found = {path.parent.name for root in roots for path in root.glob("otel_bridge*/__init__.py")}
+    found = {
+        path.parent.name
+        for root in roots
+        for path in root.glob("otel_bridge*/__init__.py")
+    }
 
     assert sorted(found) == NAMES
 
@@ -90,20 +99,32 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
 def test_every_package_says_that_it_is_typed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         typed = sorted(
-            Path(name).parent.name for name in archive.namelist() if name.endswith("/py.typed")
+            Path(name).parent.name
+            for name in archive.namelist()
+            if name.endswith("/py.typed")
         )
 
     assert typed == NAMES
 
 
-def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_sdist_builds_the_same_wheel(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
     with tarfile.open(sdist) as archive:
         # A filter is known to the later releases of each Python only; it is our own archive.
         archive.extractall(
             tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
         )
     (source,) = tmp_path.iterdir()
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     subprocess.run([*command, "-w", str(tmp_path / "out"), str(source)], check=True)
     (again,) = (tmp_path / "out").glob("*.whl")
 
@@ -116,7 +137,9 @@ def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Pat
 def test_every_entry_point_of_the_wheel_is_there(wheel: Path) -> None:
     points = ConfigParser(delimiters="=")
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        (name,) = (
+            name for name in archive.namelist() if name.endswith("/entry_points.txt")
+        )
         points.read_string(archive.read(name).decode())
 
     loaded = {
@@ -129,24 +152,35 @@ def test_every_entry_point_of_the_wheel_is_there(wheel: Path) -> None:
         **CONFIG["project"]["entry-points"],
         "console_scripts": CONFIG["project"]["scripts"],
     }
-    assert set(loaded) == {(group, key) for group, keys in declared.items() for key in keys}
+    assert set(loaded) == {
+        (group, key) for group, keys in declared.items() for key in keys
+    }
     assert None not in loaded.values()
 
 
 def _loaded(point: EntryPoint) -> object:
     """Return what *point* names; of a plugin that wraps the classes of verl, which is not here, where it lies."""
-    return importlib.util.find_spec(point.module) if point.group == "verl.plugins" else point.load()
+    return (
+        importlib.util.find_spec(point.module)
+        if point.group == "verl.plugins"
+        else point.load()
+    )
 
 
 def test_every_public_name_is_there() -> None:
-    assert [name for name in otel_bridge.__all__ if not hasattr(otel_bridge, name)] == []
+    assert [
+        name for name in otel_bridge.__all__ if not hasattr(otel_bridge, name)
+    ] == []
     assert list(otel_bridge.__all__) == sorted(otel_bridge.__all__)
 
 
 @pytest.mark.parametrize(
-    "module", ["exporters.otel_bridge_wandb", "collector.otel_bridge_collector", "exporters"]
+    "module",
+    ["exporters.otel_bridge_wandb", "collector.otel_bridge_collector", "exporters"],
 )
-def test_a_source_root_may_not_be_imported_as_a_package(tmp_path: Path, module: str) -> None:
+def test_a_source_root_may_not_be_imported_as_a_package(
+    tmp_path: Path, module: str
+) -> None:
     file = tmp_path / "wrong.py"
     file.write_text(f"import {module}\n\nprint({module})\n", "utf-8")
 
@@ -160,18 +194,23 @@ def test_a_source_root_may_not_be_imported_as_a_package(tmp_path: Path, module: 
         "--select",
         "TID251",
     ]
-    done = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False)
-
-    assert (done.returncode, "a source root, not a package" in done.stdout) == (1, True), (
-        done.stdout
+    done = subprocess.run(
+        [*command, str(file)], capture_output=True, text=True, check=False
     )
+
+    assert (done.returncode, "a source root, not a package" in done.stdout) == (
+        1,
+        True,
+    ), done.stdout
 
 
 def test_no_module_of_otel_bridge_imports_a_source_root_as_a_package() -> None:
     for name in NAMES:
         importlib.import_module(name)
 
-    assert [name for name in sys.modules if name.split(".")[0] in {"exporters", "collector"}] == []
+    assert [
+        name for name in sys.modules if name.split(".")[0] in {"exporters", "collector"}
+    ] == []
 
 
 # --- installed without extras -----------------------------------------------------------------------------------------
@@ -183,7 +222,9 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+    subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True
+    )
     return python
 
 
@@ -197,7 +238,13 @@ def in_bare(
     }
     command = [str(python), "-c", textwrap.dedent(code)]
     return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANG_S
+        command,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
 
 
@@ -215,7 +262,9 @@ def test_without_extras_a_held_run_is_appended_and_drained_into_files(
     """
 
     held = in_bare(bare, tmp_path, code, OTEL_BRIDGE_OFFLINE="1")
-    drained = in_bare(bare, tmp_path, "from otel_bridge.cli import main; main(['drain'])")
+    drained = in_bare(
+        bare, tmp_path, "from otel_bridge.cli import main; main(['drain'])"
+    )
 
     lines = [
         line

@@ -59,13 +59,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunRecorder]:
 
 
 def check(
-    runs: RunRecorder, nodes: list[Node], record: Callable[[Run, Any], None], *names: str
+    runs: RunRecorder,
+    nodes: list[Node],
+    record: Callable[[Run, Any], None],
+    *names: str,
 ) -> None:
     """Record each of *nodes* in one run: each mark is in ``file``, or was counted with a key above it."""
     marks = Marks()
     values = [drawn(node, marks) for node in nodes]
     found = runs.recorded(lambda run: [record(run, value.value) for value in values])
-    require_counted(found, [value.uncounted(found.text, found.dropped, names) for value in values])
+    require_counted(
+        found, [value.uncounted(found.text, found.dropped, names) for value in values]
+    )
 
 
 FIELD = leaves().filter(lambda node: node.kind != "beyond 64 bits")
@@ -88,7 +93,9 @@ def check_fields(
         found,
         [
             # A column is counted by the name of the field that it fills, which is in the singular.
-            value.uncounted(found.text, found.dropped, [name, name.removesuffix("s"), *names])
+            value.uncounted(
+                found.text, found.dropped, [name, name.removesuffix("s"), *names]
+            )
             for name, value in values.items()
         ],
     )
@@ -175,9 +182,13 @@ NESTED: dict[str, Callable[[Run, Any], None]] = {
     "fact of a call": lambda run, value: log_messages(
         run, {**tool_call({}), "tool_calls": [call_with(value)]}
     ),
-    "part of a message": lambda run, value: log_messages(run, {"role": "user", "content": [value]}),
+    "part of a message": lambda run, value: log_messages(
+        run, {"role": "user", "content": [value]}
+    ),
     "arguments of a call": lambda run, value: log_messages(run, tool_call(value)),
-    "answer of a tool": lambda run, value: log_messages(run, tool_call({}), tool_answer(value)),
+    "answer of a tool": lambda run, value: log_messages(
+        run, tool_call({}), tool_answer(value)
+    ),
     "metadata of generations": lambda run, value: run.log_generations(
         prompts=["q"], responses=["a"], metadata=[value]
     ),
@@ -205,13 +216,17 @@ def test_every_nested_leaf_is_found_or_counted(
 
 @EXAMPLES
 @given(nodes=several(flat()))
-def test_every_value_of_a_summary_is_found_or_counted(runs: RunRecorder, nodes: list[Node]) -> None:
+def test_every_value_of_a_summary_is_found_or_counted(
+    runs: RunRecorder, nodes: list[Node]
+) -> None:
     check(runs, nodes, lambda run, value: run.summary(value))
 
 
 @EXAMPLES
 @given(nodes=several(row_values()))
-def test_every_value_of_a_row_is_found_or_counted(runs: RunRecorder, nodes: list[Node]) -> None:
+def test_every_value_of_a_row_is_found_or_counted(
+    runs: RunRecorder, nodes: list[Node]
+) -> None:
     check(runs, nodes, lambda run, value: run.log(value))
 
 
@@ -228,20 +243,26 @@ COLUMNS = (
 @EXAMPLES
 @given(
     nodes=st.lists(
-        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4
+        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)),
+        min_size=1,
+        max_size=4,
     )
 )
 def test_every_field_of_a_rollout_is_found_or_counted(
     runs: RunRecorder, nodes: list[dict[str, Node]]
 ) -> None:
     for node in nodes:
-        check_fields(runs, node, lambda run, fields: run.log_rollouts([rollout(**fields)]))
+        check_fields(
+            runs, node, lambda run, fields: run.log_rollouts([rollout(**fields)])
+        )
 
 
 @EXAMPLES
 @given(
     nodes=st.lists(
-        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)), min_size=1, max_size=4
+        st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, FIELD)),
+        min_size=1,
+        max_size=4,
     )
 )
 def test_every_field_of_a_live_rollout_is_found_or_counted(
@@ -258,15 +279,23 @@ def test_every_column_of_generations_is_found_or_counted(
 ) -> None:
     def record(run: Run, columns: dict[str, Any]) -> None:
         run.log_generations(
-            prompts=["q"], responses=["a"], **{name: [value] for name, value in columns.items()}
+            prompts=["q"],
+            responses=["a"],
+            **{name: [value] for name, value in columns.items()},
         )
 
     check_fields(runs, nodes, record)
 
 
 @EXAMPLES
-@given(nodes=st.fixed_dictionaries(dict.fromkeys(("id", "value", "name", "explanation"), FIELD)))
-def test_every_evaluation_is_found_or_counted(runs: RunRecorder, nodes: dict[str, Node]) -> None:
+@given(
+    nodes=st.fixed_dictionaries(
+        dict.fromkeys(("id", "value", "name", "explanation"), FIELD)
+    )
+)
+def test_every_evaluation_is_found_or_counted(
+    runs: RunRecorder, nodes: dict[str, Node]
+) -> None:
     def record(run: Run, fields: dict[str, Any]) -> None:
         rollout_id = fields.pop("id")
         run.log_rollouts([rollout(id=rollout_id)])
@@ -287,14 +316,19 @@ def log_trace(run: Run, value: Any) -> None:
     import trackio
 
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-    TrackioRecording(run).log({"trace": trackio.Trace(messages=messages, metadata={"fact": value})})
+    TrackioRecording(run).log(
+        {"trace": trackio.Trace(messages=messages, metadata={"fact": value})}
+    )
 
 
 CAPTURED_ROW = row_values(left_out=frozenset({"None"}))
 """A captured ``None`` is a gap: there is nothing to record."""
 CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] = {
     "wandb.log": (lambda run, value: WandbRecording(run).log(value), CAPTURED_ROW),
-    "wandb.summary": (lambda run, value: WandbRecording(run).last.update(value), flat()),
+    "wandb.summary": (
+        lambda run, value: WandbRecording(run).last.update(value),
+        flat(),
+    ),
     "wandb.config": (lambda run, value: WandbRecording(run).config(value), nested()),
     "wandb.Table": (
         lambda run, value: WandbRecording(run).log({"samples": wandb_table(value)}),
@@ -319,8 +353,15 @@ def any_value(value: Any) -> AnyValue:
     if isinstance(value, dict):
         return AnyValue(kvlist_value=KeyValueList(values=attributes(value)))
     if isinstance(value, list):
-        return AnyValue(array_value=ArrayValue(values=[any_value(item) for item in value]))
-    kinds = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value"}
+        return AnyValue(
+            array_value=ArrayValue(values=[any_value(item) for item in value])
+        )
+    kinds = {
+        str: "string_value",
+        bool: "bool_value",
+        int: "int_value",
+        float: "double_value",
+    }
     return AnyValue(**{kinds[type(value)]: value})
 
 

@@ -11,7 +11,9 @@ import socket
 from contextlib import suppress
 
 _FIRST, _BLOCK, _BLOCKS = 12_000, 1_000, 20
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw19").removeprefix("gw")) % _BLOCKS
+_worker = (
+    int(os.environ.get("PYTEST_XDIST_WORKER", "gw19").removeprefix("gw")) % _BLOCKS
+)
 _cursor = [os.getpid() * 7 % _BLOCK]
 
 

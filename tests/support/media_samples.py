@@ -25,14 +25,19 @@ from support.otlp.otlp_samples import T0, event
 
 def png(shade: int = 0) -> bytes:
     """A grey picture of two by two pixels."""
-    rows = zlib.compress(b"".join(b"\0" + bytes([shade, 255 - shade]) for _ in range(2)))
+    rows = zlib.compress(
+        b"".join(b"\0" + bytes([shade, 255 - shade]) for _ in range(2))
+    )
     parts = (
         (b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)),
         (b"IDAT", rows),
         (b"IEND", b""),
     )
     chunks = (
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        struct.pack(">I", len(data))
+        + name
+        + data
+        + struct.pack(">I", zlib.crc32(name + data))
         for name, data in parts
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
@@ -47,11 +52,15 @@ def image(shade: int = 0, caption: str = "") -> MediaItem:
 
 
 def text(value: str, kind: str = "text", caption: str = "") -> MediaItem:
-    mime = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html"}[kind]
+    mime = {"text": "text/plain", "markdown": "text/markdown", "html": "text/html"}[
+        kind
+    ]
     return item(kind, mime, value.encode(), caption)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> MediaItem:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = ""
+) -> MediaItem:
     return item(
         "table",
         "application/json",
@@ -83,7 +92,9 @@ def media(
     )
 
 
-def listed(*items: MediaItem, cells: Sequence[MediaItem] = ()) -> list[dict[str, object]]:
+def listed(
+    *items: MediaItem, cells: Sequence[MediaItem] = ()
+) -> list[dict[str, object]]:
     """What an event says of its items."""
     return [
         {
@@ -99,7 +110,11 @@ def listed(*items: MediaItem, cells: Sequence[MediaItem] = ()) -> list[dict[str,
 
 
 def media_event(
-    seq: int | None, key: str, *items: MediaItem, cells: Sequence[MediaItem] = (), **more: object
+    seq: int | None,
+    key: str,
+    *items: MediaItem,
+    cells: Sequence[MediaItem] = (),
+    **more: object,
 ) -> LogRecord:
     data = b"".join(each.data for each in (*items, *cells))
     described = {
@@ -133,7 +148,11 @@ class Logged:
     """What one call gives: events and drops."""
 
     def __init__(
-        self, *media: object, log: MediaLog | None = None, step: int = 1, **policy: object
+        self,
+        *media: object,
+        log: MediaLog | None = None,
+        step: int = 1,
+        **policy: object,
     ) -> None:
         self.drops: dict[str, int] = {}
         log = log or MediaLog(ContentPolicy(**policy))  # type: ignore[arg-type]

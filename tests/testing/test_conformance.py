@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from otel_bridge.records import Status
-from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_configs
+from otel_bridge.testing import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_configs,
+)
 from support.conformance.job import recorded_job
 from support.conformance.truth import ExpectedRun, KeptKinds, Shown, compare
 
@@ -19,7 +25,10 @@ JOB = recorded_job(wide_keys=10)
 
 def shown(truth: ExpectedRun) -> Shown:
     """What a tracker shows that takes everything as it is."""
-    scalars = [HeldScalar(key, step, float(value)) for key, step, value in truth.scalars.elements()]
+    scalars = [
+        HeldScalar(key, step, float(value))
+        for key, step, value in truth.scalars.elements()
+    ]
     scalars += [
         HeldScalar(key, step, float(value))
         for key, of in truth.odd.items()
@@ -62,7 +71,8 @@ def _twice(contents: Contents, name: str) -> Contents:
 def _narrower(contents: Contents) -> Contents:
     first, *rest = contents.distributions
     return dataclasses.replace(
-        contents, distributions=[dataclasses.replace(first, max=first.max - 0.25), *rest]
+        contents,
+        distributions=[dataclasses.replace(first, max=first.max - 0.25), *rest],
     )
 
 
@@ -106,12 +116,20 @@ def test_what_a_tracker_does_not_keep_is_not_compared() -> None:
     compare(
         Shown(few),
         JOB.truth,
-        KeptKinds(**dict.fromkeys((field.name for field in dataclasses.fields(KeptKinds)), False)),
+        KeptKinds(
+            **dict.fromkeys(
+                (field.name for field in dataclasses.fields(KeptKinds)), False
+            )
+        ),
     )
 
 
 def test_the_second_attempt_is_shown_by_its_number() -> None:
-    shown_of = {step: value for key, step, value in JOB.truth.scalars if key == "trainer/attempt"}
+    shown_of = {
+        step: value
+        for key, step, value in JOB.truth.scalars
+        if key == "trainer/attempt"
+    }
 
     assert shown_of == dict.fromkeys(range(4, 11), "2.0")
     assert (JOB.truth.configs["trainer"] or {}).get("attempt") == 2

@@ -55,7 +55,8 @@ class Joining(RecordingWriter):
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         changed = [
-            {key.replace("@", "_at_"): value for key, value in row.values.items()} for row in rows
+            {key.replace("@", "_at_"): value for key, value in row.values.items()}
+            for row in rows
         ]
         super().write_rows(
             [
@@ -98,16 +99,22 @@ CASES = [
 
 
 @pytest.mark.parametrize(("writer", "name"), CASES)
-def test_the_contract_catches(writer: type[RecordingWriter], name: str, tmp_path: Path) -> None:
+def test_the_contract_catches(
+    writer: type[RecordingWriter], name: str, tmp_path: Path
+) -> None:
     recorder = RecordingTracker()
     run = RunInfo(id="0123456789abcdef", project="contract", name=name, folder=tmp_path)
     memory = FileMemory(tmp_path / "memory.db")
 
-    def make(info: RunInfo, settings: ExporterSettings, table: WriterMemory) -> RecordingWriter:
+    def make(
+        info: RunInfo, settings: ExporterSettings, table: WriterMemory
+    ) -> RecordingWriter:
         recorder.exporter.open(info, settings, table)
         return writer(recorder, info.id)
 
-    sloppy = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=make)
+    sloppy = Exporter(
+        read_settings=recorder.exporter.read_settings, ordered=True, open=make
+    )
 
     def opened(**changes: object) -> RecordingWriter:
         info = dataclasses.replace(run, **changes)  # type: ignore[arg-type]

@@ -15,7 +15,10 @@ from support.bridge.recording_tracker import RecordedCall, RecordingTracker
 def opened(recorder: RecordingTracker) -> RunWriter:
     run = samples.run_info(Path("runs"))
     return open_writer(
-        recorder.exporter, run, recorder.exporter.read_settings({}, Path()), MemoryTable()
+        recorder.exporter,
+        run,
+        recorder.exporter.read_settings({}, Path()),
+        MemoryTable(),
     )
 
 
@@ -84,7 +87,9 @@ def test_a_hang_lasts_until_its_event_and_then_the_call_goes_on() -> None:
     thread = threading.Thread(target=writer.write_rows, args=(rows,))
     thread.start()
 
-    recorder.wait_for(lambda seen: seen.waiting == [RecordedCall(run_id(), "rows", (1, 2))])
+    recorder.wait_for(
+        lambda seen: seen.waiting == [RecordedCall(run_id(), "rows", (1, 2))]
+    )
     held = list(recorder.run(run_id()).rows)
     until.set()
     recorder.wait_for(lambda seen: len(seen.run(run_id()).rows) == 2)
@@ -145,4 +150,6 @@ def test_a_snapshot_of_the_memory_is_not_changed_by_later_puts() -> None:
 def test_equal_arguments_give_equal_samples() -> None:
     assert samples.job() == samples.job()
     assert samples.job(seed="a") != samples.job(seed="b")
-    assert [record.position for record in samples.job()] == list(range(1, len(samples.job()) + 1))
+    assert [record.position for record in samples.job()] == list(
+        range(1, len(samples.job()) + 1)
+    )

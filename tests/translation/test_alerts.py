@@ -33,17 +33,23 @@ TRAINER = source()
 
 
 def bench_with(rules: str, **options: Any) -> Bench:
-    return Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules(rules), **options))
+    return Bench(
+        TranslationOptions(run_id=RUN, alert_rules=alert_rules(rules), **options)
+    )
 
 
 def raised(records: Iterable[Record]) -> list[tuple[str, int | None]]:
     return [(one.title, one.step) for one in records if isinstance(one, Alert)]
 
 
-def log(bench: Bench, key: str, *values: float, first: int = 1) -> list[tuple[str, int | None]]:
+def log(
+    bench: Bench, key: str, *values: float, first: int = 1
+) -> list[tuple[str, int | None]]:
     """Send one row for each of *values*; return the alerts."""
     return raised(
-        bench.metrics(TRAINER, *(row(first + n, {key: value}) for n, value in enumerate(values)))
+        bench.metrics(
+            TRAINER, *(row(first + n, {key: value}) for n, value in enumerate(values))
+        )
     )
 
 
@@ -91,23 +97,37 @@ def test_nan_and_infinity_raise_one_alert_for_all_keys_of_a_row() -> None:
     (alert,) = (one for one in first if isinstance(one, Alert))
     also = ", ".join(f"trainer/k{number:02}" for number in range(10))
     assert (alert.title, alert.level) == ("trainer/loss is NaN", "error")
-    assert alert.text == f"trainer/loss is NaN at step 2; also {also} and 4 more (rule nan)"
-    assert (raised(same), raised(other), raised(big)) == ([], [("trainer/norm is infinite", 4)], [])
+    assert (
+        alert.text
+        == f"trainer/loss is NaN at step 2; also {also} and 4 more (rule nan)"
+    )
+    assert (raised(same), raised(other), raised(big)) == (
+        [],
+        [("trainer/norm is infinite", 4)],
+        [],
+    )
 
 
 def test_a_key_that_is_always_nan_hides_no_other() -> None:
     bench = bench_with("nan")
 
     first = log(bench, "never", *[math.nan] * 10)
-    second = raised(bench.metrics(TRAINER, row(11, {"never": math.nan, "loss": math.nan})))
+    second = raised(
+        bench.metrics(TRAINER, row(11, {"never": math.nan, "loss": math.nan}))
+    )
 
-    assert (first, second) == ([("trainer/never is NaN", 1)], [("trainer/loss is NaN", 11)])
+    assert (first, second) == (
+        [("trainer/never is NaN", 1)],
+        [("trainer/loss is NaN", 11)],
+    )
 
 
 def test_nan_ends_no_cause_of_a_bound_and_begins_none() -> None:
     bench = bench_with("kl>0.2")
 
-    assert log(bench, "kl", math.nan, 0.3, *[math.nan] * 20, 0.3) == [("trainer/kl above 0.2", 2)]
+    assert log(bench, "kl", math.nan, 0.3, *[math.nan] * 20, 0.3) == [
+        ("trainer/kl above 0.2", 2)
+    ]
 
 
 def test_the_mean_of_a_histogram_is_judged() -> None:
@@ -121,20 +141,28 @@ def test_the_mean_of_a_histogram_is_judged() -> None:
     point.bucket_counts.extend((0, 4, 0))
 
     found = bench.request(
-        metrics_request(({"rl.run.id": RUN, "service.name": "app"}, [third_party(metric)]))
+        metrics_request(
+            ({"rl.run.id": RUN, "service.name": "app"}, [third_party(metric)])
+        )
     )
 
     assert raised(found) == [("app/lengths above 5", None)]
 
 
-def test_of_three_workers_of_different_pace_the_cause_ends_when_all_that_had_it_are_calm() -> None:
+def test_of_three_workers_of_different_pace_the_cause_ends_when_all_that_had_it_are_calm() -> (
+    None
+):
     bench = bench_with("kl>0.2")
     workers = [source(name, "explorer") for name in ("i1", "i2", "i3")]
 
     def step(number: int, *values: float | None) -> list[tuple[str, int | None]]:
         found: list[Record] = []
         for worker, value in zip(workers, values, strict=True):
-            found += bench.metrics(worker, row(number, {"kl": value})) if value is not None else []
+            found += (
+                bench.metrics(worker, row(number, {"kl": value}))
+                if value is not None
+                else []
+            )
         return raised(found)
 
     begun = step(1, 0.3, 0.3, 0.1)
@@ -147,7 +175,13 @@ def test_of_three_workers_of_different_pace_the_cause_ends_when_all_that_had_it_
     calm += [one for number in range(3, 9) for one in step(number, None, 0.1, None)]
     again = step(37, 0.1, None, 0.3)
 
-    assert (begun, fast, slow, early, calm) == ([("explorer/kl above 0.2", 1)], [], [], [], [])
+    assert (begun, fast, slow, early, calm) == (
+        [("explorer/kl above 0.2", 1)],
+        [],
+        [],
+        [],
+        [],
+    )
     assert again == [("explorer/kl above 0.2", 37)]
 
 
@@ -210,7 +244,9 @@ def test_rules_that_are_no_longer_set_leave_nothing_behind() -> None:
     bench = bench_with("kl>0.2")
     log(bench, "kl", 0.3)
 
-    bench.options = dataclasses.replace(bench.options, alert_rules=alert_rules("kl>0.25"))
+    bench.options = dataclasses.replace(
+        bench.options, alert_rules=alert_rules("kl>0.25")
+    )
     bench.restart()
     found = log(bench, "kl", 0.3, first=2)
     bench.translator.flush()
@@ -227,12 +263,18 @@ def test_statistics_of_rollouts_are_watched_under_the_keys_that_trackers_show() 
     assert raised(found) == [("explorer/rollouts/total at or above 2", 1)]
 
 
-def test_causes_and_alerts_are_limited_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_causes_and_alerts_are_limited_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(alerts, "_MAX_CAUSES", 3)
     monkeypatch.setattr(alerts, "_MAX_ALERTS", 2)
     bench = bench_with("*>0")
 
-    found = [one for number in range(1, 6) for one in log(bench, f"k{number}", 1.0, first=number)]
+    found = [
+        one
+        for number in range(1, 6)
+        for one in log(bench, f"k{number}", 1.0, first=number)
+    ]
 
     assert found == [("trainer/k1 above 0", 1), ("trainer/k2 above 0", 2)]
     assert bench.counts() == {"alert/too_many_causes": 2, "alert/too_many_by_rules": 1}
@@ -310,7 +352,9 @@ def test_a_process_that_has_sent_nothing_yet_stalls_too_and_launchers_and_other_
 def test_a_backlog_that_is_read_late_is_not_stalled() -> None:
     bench = bench_with("stalled:60s", watching_since_ns=T0 + 10_000 * S)
 
-    for number in range(1, 20):  # 400 s between two rows, read at once by a bridge that began later
+    for number in range(
+        1, 20
+    ):  # 400 s between two rows, read at once by a bridge that began later
         bench.metrics(TRAINER, row(number, {"loss": 1.0}))
         bench.tick(400)
     bench.logs(TRAINER, end("finished", 1, last_row=19))
@@ -339,7 +383,9 @@ def test_a_stall_is_raised_once_across_a_restart() -> None:
     assert (first, stalled(bench, 300)) == ([("trainer sends no rows", 1)], [])
 
 
-def test_remote_rows_that_may_be_under_way_when_a_service_returns_have_time_to_arrive() -> None:
+def test_remote_rows_that_may_be_under_way_when_a_service_returns_have_time_to_arrive() -> (
+    None
+):
     bench = bench_with("stalled:60s", liveness_timeout_ns=10_000 * S)
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     bench.options = dataclasses.replace(bench.options, watching_since_ns=T0 + 600 * S)
@@ -349,10 +395,16 @@ def test_remote_rows_that_may_be_under_way_when_a_service_returns_have_time_to_a
     bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
     later = stalled(bench, 60)
 
-    assert (quiet, later, stalled(bench, 10)) == ([], [], [("trainer sends no rows", 2)])
+    assert (quiet, later, stalled(bench, 10)) == (
+        [],
+        [],
+        [("trainer sends no rows", 2)],
+    )
 
 
-def test_measurements_of_a_machine_do_not_count_as_rows_of_a_run_without_roles() -> None:
+def test_measurements_of_a_machine_do_not_count_as_rows_of_a_run_without_roles() -> (
+    None
+):
     bench = bench_with("stalled:60s")
     plain = source("i1", None)
     bench.metrics(plain, row(1, {"loss": 1.0}))

@@ -12,14 +12,21 @@ def test_configs_of_a_role_are_merged_leaf_by_leaf() -> None:
     bench = Bench()
 
     first = bench.logs(
-        source(), event("rl.run.config", 1, {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}})
+        source(),
+        event("rl.run.config", 1, {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}}),
     )
     second = bench.logs(
-        source(), event("rl.run.config", 2, {"actor": {"size": 8}, "seed": None}, T0 + 1)
+        source(),
+        event("rl.run.config", 2, {"actor": {"size": 8}, "seed": None}, T0 + 1),
     )
 
     assert first == [
-        Config("c:i1:1", "trainer", {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}}, T0)
+        Config(
+            "c:i1:1",
+            "trainer",
+            {"lr": 1e-6, "actor": {"size": 7, "layers": [1, 2]}},
+            T0,
+        )
     ]
     assert second == [
         Config(
@@ -45,7 +52,11 @@ def test_an_entry_that_replaces_takes_the_place_of_a_nested_one_in_whatever_orde
             T0,
         ),
         event(
-            "rl.run.config", 2, {"actor": {"size": 8}, "word": "w"}, T0 + 1, rl_config_replace=True
+            "rl.run.config",
+            2,
+            {"actor": {"size": 8}, "word": "w"},
+            T0 + 1,
+            rl_config_replace=True,
         ),
         event("rl.run.config", 3, {"actor": {"layers": 2}}, T0 + 2),
     ]
@@ -65,9 +76,12 @@ def test_of_two_configs_of_one_process_the_higher_number_holds_in_whatever_order
 ):
     bench = Bench()
 
-    bench.request(logs_request((who(), [event("rl.run.config", 2, {"lr": 2.0, "b": 1})])), LOGS)
+    bench.request(
+        logs_request((who(), [event("rl.run.config", 2, {"lr": 2.0, "b": 1})])), LOGS
+    )
     late = bench.request(
-        logs_request((who(), [event("rl.run.config", 1, {"lr": 1.0, "a": 1}, T0 + 9)])), LOGS
+        logs_request((who(), [event("rl.run.config", 1, {"lr": 1.0, "a": 1}, T0 + 9)])),
+        LOGS,
     )
 
     assert late == [Config("c:i1:1", "trainer", {"lr": 2.0, "b": 1, "a": 1}, T0 + 9)]
@@ -77,7 +91,9 @@ def test_of_configs_of_two_processes_the_later_one_holds() -> None:
     bench = Bench()
 
     bench.logs(source("i2"), event("rl.run.config", 1, {"lr": 2.0}, T0 + 5))
-    late = bench.logs(source("i1"), event("rl.run.config", 1, {"lr": 1.0, "seed": 3}, T0))
+    late = bench.logs(
+        source("i1"), event("rl.run.config", 1, {"lr": 1.0, "seed": 3}, T0)
+    )
 
     assert late == [Config("c:i1:1", "trainer", {"lr": 2.0, "seed": 3}, T0)]
 
@@ -87,7 +103,9 @@ def test_roles_have_configs_of_their_own() -> None:
 
     bench.logs(source("i1"), event("rl.run.config", 1, {"lr": 1.0}))
     bench.logs(source("i2", None), event("rl.run.config", 1, {"seed": 1}))
-    bench.logs(source("i2", None), event("rl.run.config", 2, {"k": 8}, rl_role="explorer"))
+    bench.logs(
+        source("i2", None), event("rl.run.config", 2, {"k": 8}, rl_role="explorer")
+    )
 
     assert [(r.role, r.config) for r in bench.records if isinstance(r, Config)] == [
         ("trainer", {"lr": 1.0}), (None, {"seed": 1}), ("explorer", {"k": 8}),
@@ -98,12 +116,16 @@ def test_a_summary_holds_what_changed_under_full_keys() -> None:
     bench = Bench()
 
     first = bench.logs(
-        source(), event("rl.run.summary", 1, {"best": 0.5, "eval": {"ok": True, "word": "yes"}})
+        source(),
+        event("rl.run.summary", 1, {"best": 0.5, "eval": {"ok": True, "word": "yes"}}),
     )
     second = bench.logs(
-        source(), event("rl.run.summary", 2, {"best": 0.75, "eval": {"ok": True}}, T0 + 1)
+        source(),
+        event("rl.run.summary", 2, {"best": 0.75, "eval": {"ok": True}}, T0 + 1),
     )
-    other = bench.logs(source(), event("rl.run.summary", 3, {"best": 1}, T0 + 2, rl_role="judge"))
+    other = bench.logs(
+        source(), event("rl.run.summary", 3, {"best": 1}, T0 + 2, rl_role="judge")
+    )
 
     values = {"trainer/best": 0.5, "trainer/eval/ok": True, "trainer/eval/word": "yes"}
     assert first == [Summary("s:i1:1", "trainer", values, T0)]
@@ -114,11 +136,18 @@ def test_a_summary_holds_what_changed_under_full_keys() -> None:
 def test_the_latest_value_of_a_summary_holds_in_whatever_order_they_come() -> None:
     bench = Bench()
 
-    bench.request(logs_request((who(), [event("rl.run.summary", 2, {"best": 2.0})])), LOGS)
-    late = bench.request(
-        logs_request((who(), [event("rl.run.summary", 1, {"best": 1.0, "a": 1}, T0 + 9)])), LOGS
+    bench.request(
+        logs_request((who(), [event("rl.run.summary", 2, {"best": 2.0})])), LOGS
     )
-    earlier = bench.logs(source("i2"), event("rl.run.summary", 1, {"best": 3.0}, T0 - 1))
+    late = bench.request(
+        logs_request(
+            (who(), [event("rl.run.summary", 1, {"best": 1.0, "a": 1}, T0 + 9)])
+        ),
+        LOGS,
+    )
+    earlier = bench.logs(
+        source("i2"), event("rl.run.summary", 1, {"best": 3.0}, T0 - 1)
+    )
     later = bench.logs(source("i2"), event("rl.run.summary", 2, {"best": 4.0}, T0 + 10))
 
     assert late == [Summary("s:i1:1", "trainer", {"trainer/a": 1}, T0 + 9)]
@@ -126,7 +155,9 @@ def test_the_latest_value_of_a_summary_holds_in_whatever_order_they_come() -> No
     assert later == [Summary("s:i2:2", "trainer", {"trainer/best": 4.0}, T0 + 10)]
 
 
-def test_a_summary_is_bounded_and_its_secrets_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_is_bounded_and_its_secrets_are_redacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(summaries, "_MAX_KEYS", 2)
     bench = Bench()
 
@@ -151,11 +182,25 @@ def test_an_alert_is_a_record_once_bounded_and_without_secrets(
 
     first = bench.logs(
         source(),
-        event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7),
+        event(
+            "rl.alert",
+            1,
+            secret,
+            rl_alert_title="kl",
+            rl_alert_level="error",
+            rl_step=7,
+        ),
     )
     again = bench.logs(
         source(),
-        event("rl.alert", 1, secret, rl_alert_title="kl", rl_alert_level="error", rl_step=7),
+        event(
+            "rl.alert",
+            1,
+            secret,
+            rl_alert_title="kl",
+            rl_alert_level="error",
+            rl_step=7,
+        ),
     )
     other = bench.logs(
         source(),
@@ -174,7 +219,9 @@ def test_an_alert_is_a_record_once_bounded_and_without_secrets(
 
     assert first == [Alert("a:i1:1", "trainer", "kl", "key [redacted]", "error", 7, T0)]
     assert (again, nameless, many) == ([], [], [])
-    assert other == [Alert("a:i1:2", "judge", "a" * 250 + " key [", "", "warn", None, T0 + 1)]
+    assert other == [
+        Alert("a:i1:2", "judge", "a" * 250 + " key [", "", "warn", None, T0 + 1)
+    ]
     assert bench.counts() == {"alert/title": 1, "alert/too_many": 1}
 
 
@@ -202,7 +249,9 @@ def test_a_leaf_replaces_a_map_and_a_map_a_leaf() -> None:
     ]
 
 
-def test_what_processes_dropped_is_summed_over_them_from_counts_that_only_grow() -> None:
+def test_what_processes_dropped_is_summed_over_them_from_counts_that_only_grow() -> (
+    None
+):
     bench = Bench()
 
     bench.logs(source("i1"), event("rl.dropped", 2, {"disk_full": 5, "value": 1}))
@@ -223,12 +272,17 @@ def test_an_event_may_be_named_by_an_attribute_and_foreign_ones_are_known_by_the
     first = bench.request(logs_request((attributes, [record])), LOGS)
     again = bench.request(logs_request((attributes, [record])), LOGS)
 
-    assert [(type(r), r.config) for r in first if isinstance(r, Config)] == [(Config, {"lr": 1.0})]
+    assert [(type(r), r.config) for r in first if isinstance(r, Config)] == [
+        (Config, {"lr": 1.0})
+    ]
     assert again == []
 
 
 def test_other_log_records_are_passed_over() -> None:
     bench = Bench()
 
-    assert bench.logs(source(), event("app.started", 1, {"a": 1}), event("", None, "text")) == []
+    assert (
+        bench.logs(source(), event("app.started", 1, {"a": 1}), event("", None, "text"))
+        == []
+    )
     assert bench.counts() == {}

@@ -18,7 +18,9 @@ def test_rows_show_featured_keys_once_more_in_the_order_of_the_setting() -> None
     bench = Bench(TranslationOptions(run_id=RUN, featured=("reward/mean", "loss")))
 
     bench.metrics(
-        TRAINER, row(1, {"loss": 1.0, "lr": 0.5, "reward/mean": 2.0}), row(2, {"loss": 3.0})
+        TRAINER,
+        row(1, {"loss": 1.0, "lr": 0.5, "reward/mean": 2.0}),
+        row(2, {"loss": 3.0}),
     )
 
     assert values_of(bench) == [
@@ -30,18 +32,25 @@ def test_rows_show_featured_keys_once_more_in_the_order_of_the_setting() -> None
     ]  # fmt: skip
 
 
-def test_without_the_setting_rows_stay_as_they_are_and_the_usual_keys_have_curves() -> None:
+def test_without_the_setting_rows_stay_as_they_are_and_the_usual_keys_have_curves() -> (
+    None
+):
     bench = Bench()
 
     bench.metrics(
-        TRAINER, *(row(number, {"loss": float(number), "lr": 0.5}) for number in range(1, 51))
+        TRAINER,
+        *(row(number, {"loss": float(number), "lr": 0.5}) for number in range(1, 51)),
     )
     bench.restart()
     bench.metrics(TRAINER, row(51, {"loss": float("nan")}), row(52, {"loss": 52.0}))
     bench.translator.flush()
 
-    assert all(set(values) <= {"trainer/loss", "trainer/lr"} for values in values_of(bench))
-    assert bench.state.get(FEATURED) == {"trainer/loss": [*map(float, range(12, 51)), 52.0]}
+    assert all(
+        set(values) <= {"trainer/loss", "trainer/lr"} for values in values_of(bench)
+    )
+    assert bench.state.get(FEATURED) == {
+        "trainer/loss": [*map(float, range(12, 51)), 52.0]
+    }
 
 
 def test_curves_keep_the_order_of_the_setting_after_a_restart_and_end_with_it() -> None:

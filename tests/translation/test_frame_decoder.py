@@ -53,11 +53,18 @@ class Reading:
 
     def __init__(self) -> None:
         self.state = MemoryState()
-        life = RunLifecycle(self.state, TranslationOptions(run_id=RUN), ReceiveClock(0, 0))
-        self.reader = FrameReader(self.state, ProducerRegistry(RunMetadata(self.state, RUN), life))
+        life = RunLifecycle(
+            self.state, TranslationOptions(run_id=RUN), ReceiveClock(0, 0)
+        )
+        self.reader = FrameReader(
+            self.state, ProducerRegistry(RunMetadata(self.state, RUN), life)
+        )
 
     def drops(self) -> dict[str, object]:
-        return {key.removeprefix("drop/"): number for key, number in self.state.items("drop/")}
+        return {
+            key.removeprefix("drop/"): number
+            for key, number in self.state.items("drop/")
+        }
 
 
 def alone(payload: bytes, sender: SegmentInfo | None = None) -> DecodedFrame:
@@ -68,7 +75,9 @@ def whole(payload: bytes) -> DecodedFrame:
     return DecodedFrame(RECEIVER, payload, True, T0, T0)
 
 
-def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], list[str]]]:
+def received(
+    said: list[ResourceMetricsInput],
+) -> list[tuple[str, list[object], list[str]]]:
     """Instance, rows as values by key, names of the other metrics."""
     return [
         (
@@ -82,7 +91,9 @@ def received(said: list[ResourceMetricsInput]) -> list[tuple[str, list[object], 
 
 def _row(found: FastRow | Iterable[RowFragment]) -> object:
     return (
-        ("fast", found.row[3]) if isinstance(found, FastRow) else [piece.values for piece in found]
+        ("fast", found.row[3])
+        if isinstance(found, FastRow)
+        else [piece.values for piece in found]
     )
 
 
@@ -92,7 +103,9 @@ def instances(found: Iterable[tuple[ProducerContext, object]]) -> list[str]:
 
 def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
     reading = Reading()
-    other = pb.ScopeMetrics(scope=SCOPE, metrics=[*LOSS.metrics, gauge("x", 1.0, T0, {})])
+    other = pb.ScopeMetrics(
+        scope=SCOPE, metrics=[*LOSS.metrics, gauge("x", 1.0, T0, {})]
+    )
 
     said = reading.reader.metrics(alone(other.SerializeToString()))
     spans = list(reading.reader.spans(alone(SPANS.SerializeToString())))
@@ -109,16 +122,24 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
     )
 
 
-def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> None:
+def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> (
+    None
+):
     reading = Reading()
     latency = third_party(gauge("latency", 3.0, T0, {}))
     payload = metrics_request(
-        (who(), [LOSS, row(2, {"loss": 2.0})]), ({"rl.run.id": RUN}, [latency]), (who("i2"), [])
+        (who(), [LOSS, row(2, {"loss": 2.0})]),
+        ({"rl.run.id": RUN}, [latency]),
+        (who("i2"), []),
     )
 
     ours, app, silent = received(reading.reader.metrics(whole(payload)))
 
-    assert ours == ("i1", [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})], [])
+    assert ours == (
+        "i1",
+        [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})],
+        [],
+    )
     assert (app[0].startswith("third-party:"), app[1:], silent) == (
         True,
         ([], ["latency"]),
@@ -137,13 +158,17 @@ def test_a_request_that_is_unusual_says_the_same() -> None:
 
 def test_what_names_another_run_is_left_out_and_counted_once_a_resource() -> None:
     reading = Reading()
-    of_another = SegmentInfo("i7", "process", source("i7", rl_run_id="another").resource)
+    of_another = SegmentInfo(
+        "i7", "process", source("i7", rl_run_id="another").resource
+    )
 
     metrics = reading.reader.metrics(
         whole(metrics_request((OTHER, [LOSS]), (who(), [LOSS]), (OTHER, [LOSS])))
     )
     events = list(
-        reading.reader.logs(whole(logs_request((OTHER, [end("failed", 1)]), (who(), []))))
+        reading.reader.logs(
+            whole(logs_request((OTHER, [end("failed", 1)]), (who(), [])))
+        )
     )
     spans = list(reading.reader.spans(alone(SPANS.SerializeToString(), of_another)))
 
@@ -151,11 +176,16 @@ def test_what_names_another_run_is_left_out_and_counted_once_a_resource() -> Non
     assert reading.drops() == {"other_run": 4}
 
 
-def test_a_segment_whose_header_cannot_be_read_says_nothing_and_is_counted_each_time() -> None:
+def test_a_segment_whose_header_cannot_be_read_says_nothing_and_is_counted_each_time() -> (
+    None
+):
     reading, unread = Reading(), SegmentInfo("x", "process", b"\x0a\xff")
 
     said = reading.reader.metrics(alone(LOSS.SerializeToString(), unread))
-    found = [*reading.reader.spans(alone(b"", unread)), *reading.reader.logs(alone(b"", unread))]
+    found = [
+        *reading.reader.spans(alone(b"", unread)),
+        *reading.reader.logs(alone(b"", unread)),
+    ]
 
     assert (said, found, reading.reader.of_segment(unread, T0)) == ([], [], None)
     assert reading.drops() == {"undecodable": 4}

@@ -10,8 +10,25 @@ from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import MediaRecord
 from otel_bridge.translation.metrics.media import MediaAssembler
 from otel_bridge.translation.options import TranslationOptions
-from support.media_samples import image, item, listed, media_event, parts_of, table, text
-from support.otlp.otlp_samples import LOGS, RUN, T0, Bench, event, logs_request, row, source
+from support.media_samples import (
+    image,
+    item,
+    listed,
+    media_event,
+    parts_of,
+    table,
+    text,
+)
+from support.otlp.otlp_samples import (
+    LOGS,
+    RUN,
+    T0,
+    Bench,
+    event,
+    logs_request,
+    row,
+    source,
+)
 
 THIRD_PARTY = {"service.name": "app", "rl.run.id": RUN}
 
@@ -20,7 +37,9 @@ def test_an_event_is_a_record_with_the_key_the_step_and_the_steps_of_its_role() 
     bench = Bench()
     bench.metrics(source(), row(1, {"loss": 1.0}, step=2))
 
-    found = bench.logs(source(), media_event(1, "samples", image(9, "nine"), text("hello")))
+    found = bench.logs(
+        source(), media_event(1, "samples", image(9, "nine"), text("hello"))
+    )
 
     assert found == [
         MediaRecord(
@@ -50,7 +69,10 @@ def test_cells_of_a_table_hold_media() -> None:
     (found,) = bench.logs(source(), media_event(1, "t", shown, cells=[image(5)]))
 
     assert isinstance(found, MediaRecord)
-    assert found.table(found.items[0]) == (["question", "picture"], [["a", image(5)], ["b", None]])
+    assert found.table(found.items[0]) == (
+        ["question", "picture"],
+        [["a", image(5)], ["b", None]],
+    )
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -78,8 +100,12 @@ GARBAGE = {
     "no items": {"rl_media_items": []},
     "items that are text": {"rl_media_items": "image"},
     "an item that is a number": {"rl_media_items": [3]},
-    "a kind of its own": {"rl_media_items": [{**listed(image())[0], "type": "hologram"}]},
-    "a size beyond the bytes": {"rl_media_items": [{**listed(image())[0], "size": 1 << 40}]},
+    "a kind of its own": {
+        "rl_media_items": [{**listed(image())[0], "type": "hologram"}]
+    },
+    "a size beyond the bytes": {
+        "rl_media_items": [{**listed(image())[0], "size": 1 << 40}]
+    },
     "a size below the bytes": {"rl_media_items": [{**listed(image())[0], "size": 3}]},
     "a negative size": {"rl_media_items": [{**listed(image())[0], "size": -1}]},
     "another digest": {"rl_media_items": [{**listed(image())[0], "sha256": "0" * 64}]},
@@ -87,7 +113,11 @@ GARBAGE = {
         "rl_media_items": [{**listed(image())[0], "mime_type": "image/../../x"}]
     },
     "nothing but cells": {"rl_media_items": [{**listed(image())[0], "cell": True}]},
-    "a part beyond the last": {"rl_media_id": "1", "rl_media_part": 2, "rl_media_parts": 2},
+    "a part beyond the last": {
+        "rl_media_id": "1",
+        "rl_media_part": 2,
+        "rl_media_parts": 2,
+    },
     "more parts than are allowed": {
         "rl_media_id": "1",
         "rl_media_part": 0,
@@ -98,7 +128,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("changed", GARBAGE.values(), ids=GARBAGE.keys())
-def test_an_event_that_is_not_what_it_claims_to_be_is_counted(changed: dict[str, object]) -> None:
+def test_an_event_that_is_not_what_it_claims_to_be_is_counted(
+    changed: dict[str, object],
+) -> None:
     bench = Bench()
 
     assert bench.logs(source(), _changed(changed)) == []
@@ -126,7 +158,12 @@ def _changed(changed: dict[str, object]):
 def test_a_table_that_is_none_is_counted(data: bytes) -> None:
     bench = Bench()
 
-    assert bench.logs(source(), media_event(1, "t", item("table", "application/json", data))) == []
+    assert (
+        bench.logs(
+            source(), media_event(1, "t", item("table", "application/json", data))
+        )
+        == []
+    )
     assert bench.counts() == {"media/invalid": 1}
 
 
@@ -150,14 +187,22 @@ def test_what_a_third_party_producer_sends_is_under_the_policy_and_comes_once() 
     secret = Bench()
     token = "sk-" + "a1B2" * 12
     (redacted,) = secret.request(
-        logs_request((THIRD_PARTY, [media_event(None, "t", text(f"use {token}"))])), LOGS
+        logs_request((THIRD_PARTY, [media_event(None, "t", text(f"use {token}"))])),
+        LOGS,
     )
     assert token.encode() not in redacted.items[0].data  # type: ignore[union-attr]
     off = Bench(TranslationOptions(run_id=RUN, content=ContentPolicy(0)))
-    assert off.request(logs_request((THIRD_PARTY, [media_event(None, "t", text("x"))])), LOGS) == []
+    assert (
+        off.request(
+            logs_request((THIRD_PARTY, [media_event(None, "t", text("x"))])), LOGS
+        )
+        == []
+    )
 
 
-def test_parts_that_wait_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_wait_are_bounded_and_the_oldest_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench()
     assembler = bench.translator._events.media
     first, *_ = parts_of(1, "first", text("a" * 30), size=20)
@@ -191,13 +236,23 @@ def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_
     assert not list(bench.state.items("media/"))
 
 
-def test_beginnings_without_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000})
+def test_beginnings_without_bytes_are_bounded_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000}
+    )
     bench = Bench()
 
     for number in range(1, 101):
         begun = event(
-            "rl.media", number, b"", T0, rl_media_key="k", rl_media_id=str(number), rl_media_parts=2
+            "rl.media",
+            number,
+            b"",
+            T0,
+            rl_media_key="k",
+            rl_media_id=str(number),
+            rl_media_parts=2,
         )
         bench.logs(source(), begun)
 
@@ -209,14 +264,18 @@ def test_beginnings_without_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatc
 def test_a_part_that_comes_again_under_another_number_counts_its_bytes_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000})
+    monkeypatch.setattr(
+        MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000}
+    )
     bench, shown = Bench(), text("x" * 8_000)
     first, last = parts_of(1, "k", shown, size=4_000)
 
     for number in range(10, 20):
         again = type(first)()
         again.CopyFrom(first)
-        next(one for one in again.attributes if one.key == "rl.event.seq").value.int_value = number
+        next(
+            one for one in again.attributes if one.key == "rl.event.seq"
+        ).value.int_value = number
         bench.logs(source(), again)
     (record,) = bench.logs(source(), last)
 

@@ -35,7 +35,11 @@ def started(world: int = WORLD) -> tuple[Bench, list[SegmentInfo]]:
 
 
 def rows(records: list[Record]) -> list[tuple[int | None, dict[str, Any]]]:
-    return [(record.step, dict(record.values)) for record in records if isinstance(record, Row)]
+    return [
+        (record.step, dict(record.values))
+        for record in records
+        if isinstance(record, Row)
+    ]
 
 
 def test_a_step_of_eight_ranks_equals_numpy() -> None:
@@ -78,7 +82,9 @@ def test_a_row_comes_once_every_rank_has_passed_its_step() -> None:
 
     released = bench.metrics(second, row(2, {"loss": 5.0}))
 
-    assert [(step, values["trainer/loss"]) for step, values in rows(released)] == [(1, 1.5)]
+    assert [(step, values["trainer/loss"]) for step, values in rows(released)] == [
+        (1, 1.5)
+    ]
 
 
 def test_a_rank_that_dies_is_not_awaited() -> None:
@@ -89,7 +95,9 @@ def test_a_rank_that_dies_is_not_awaited() -> None:
 
     released = bench.tick(1)
 
-    assert [(step, values["trainer/ranks"]) for step, values in rows(released)] == [(1, 2)]
+    assert [(step, values["trainer/ranks"]) for step, values in rows(released)] == [
+        (1, 2)
+    ]
 
 
 def test_after_the_watermark_a_row_shows_how_many_ranks_it_holds_and_a_late_rank_gives_a_further_one() -> (
@@ -103,7 +111,10 @@ def test_after_the_watermark_a_row_shows_how_many_ranks_it_holds_and_a_late_rank
     late = bench.metrics(second, row(1, {"loss": 3.0})) + bench.tick(31)
 
     assert rows(early) == []
-    assert [(step, v["trainer/ranks"], v["trainer/loss"]) for step, v in rows(on_time + late)] == [
+    assert [
+        (step, v["trainer/ranks"], v["trainer/loss"])
+        for step, v in rows(on_time + late)
+    ] == [
         (1, 1, 1.0),
         (1, 2, 2.0),
     ]
@@ -113,12 +124,19 @@ def test_after_the_watermark_a_row_shows_how_many_ranks_it_holds_and_a_late_rank
 def test_rows_of_one_step_are_put_together() -> None:
     bench, (first, second) = started(2)
     for rank in (first, second):
-        bench.metrics(rank, row(1, {"loss": 1.0}, step=1), row(2, {"reward": 2.0}, step=1))
+        bench.metrics(
+            rank, row(1, {"loss": 1.0}, step=1), row(2, {"reward": 2.0}, step=1)
+        )
 
     bench.close()
 
     ((step, values),) = rows(bench.records)
-    assert (step, values["trainer/loss"], values["trainer/reward"], values["trainer/ranks"]) == (
+    assert (
+        step,
+        values["trainer/loss"],
+        values["trainer/reward"],
+        values["trainer/ranks"],
+    ) == (
         1,
         1.0,
         2.0,
@@ -168,20 +186,27 @@ def test_a_rank_with_nan_makes_every_result_nan_as_in_numpy() -> None:
     bench.close()
 
     ((_, values),) = rows(bench.records)
-    assert all(np.isnan(values[f"trainer/loss{ending}"]) for ending in ("", "/min", "/max", "/sum"))
+    assert all(
+        np.isnan(values[f"trainer/loss{ending}"])
+        for ending in ("", "/min", "/max", "/sum")
+    )
 
 
 def test_distributions_are_added_up() -> None:
     one = Distribution(3, 6.0, 0.0, 4.0, (0.0, 2.0, 4.0), (1, 2))
     other = Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,))
 
-    assert _joined(one, other) == Distribution(5, 9.0, 0.0, 4.0, (0.0, 2.0, 4.0), (3, 2))
+    assert _joined(one, other) == Distribution(
+        5, 9.0, 0.0, 4.0, (0.0, 2.0, 4.0), (3, 2)
+    )
 
 
 def test_the_config_names_a_further_attempt_before_its_first_merged_row() -> None:
     bench, ranks = started(2)
     for rank in ranks:
-        bench.metrics(rank, row(1, {"loss": 1.0}, step=1), row(2, {"loss": 1.0}, step=2))
+        bench.metrics(
+            rank, row(1, {"loss": 1.0}, step=1), row(2, {"loss": 1.0}, step=2)
+        )
     bench.tick(1)
     for rank in ranks:
         bench.logs(rank, end("killed", 2, time_ns=bench.now_ns))

@@ -14,7 +14,9 @@ def test_of_too_many_roles_the_last_ones_stay_forgotten() -> None:
         forgotten.add(("trainer", 1), number)
 
     for steps in (forgotten, ForgottenSteps(state, "key")):
-        assert [steps.has((role, 1), 7) for role in ("role0", "role299", "trainer")] == [
+        assert [
+            steps.has((role, 1), 7) for role in ("role0", "role299", "trainer")
+        ] == [
             False,
             True,
             True,

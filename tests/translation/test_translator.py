@@ -38,16 +38,23 @@ def job() -> list[Point]:
     for instance, role in (("i1", "trainer"), ("i2", "explorer")):
         for seq in range(1, 6):
             scope = row(
-                seq, {"a": float(seq), "b": seq, "c": -1.5}, role="judge" if seq == 3 else None
+                seq,
+                {"a": float(seq), "b": seq, "c": -1.5},
+                role="judge" if seq == 3 else None,
             )
-            points += [(who(instance, role), "otel_bridge", metric) for metric in scope.metrics]
+            points += [
+                (who(instance, role), "otel_bridge", metric) for metric in scope.metrics
+            ]
     for collection in (1, 2, 3):
         points += [
             (
                 APP,
                 "app",
                 gauge(
-                    "loss", step / 2, T0 + (collection if collection == step else 3), {"step": step}
+                    "loss",
+                    step / 2,
+                    T0 + (collection if collection == step else 3),
+                    {"step": step},
                 ),
             )
             for step in range(1, collection + 1)
@@ -86,7 +93,11 @@ def test_any_split_order_and_doubling_of_the_requests_of_a_job_gives_the_same_ro
 
     assert sorted(content(shuffled.records)) == sorted(content(straight.records))
     for instance in ("i1", "i2"):
-        own = [r.id for r in shuffled.records if isinstance(r, Row) and f":{instance}:" in r.id]
+        own = [
+            r.id
+            for r in shuffled.records
+            if isinstance(r, Row) and f":{instance}:" in r.id
+        ]
         assert own == [f"m:{instance}:{seq}" for seq in range(1, 6)]
     assert (shuffled.translator.missing_rows(), shuffled.counts()) == (0, {})
 
@@ -103,7 +114,9 @@ def test_any_order_of_the_points_of_a_foreign_producer_gives_the_same_values_onc
     for payload in requests_of([[point] for point in points]):
         bench.request(payload)
 
-    found = sorted((r.step, r.values["megatron/loss"]) for r in bench.records if isinstance(r, Row))
+    found = sorted(
+        (r.step, r.values["megatron/loss"]) for r in bench.records if isinstance(r, Row)
+    )
     assert found == [(1, 0.5), (2, 1.0), (3, 1.5)]
 
 
@@ -116,7 +129,9 @@ def story() -> list[Callable[[Bench], object]]:
     )
     whole = row(3, {"a": 1.0, "b": 2.0, "c": 3.0})
     part = [pb.ScopeMetrics(scope=SCOPE, metrics=[metric]) for metric in whole.metrics]
-    spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
+    spans = ScopeSpans(
+        scope=SCOPE, spans=rollout_spans("t1", step=1)
+    ).SerializeToString()
 
     def trace(bench: Bench) -> None:
         bench.records += bench.translator.frame(
@@ -124,11 +139,15 @@ def story() -> list[Callable[[Bench], object]]:
         )
 
     def remote(*scopes: pb.ScopeMetrics) -> Callable[[Bench], object]:
-        return lambda bench: bench.request(metrics_request((who("i9", "remote"), scopes)))
+        return lambda bench: bench.request(
+            metrics_request((who("i9", "remote"), scopes))
+        )
 
     return [
         lambda bench: bench.open(trainer, explorer, launcher),
-        lambda bench: bench.logs(trainer, event("rl.run.config", 1, {"lr": 1.0, "a": {"b": 2}})),
+        lambda bench: bench.logs(
+            trainer, event("rl.run.config", 1, {"lr": 1.0, "a": {"b": 2}})
+        ),
         lambda bench: bench.metrics(
             trainer, *(row(seq, {"loss": seq / 2, "n": seq}) for seq in range(1, 6))
         ),
@@ -145,18 +164,26 @@ def story() -> list[Callable[[Bench], object]]:
             metrics_request((APP, [third_party(gauge("loss", 1.0, T0, {"step": 1}))]))
         ),
         lambda bench: bench.request(
-            metrics_request((APP, [third_party(gauge("loss", 1.0, T0 + 5, {"step": 1}))]))
+            metrics_request(
+                (APP, [third_party(gauge("loss", 1.0, T0 + 5, {"step": 1}))])
+            )
         ),
         lambda bench: bench.logs(
-            explorer, event("rl.dropped", 1, {"value": 2}), end("finished", 2, last_row=1)
+            explorer,
+            event("rl.dropped", 1, {"value": 2}),
+            end("finished", 2, last_row=1),
         ),
         lambda bench: bench.logs(explorer, event("rl.dropped", 1, {"value": 2})),
-        lambda bench: bench.request(logs_request((who("i1"), [end("killed")])), LOGS, BRIDGE),
+        lambda bench: bench.request(
+            logs_request((who("i1"), [end("killed")])), LOGS, BRIDGE
+        ),
         lambda bench: bench.logs(launcher, end("failed", 1)),
         lambda bench: bench.tick(700),
         lambda bench: bench.metrics(source("i3"), row(1, {"loss": 9.0}, step=4)),
         lambda bench: bench.logs(
-            source("i3"), event("rl.run.config", 1, {"a": {"c": 3}}, T0 + 1), end("finished", 2)
+            source("i3"),
+            event("rl.run.config", 1, {"a": {"c": 3}}, T0 + 1),
+            end("finished", 2),
         ),
         lambda bench: bench.close(),
     ]
@@ -180,7 +207,12 @@ def test_a_restart_behind_any_frame_changes_no_record() -> None:
             straight.translator.redelivered(),
         )
 
-    assert {type(record) for record in straight.records} == {Row, RolloutRecord, Config, End}
+    assert {type(record) for record in straight.records} == {
+        Row,
+        RolloutRecord,
+        Config,
+        End,
+    }
     assert [r.status for r in straight.records if isinstance(r, End)] == [
         Status.KILLED,
         Status.FINISHED,

@@ -60,7 +60,10 @@ def test_bytes_that_cannot_be_decoded_are_counted() -> None:
 def test_a_control_frame_gives_nothing() -> None:
     bench = Bench()
 
-    assert (bench.translator.frame(source(), 0, b"", False, T0, T0), bench.counts()) == ([], {})
+    assert (
+        bench.translator.frame(source(), 0, b"", False, T0, T0),
+        bench.counts(),
+    ) == ([], {})
 
 
 @settings(max_examples=150)
@@ -76,9 +79,19 @@ def test_no_bytes_raise_and_those_behind_them_arrive(data: st.DataObject) -> Non
                 (APP, [third_party(gauge("l", 1.0, T0, {"step": 1}))]),
             ),
         ),
-        (LOGS, False, logs(event("rl.run.config", 1, {"lr": 1.0}), end("finished", 2, last_row=1))),
+        (
+            LOGS,
+            False,
+            logs(
+                event("rl.run.config", 1, {"lr": 1.0}), end("finished", 2, last_row=1)
+            ),
+        ),
         (LOGS, True, logs_request((who(), [event("rl.dropped", 1, {"value": 1})]))),
-        (TRACES, False, ScopeSpans(scope=SCOPE, spans=rollout_spans("t1")).SerializeToString()),
+        (
+            TRACES,
+            False,
+            ScopeSpans(scope=SCOPE, spans=rollout_spans("t1")).SerializeToString(),
+        ),
     ]
     bench = Bench()
     for sender in (source(), RECEIVER):
@@ -95,7 +108,9 @@ def test_no_bytes_raise_and_those_behind_them_arrive(data: st.DataObject) -> Non
     bench.close()
 
     assert [
-        dict(r.values) for r in bench.records if isinstance(r, Row) and r.id == "m:fresh:1"
+        dict(r.values)
+        for r in bench.records
+        if isinstance(r, Row) and r.id == "m:fresh:1"
     ] == [{"judge/loss": 2.0}]
 
 
@@ -104,7 +119,9 @@ def test_what_names_another_run_is_counted_and_left_out() -> None:
     bench = Bench()
 
     records = bench.request(
-        metrics_request((other, [row(1, {"loss": 1.0})]), (who(), [row(1, {"loss": 2.0})]))
+        metrics_request(
+            (other, [row(1, {"loss": 1.0})]), (who(), [row(1, {"loss": 2.0})])
+        )
     )
     bench.request(logs_request((other, [end("failed", 1)])), LOGS)
 
@@ -121,7 +138,9 @@ def test_without_a_run_id_the_first_resource_says_which_run_it_is() -> None:
     bench.restart()
     bench.metrics(
         SegmentInfo(
-            "i2", "process", resource({**who("i2"), "rl.run.id": "another"}).SerializeToString()
+            "i2",
+            "process",
+            resource({**who("i2"), "rl.run.id": "another"}).SerializeToString(),
         ),
         row(1, {"a": 1.0}),
     )
@@ -135,14 +154,23 @@ def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
 
     bench.request(
         metrics_request(
-            ({"rl.run.id": RUN, "service.name": "app"}, [third_party(gauge("a", 1.0, T0, {}))])
+            (
+                {"rl.run.id": RUN, "service.name": "app"},
+                [third_party(gauge("a", 1.0, T0, {}))],
+            )
         )
     )
     first = bench.state.get("run")
     bench.open(source("i1", rl_run_group="g", rl_wandb_entity="team", rl_node_rank=1))
-    bench.open(source("i2", rl_run_group="other", rl_mlflow_experiment="e", rl_run_tags=["x", "y"]))
+    bench.open(
+        source(
+            "i2", rl_run_group="other", rl_mlflow_experiment="e", rl_run_tags=["x", "y"]
+        )
+    )
 
-    derived, given = ({"project": source, "name": source} for source in ("derived", "given"))
+    derived, given = (
+        {"project": source, "name": source} for source in ("derived", "given")
+    )
     assert first == {
         "id": RUN,
         "project": "default",
@@ -156,7 +184,9 @@ def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
     }  # fmt: skip
 
 
-def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it() -> None:
+def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it() -> (
+    None
+):
     def process(name: str, project: str, *generated: str) -> dict[str, object]:
         marks = dict.fromkeys((f"rl.{what}.generated" for what in generated), True)
         return {"rl.run.id": RUN, "rl.run.name": name, "rl.project": project, **marks}
@@ -189,9 +219,14 @@ def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it
     assert set(shown.values()) == {("gsm8k", "nice")}
 
 
-def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run() -> None:
+def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run() -> (
+    None
+):
     payload = metrics_request(
-        ({"service.name": "server"}, [third_party(gauge("latency", 3.0, T0, {"route": "chat"}))])
+        (
+            {"service.name": "server"},
+            [third_party(gauge("latency", 3.0, T0, {"route": "chat"}))],
+        )
     )
     bench = Bench()
 
@@ -206,7 +241,9 @@ def test_what_an_sdk_sends_inside_a_process_belongs_to_that_process_and_its_run(
 
 
 def test_a_rollout_comes_out_of_its_frame_and_opens_the_run_again() -> None:
-    spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=1)).SerializeToString()
+    spans = ScopeSpans(
+        scope=SCOPE, spans=rollout_spans("t1", step=1)
+    ).SerializeToString()
     explorer = source("i2", "explorer")
     bench = Bench(options=TranslationOptions(run_id=RUN, selection="first"))
     bench.metrics(explorer, row(1, {"reward": 1.0}, step=1))
@@ -222,20 +259,29 @@ def test_a_rollout_comes_out_of_its_frame_and_opens_the_run_again() -> None:
         1,
         2,
     )
-    rollout = next(record for record in bench.records if isinstance(record, RolloutRecord))
-    assert (rollout.role, rollout.step, rollout.steps) == ("explorer", 1, {"explorer/step": 1})
+    rollout = next(
+        record for record in bench.records if isinstance(record, RolloutRecord)
+    )
+    assert (rollout.role, rollout.step, rollout.steps) == (
+        "explorer",
+        1,
+        {"explorer/step": 1},
+    )
 
 
 def test_a_flood_of_names_of_splits_takes_no_more_keys_than_a_run_may_have() -> None:
     bench = Bench(
-        TranslationOptions(run_id=RUN, max_keys=10, selection="first", step_watermark_ns=S)
+        TranslationOptions(
+            run_id=RUN, max_keys=10, selection="first", step_watermark_ns=S
+        )
     )
     explorer = source("e1", "explorer")
     bench.open(explorer)
     bench.metrics(explorer, row(1, {"loss": 1.0}))
     for number in range(5):
         spans = ScopeSpans(
-            scope=SCOPE, spans=rollout_spans(f"t{number}", step=1, rl__split=f"s{number}")
+            scope=SCOPE,
+            spans=rollout_spans(f"t{number}", step=1, rl__split=f"s{number}"),
         )
         now_ns = bench.now_ns
         bench.records += bench.translator.frame(
@@ -269,8 +315,12 @@ def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
     bench.open(source())
 
     for seq in (1, 2, 3, 4):
-        payload = encode({"loss": seq / 4, "tokens": seq}, T0 + seq, seq + 100, None, seq)
-        bench.records += bench.translator.frame(source(), METRICS, payload, False, T0, T0)
+        payload = encode(
+            {"loss": seq / 4, "tokens": seq}, T0 + seq, seq + 100, None, seq
+        )
+        bench.records += bench.translator.frame(
+            source(), METRICS, payload, False, T0, T0
+        )
     ended = encode_event(
         "rl.run.end",
         time_unix_ns=T0 + 9,
@@ -289,7 +339,9 @@ def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_fast_way_is_treated_as_one_source_object_and_changes_nothing(kept: bool) -> None:
+def test_the_fast_way_is_treated_as_one_source_object_and_changes_nothing(
+    kept: bool,
+) -> None:
     encode = RowEncoder().encode
     one, bench = source(), Bench()
 
@@ -300,7 +352,14 @@ def test_the_fast_way_is_treated_as_one_source_object_and_changes_nothing(kept: 
         )
 
     assert content(bench.records) == [
-        (f"m:i1:{seq}", "trainer", seq, "trainer/step", T0 + seq, [("trainer/loss", seq / 4)])
+        (
+            f"m:i1:{seq}",
+            "trainer",
+            seq,
+            "trainer/step",
+            T0 + seq,
+            [("trainer/loss", seq / 4)],
+        )
         for seq in range(1, 30)
     ]
 
@@ -321,8 +380,15 @@ def test_the_state_is_written_only_when_it_is_flushed() -> None:
 
     assert state.snapshot() == before
     translator.flush()
-    changed = {key for key, value in state.snapshot().items() if before.get(key) != value}
-    assert changed == {"axis/trainer/step", "featured", "furthest/trainer/step", "proc/i1"}
+    changed = {
+        key for key, value in state.snapshot().items() if before.get(key) != value
+    }
+    assert changed == {
+        "axis/trainer/step",
+        "featured",
+        "furthest/trainer/step",
+        "proc/i1",
+    }
 
 
 def test_what_waits_is_reported() -> None:
@@ -331,5 +397,7 @@ def test_what_waits_is_reported() -> None:
     bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
     bench.tick(1)
 
-    assert bench.translator.waiting() == PendingCounts(rows=1, traces=0, rollouts=0, steps=0)
+    assert bench.translator.waiting() == PendingCounts(
+        rows=1, traces=0, rollouts=0, steps=0
+    )
     assert bench.now_ns == T0 + S

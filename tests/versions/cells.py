@@ -77,7 +77,9 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the cell."""
-        version = self.version.removeprefix("==") or ("pre" if self.prerelease else "newest")
+        version = self.version.removeprefix("==") or (
+            "pre" if self.prerelease else "newest"
+        )
         return f"{self.tracker}-{version}"
 
 
@@ -116,7 +118,9 @@ def chosen(names: str) -> list[Cell]:
         cells = [one for one in CELLS if name in {"all", one.tracker, one.name}]
         if name == "floor-newest":
             cells = [
-                one for one in CELLS if one.why.startswith("the oldest") or one.why == "the newest"
+                one
+                for one in CELLS
+                if one.why.startswith("the oldest") or one.why == "the newest"
             ]
         if name == "floor":
             cells = [one for one in CELLS if one.why.startswith("the oldest")]

@@ -38,7 +38,9 @@ def resolves(framework: str, *extras: str) -> str:
     ]  # fmt: skip
     # From the cache it takes a second; only "no" may be for want of something there.
     for more in (["--offline"], []):
-        done = subprocess.run([*command, *more], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, *more], check=False, capture_output=True, text=True
+        )
         if done.returncode == 0:
             return ""
     return " ".join(done.stderr.split())[:600] or f"exit code {done.returncode}"
@@ -48,7 +50,9 @@ def beside(framework: str) -> dict[tuple[str, str], str]:
     """Return for each extra why it does not install beside *framework*; all together are asked first."""
     if not resolves(framework, *EXTRAS):
         return {(framework, extra): "" for extra in EXTRAS}
-    found = {(framework, extra): resolves(framework, extra) for extra in EXTRAS if extra}
+    found = {
+        (framework, extra): resolves(framework, extra) for extra in EXTRAS if extra
+    }
     core = "" if "" in found.values() else resolves(framework)
     return {(framework, ""): core, **found}
 
@@ -57,7 +61,9 @@ def resolve_all() -> dict[tuple[str, str], str]:
     """Return for each framework and extra why it does not resolve, empty where it does."""
     with ThreadPoolExecutor(4) as pool:
         return {
-            pair: why for found in pool.map(beside, frameworks()) for pair, why in found.items()
+            pair: why
+            for found in pool.map(beside, frameworks())
+            for pair, why in found.items()
         }
 
 

@@ -82,7 +82,8 @@ class Result:
     def line(self) -> str:
         """The result in one line."""
         counts = (
-            ", ".join(f"{count} {what}" for what, count in self.counts.items()) or "no test ran"
+            ", ".join(f"{count} {what}" for what, count in self.counts.items())
+            or "no test ran"
         )
         return f"{self.cell.name} ({self.version}): {counts}, {self.seconds:.0f} s"
 
@@ -105,14 +106,24 @@ def _run(result: Result, folder: Path, *, whole: bool) -> None:
     cell = result.cell
     python = folder / "env" / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
-    _call([*uv, "venv", "--quiet", "--python", sys.executable, str(folder / "env")], folder)
+    _call(
+        [*uv, "venv", "--quiet", "--python", sys.executable, str(folder / "env")],
+        folder,
+    )
     early = ["--prerelease", "allow"] if cell.prerelease else []
     _call(
         [*uv, "pip", "install", "--quiet", "--python", str(python), *early, "--editable", str(ROOT),
          f"{cell.tracker}{cell.version}", *cell.beside, *PACKAGES], folder,
     )  # fmt: skip
     probed = _call(
-        [str(python), "-c", _PROBE, cell.tracker, json.dumps(dict(SETTINGS[cell.tracker]))], folder
+        [
+            str(python),
+            "-c",
+            _PROBE,
+            cell.tracker,
+            json.dumps(dict(SETTINGS[cell.tracker])),
+        ],
+        folder,
     )
     result.version, result.degraded = json.loads(probed.splitlines()[-1])
     suites = [*CONTRACT[cell.tracker], *(MORE[cell.tracker] if whole else ())]
@@ -150,7 +161,9 @@ def _suite(result: Result, folder: Path, python: Path, tests: list[str]) -> None
         result.counts[what] = result.counts.get(what, 0) + int(count)
     failed = [line[:300] for line in lines if line.startswith(("FAILED", "ERROR"))]
     if done.returncode and not failed:
-        failed = [f"pytest: exit code {done.returncode}: {done.stdout[-1500:]}{done.stderr[-500:]}"]
+        failed = [
+            f"pytest: exit code {done.returncode}: {done.stdout[-1500:]}{done.stderr[-500:]}"
+        ]
     result.failed += failed
 
 
@@ -169,7 +182,9 @@ def _call(command: list[str], folder: Path) -> str:
 def _environment(folder: Path) -> dict[str, str]:
     """The environment without what this one says of trackers, Python and virtual environments."""
     own = ("WANDB_", "MLFLOW_", "TRACKIO_", "OTEL_", "PYTHON", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(own)
+    }
     return {**kept, "TMPDIR": str(folder)}
 
 
@@ -194,7 +209,9 @@ def page(results: list[Result], found: dict[tuple[str, str], str]) -> str:
         for (name, reason), extras in extras_by_reason.items()
     ]
     return _PAGE.format(
-        rows="\n".join(rows), table="\n".join(resolve.table(found)), reasons="\n".join(reasons)
+        rows="\n".join(rows),
+        table="\n".join(resolve.table(found)),
+        reasons="\n".join(reasons),
     )
 
 

@@ -13,10 +13,19 @@ from versions.run import ROOT, Result, page
 def test_floor_and_newest_are_two_versions_of_each_tracker() -> None:
     trackers = [cell.tracker for cell in chosen("floor-newest")]
 
-    assert sorted(trackers) == ["mlflow", "mlflow", "trackio", "trackio", "wandb", "wandb"]
+    assert sorted(trackers) == [
+        "mlflow",
+        "mlflow",
+        "trackio",
+        "trackio",
+        "wandb",
+        "wandb",
+    ]
 
 
-def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there_are() -> None:
+def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there_are() -> (
+    None
+):
     names = [cell.name for cell in CELLS]
 
     assert len({*names}) == len(names)
@@ -29,17 +38,26 @@ def test_every_cell_is_chosen_once_by_its_name_and_a_wrong_name_says_which_there
 
 
 def test_every_suite_of_the_cells_is_there() -> None:
-    suites = [suite for table in (CONTRACT, MORE) for listed in table.values() for suite in listed]
+    suites = [
+        suite
+        for table in (CONTRACT, MORE)
+        for listed in table.values()
+        for suite in listed
+    ]
 
     assert [suite for suite in suites if not (ROOT / suite).is_file()] == []
 
 
 @pytest.mark.parametrize("tracker", ["trackio", "wandb", "mlflow"])
-def test_each_tracker_of_the_cells_is_an_exporter_with_its_package(tracker: str) -> None:
+def test_each_tracker_of_the_cells_is_an_exporter_with_its_package(
+    tracker: str,
+) -> None:
     assert load(tracker).requires == (tracker,)
 
 
-def test_a_framework_that_no_longer_resolves_and_one_that_does_by_now_are_both_said() -> None:
+def test_a_framework_that_no_longer_resolves_and_one_that_does_by_now_are_both_said() -> (
+    None
+):
     found = dict.fromkeys(
         [(name, extra) for name in resolve.frameworks() for extra in resolve.EXTRAS], ""
     )

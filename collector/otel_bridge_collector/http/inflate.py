@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector.error_table import TooLargeError, UnsupportedError
 
 # zlib reads a gzip head with 16 added, and no head with a negative number.
-_GZIP: Final = 16 + zlib.MAX_WBITS
-_RAW: Final = -zlib.MAX_WBITS
-PLAIN: Final = frozenset({"", "identity"})
-QUICK_BYTES: Final = 256 << 10
+_GZIP = 16 + zlib.MAX_WBITS
+_RAW = -zlib.MAX_WBITS
+PLAIN = frozenset({"", "identity"})
+QUICK_BYTES = 256 << 10
 """Inflated size above which a body is inflated outside the event loop."""
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_SLICE: Final = 64 << 10
-_MEMBERS: Final = 4096
+_GZIP_MAGIC = b"\x1f\x8b"
+_SLICE = 64 << 10
+_MEMBERS = 4096
 """Members of one gzip body: 64 KiB each, as block-wise compressors make them, are four times the
 largest request."""
 
@@ -39,7 +38,9 @@ def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
         )
     # RFC 9110 says zlib, and some clients send deflate without its head: the first byte shows (RFC
     # 1950, CMF and FLG).
-    headed = len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    headed = (
+        len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    )
     return _inflated(body, zlib.MAX_WBITS if headed else _RAW, encoding, limit_bytes)
 
 
@@ -68,7 +69,9 @@ def _inflated(body: bytes, wbits: int, encoding: str, limit_bytes: int) -> bytes
             # gzip may consist of several members (RFC 1952, 2.2).
             whole = inflating.member(body, whole, wbits)
     except zlib.error as exc:
-        raise InvalidRecordError(f"body of {len(body)} bytes is not {encoding}: {exc}") from exc
+        raise InvalidRecordError(
+            f"body of {len(body)} bytes is not {encoding}: {exc}"
+        ) from exc
     except EOFError as exc:
         raise InvalidRecordError(
             f"body of {len(body)} bytes ends in the middle of its {encoding} data"

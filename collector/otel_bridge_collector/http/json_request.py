@@ -16,7 +16,7 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -25,15 +25,15 @@ from google.protobuf.message import Message
 from otel_bridge.errors import InvalidRecordError
 
 M = TypeVar("M", bound=Message)
-_HEX: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
-_DEPTH: Final = 100
+_HEX = frozenset({"trace_id", "span_id", "parent_span_id"})
+_DEPTH = 100
 """Deepest nesting of messages: protobuf's own limit."""
-_SHOWN: Final = 40
+_SHOWN = 40
 """Most characters of a wrong value that an error shows."""
-_NUMBER: Final = re.compile(r"[+-]?(\d*\.)?\d+([eE][+-]?\d+)?", re.ASCII)
-_WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_F: Final = FieldDescriptor
-_INTEGERS: Final = frozenset(
+_NUMBER = re.compile(r"[+-]?(\d*\.)?\d+([eE][+-]?\d+)?", re.ASCII)
+_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_F = FieldDescriptor
+_INTEGERS = frozenset(
     {
         _F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_SINT32, _F.TYPE_SINT64,
         _F.TYPE_FIXED32, _F.TYPE_FIXED64, _F.TYPE_SFIXED32, _F.TYPE_SFIXED64,
@@ -60,13 +60,19 @@ def message_of(kind: type[M], body: bytes) -> M:
     try:
         raw: object = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        raise InvalidRecordError(f"body of {len(body)} bytes is not JSON: {exc}") from exc
+        raise InvalidRecordError(
+            f"body of {len(body)} bytes is not JSON: {exc}"
+        ) from exc
     try:
         return kind(**_fields(raw, _plan(kind.DESCRIPTOR), 0))
     except _BadValueError as exc:
         path = ".".join(reversed(exc.path)).replace(".[", "[")
         raise InvalidRecordError(f"{path or 'the request'}: {exc}") from exc
-    except (ValueError, TypeError, OverflowError) as exc:  # numbers out of their field's range
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as exc:  # numbers out of their field's range
         raise InvalidRecordError(f"a value does not fit its field: {exc}") from exc
 
 
@@ -93,14 +99,16 @@ def _plan(kind: Descriptor) -> _Plan:
     return plan
 
 
-_begun: Final[dict[str, _Plan]] = {}
+_begun: dict[str, _Plan] = {}
 """Plans that are complete or being built, because messages hold messages of their own type."""
 
 
 def _is_optional(field: FieldDescriptor) -> bool:
     """Return whether *field* is ``optional``: protobuf puts such a field in a oneof of its own."""
     oneof = field.containing_oneof
-    return oneof is not None and len(oneof.fields) == 1 and oneof.name == f"_{field.name}"
+    return (
+        oneof is not None and len(oneof.fields) == 1 and oneof.name == f"_{field.name}"
+    )
 
 
 def _reader(field: FieldDescriptor) -> _Convert:
@@ -140,7 +148,9 @@ def _all_of(convert_item: _Convert) -> _Convert:
         items: list[object] = []
         try:
             for item in cast("list[object]", value):
-                items.append(convert_item(item, depth))  # an error needs the index of the bad item
+                items.append(
+                    convert_item(item, depth)
+                )  # an error needs the index of the bad item
         except _BadValueError as exc:
             exc.path.append(f"[{len(items)}]")
             raise
@@ -172,7 +182,9 @@ def _fields(value: object, plan: _Plan, depth: int) -> dict[str, object]:
             if oneofs is None:
                 oneofs = {oneof}
             elif oneof in oneofs:
-                raise _BadValueError(f"{key} beside another of {oneof}: expected one of them")
+                raise _BadValueError(
+                    f"{key} beside another of {oneof}: expected one of them"
+                )
             else:
                 oneofs.add(oneof)
     return arguments
@@ -266,7 +278,7 @@ def _shown(value: object) -> str:
     return f"{text[: _SHOWN - 1]}…"
 
 
-_SCALARS: Final[Mapping[int, _Convert]] = {
+_SCALARS: Mapping[int, _Convert] = {
     FieldDescriptor.TYPE_DOUBLE: _double,
     FieldDescriptor.TYPE_FLOAT: _double,
     FieldDescriptor.TYPE_BOOL: _bool,

@@ -6,7 +6,6 @@ Source: opentelemetry-specification, protocol/otlp.md, "OTLP/HTTP".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import orjson
 
@@ -23,18 +22,18 @@ from otel_bridge_collector.http.inflate import PLAIN, QUICK_BYTES, inflated
 from otel_bridge_collector.http.json_request import message_of
 from otel_bridge_collector.ingest import REQUESTS, Rejected
 
-PATHS: Final[Mapping[str, Signal]] = {
+PATHS: Mapping[str, Signal] = {
     "/v1/metrics": Signal.METRICS,
     "/v1/traces": Signal.TRACES,
     "/v1/logs": Signal.LOGS,
 }
-PROTOBUF: Final = "application/x-protobuf"
-JSON: Final = "application/json"
-JSON_BYTES: Final = 16 << 20
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+JSON_BYTES = 16 << 20
 """Largest JSON request, inflated: an object of 3 bytes takes 300 while it is read."""
-_JSON_OBJECTS: Final = 500_000
+_JSON_OBJECTS = 500_000
 """Objects of a JSON request, some ten a data point: 150 MB while they are read."""
-_QUICK_JSON_BYTES: Final = 32 << 10
+_QUICK_JSON_BYTES = 32 << 10
 
 
 def media_type(content_type: str) -> str:
@@ -53,7 +52,9 @@ def check_type(kind: str) -> None:
 
 def no_such_path(path: str) -> NotFoundError:
     """Return the error for an unknown path."""
-    return NotFoundError(f"{path} does not exist; send OTLP by POST to {', '.join(PATHS)}")
+    return NotFoundError(
+        f"{path} does not exist; send OTLP by POST to {', '.join(PATHS)}"
+    )
 
 
 def decoded(
@@ -106,14 +107,18 @@ def _of_json(signal: Signal, body: bytes) -> bytes:
     return message_of(REQUESTS[signal], body).SerializeToString()
 
 
-def acceptance_body(signal: Signal, rejected: Rejected | None, *, is_json: bool) -> bytes:
+def acceptance_body(
+    signal: Signal, rejected: Rejected | None, *, is_json: bool
+) -> bytes:
     """Return the body of the answer to an accepted request."""
     if rejected is None:
         if is_json:
             return b"{}"
         return b""
     if is_json:
-        return orjson.dumps(partial_success_json(signal, rejected.items, rejected.reason))
+        return orjson.dumps(
+            partial_success_json(signal, rejected.items, rejected.reason)
+        )
     return partial_success(signal, rejected.items, rejected.reason)
 
 

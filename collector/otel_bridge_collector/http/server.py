@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Final, cast
+from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +28,12 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge_collector.access import BrowserHeaders, Tls
-from otel_bridge_collector.error_table import NO_HTTP, MethodError, TooLargeError, answer_to
+from otel_bridge_collector.error_table import (
+    NO_HTTP,
+    MethodError,
+    TooLargeError,
+    answer_to,
+)
 from otel_bridge_collector.http.limited_protocol import of_one_server
 from otel_bridge_collector.http.otlp import (
     JSON,
@@ -48,11 +53,11 @@ from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
 
-_KEEP_ALIVE_S: Final = 75
-_BODY_S: Final = 60.0
-_DISCARD_BYTES: Final = 64 << 20
-_DISCARD_S: Final = 2.0
-_SHOWN: Final = 200
+_KEEP_ALIVE_S = 75
+_BODY_S = 60.0
+_DISCARD_BYTES = 64 << 20
+_DISCARD_S = 2.0
+_SHOWN = 200
 """Most characters of an unknown path that an error shows."""
 
 
@@ -86,7 +91,13 @@ class HttpServer:
     """
 
     def __init__(
-        self, host: str, port: int, serving: ServerContext, *, tls: Tls | None, pages: OpsEndpoints
+        self,
+        host: str,
+        port: int,
+        serving: ServerContext,
+        *,
+        tls: Tls | None,
+        pages: OpsEndpoints,
     ) -> None:
         self._serving = serving
         self._pages = pages
@@ -162,12 +173,16 @@ class HttpServer:
         return Response(f"{text}\n", 503 if reasons else 200, headers=self._headers)
 
     async def _metrics(self, request: Request) -> Response:
-        return await self._page(request, self._metrics_page, "text/plain; version=0.0.4")
+        return await self._page(
+            request, self._metrics_page, "text/plain; version=0.0.4"
+        )
 
     async def _status(self, request: Request) -> Response:
         return await self._page(request, self._status_page, JSON)
 
-    async def _page(self, request: Request, page: SharedPage, media_type: str) -> Response:
+    async def _page(
+        self, request: Request, page: SharedPage, media_type: str
+    ) -> Response:
         """Answer with a page that only clients that may send can see."""
         try:
             sent = request.headers
@@ -177,7 +192,9 @@ class HttpServer:
             self._serving.access.check(sent.get("authorization"), browser)
         except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
-            return Response(f"{answer.message}\n", answer.http_status, headers=self._headers)
+            return Response(
+                f"{answer.message}\n", answer.http_status, headers=self._headers
+            )
         return Response(await page.get(), media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
@@ -233,7 +250,9 @@ class _ExportEndpoint:
         else:
             answer_body = acceptance_body(signal, rejected, is_json=is_json)
             response = Response(
-                answer_body, media_type=JSON if is_json else PROTOBUF, headers=self._headers
+                answer_body,
+                media_type=JSON if is_json else PROTOBUF,
+                headers=self._headers,
             )
         await response(scope, receive, send)
 
@@ -244,7 +263,9 @@ class _ExportEndpoint:
         # First of all: bodies are what takes memory, so that none is read beyond the limit.
         serving.limits.enter()
         try:
-            browser = BrowserHeaders(headers.get("origin"), headers.get("sec-fetch-site"))
+            browser = BrowserHeaders(
+                headers.get("origin"), headers.get("sec-fetch-site")
+            )
             token = serving.access.check(headers.get("authorization"), browser)
             check_type(media_type(headers.get("content-type", "")))
             # Everything that the head shows is checked before the body is read.
@@ -252,23 +273,35 @@ class _ExportEndpoint:
             try:
                 body = await asyncio.wait_for(sent.read(serving.request_bytes), _BODY_S)
             except asyncio.TimeoutError as exc:
-                raise InvalidRecordError(f"the body did not come within {_BODY_S:.0f} s") from exc
+                raise InvalidRecordError(
+                    f"the body did not come within {_BODY_S:.0f} s"
+                ) from exc
             serving.heap.note(len(body))
             serving.limits.charge(len(body))
             encoding = headers.get("content-encoding", "").strip().lower()
             return await serving.accept(
-                signal, await self._decoded(signal, body, encoding, is_json=is_json), token
+                signal,
+                await self._decoded(signal, body, encoding, is_json=is_json),
+                token,
             )
         finally:
             serving.limits.leave()
 
-    async def _decoded(self, signal: Signal, body: bytes, encoding: str, *, is_json: bool) -> bytes:
+    async def _decoded(
+        self, signal: Signal, body: bytes, encoding: str, *, is_json: bool
+    ) -> bytes:
         limit_bytes = self._serving.request_bytes
-        at_once = decoded_at_once(signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes)
+        at_once = decoded_at_once(
+            signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes
+        )
         if at_once is not None:
             return at_once
-        work = partial(decoded, signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes)
-        return await asyncio.get_running_loop().run_in_executor(self._serving.decoding, work)
+        work = partial(
+            decoded, signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes
+        )
+        return await asyncio.get_running_loop().run_in_executor(
+            self._serving.decoding, work
+        )
 
 
 class _Body:
@@ -296,7 +329,9 @@ class _Body:
             part = await self._next()
             size += len(part)
             if size > limit:
-                raise TooLargeError(f"request is over {limit} bytes; send smaller batches")
+                raise TooLargeError(
+                    f"request is over {limit} bytes; send smaller batches"
+                )
             parts.append(part)
         if len(parts) == 1:
             return parts[0]

@@ -6,12 +6,11 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
 from otel_bridge_collector.error_table import ErrorResponse
 
 _log = logging.getLogger("otel_bridge_collector")
-_LOG_EVERY_S: Final = 60.0
+_LOG_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -41,7 +40,9 @@ class Counters:
         """Count the bytes that were appended to a segment."""
         self.appended_bytes += size_bytes
 
-    def refuse(self, answer: ErrorResponse, protocol: str, error: BaseException) -> None:
+    def refuse(
+        self, answer: ErrorResponse, protocol: str, error: BaseException
+    ) -> None:
         """Count a refusal.
 
         Each reason is logged at once and then once a minute, with the number of refusals.

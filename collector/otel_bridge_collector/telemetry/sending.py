@@ -9,11 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Final
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    NumberDataPoint,
+)
 from prometheus_client import Metric
 
 from otel_bridge.bridge.forwarding.client import client_for
@@ -22,10 +26,10 @@ from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge_collector.telemetry.service_metrics import PREFIX
 
 _log = logging.getLogger("otel_bridge_collector")
-SERVICE_MARK: Final = "otel_bridge.service"
+SERVICE_MARK = "otel_bridge.service"
 """Resource attribute of a bridge's own metrics, which belong to no run; an otel-bridge receiver
 ignores them."""
-EVERY_S: Final = 60.0
+EVERY_S = 60.0
 
 
 class OwnMetrics:
@@ -62,7 +66,9 @@ class OwnMetrics:
         self._stopping = threading.Event()
         self._failed = False
         # A daemon: a request that hangs must not keep the service from ending.
-        self._thread = threading.Thread(target=self._run, name="own-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="own-metrics", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to send."""
@@ -75,7 +81,10 @@ class OwnMetrics:
     def send(self) -> None:
         """Send once; raise the client's error."""
         body = request_of(
-            self._read(), self._resource, start_unix_ns=self._began_ns, now_unix_ns=time.time_ns()
+            self._read(),
+            self._resource,
+            start_unix_ns=self._began_ns,
+            now_unix_ns=time.time_ns(),
         )
         self._client.send(body, "")
 
@@ -98,7 +107,11 @@ class OwnMetrics:
 
 
 def request_of(
-    metrics: Iterable[Metric], resource: Mapping[str, str], *, start_unix_ns: int, now_unix_ns: int
+    metrics: Iterable[Metric],
+    resource: Mapping[str, str],
+    *,
+    start_unix_ns: int,
+    now_unix_ns: int,
 ) -> bytes:
     """Return *metrics* as an OTLP export request of this service.
 
@@ -112,7 +125,9 @@ def request_of(
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
     part.resource.attributes.extend(_attributes(resource))
-    part.resource.attributes.append(KeyValue(key=SERVICE_MARK, value=AnyValue(bool_value=True)))
+    part.resource.attributes.append(
+        KeyValue(key=SERVICE_MARK, value=AnyValue(bool_value=True))
+    )
     scope = part.scope_metrics.add()
     scope.scope.name = "otel_bridge.service"
     for metric in metrics:
@@ -144,4 +159,7 @@ def request_of(
 
 
 def _attributes(values: Mapping[str, str]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in values.items()]
+    return [
+        KeyValue(key=key, value=AnyValue(string_value=value))
+        for key, value in values.items()
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -13,15 +13,17 @@ from otel_bridge.bridge.supervisor import SupervisorState
 from otel_bridge.journal.report import Report
 from otel_bridge_collector.telemetry.counters import Counters
 
-PREFIX: Final = "otel_bridge_"
-_ENDED_SHOWN_NS: Final = 3600 * 10**9
+PREFIX = "otel_bridge_"
+_ENDED_SHOWN_NS = 3600 * 10**9
 # About a dozen series each.
-_MOST_RUNS: Final = 1000
+_MOST_RUNS = 1000
 _Points: TypeAlias = Sequence[tuple[Sequence[str], float]]
 """Values of a metric, each with the values of its labels."""
 
 
-def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> list[Metric]:
+def of_receiver(
+    counters: Counters, *, open_runs: int, syncs: int | None
+) -> list[Metric]:
     """Return the receiver's own metrics.
 
     Args:
@@ -29,19 +31,36 @@ def of_receiver(counters: Counters, *, open_runs: int, syncs: int | None) -> lis
         open_runs: Number of runs with an open segment.
         syncs: Syncs of the disk so far; ``None`` when requests do not wait for them.
     """
-    by_signal = [([signal], count) for signal, count in sorted(counters.requests.items())]
-    by_reason = [([reason], count) for reason, count in sorted(counters.refused.items())]
+    by_signal = [
+        ([signal], count) for signal, count in sorted(counters.requests.items())
+    ]
+    by_reason = [
+        ([reason], count) for reason, count in sorted(counters.refused.items())
+    ]
     metrics: list[Metric] = [
-        _counter("received_requests", "Requests appended and acknowledged.", by_signal, ["signal"]),
-        _counter("refused_requests", "Requests refused, by reason.", by_reason, ["reason"]),
+        _counter(
+            "received_requests",
+            "Requests appended and acknowledged.",
+            by_signal,
+            ["signal"],
+        ),
+        _counter(
+            "refused_requests", "Requests refused, by reason.", by_reason, ["reason"]
+        ),
         _counter(
             "rejected_items",
             "Points, spans and log records rejected in accepted requests.",
             _single(counters.rejected),
         ),
-        _counter("appended_bytes", "Bytes appended to segments.", _single(counters.appended_bytes)),
+        _counter(
+            "appended_bytes",
+            "Bytes appended to segments.",
+            _single(counters.appended_bytes),
+        ),
         _gauge(
-            "receiving_runs", "Runs for which the receiver has a segment open.", _single(open_runs)
+            "receiving_runs",
+            "Runs for which the receiver has a segment open.",
+            _single(open_runs),
         ),
     ]
     if syncs is not None:
@@ -93,7 +112,9 @@ def of_runs(
     recent = _recent(reports, now_unix_ns)
     runs = sorted(recent.items())
     sizes = [
-        ([run_id], size) for run_id, size in sorted(unread.items()) if size or run_id in recent
+        ([run_id], size)
+        for run_id, size in sorted(unread.items())
+        if size or run_id in recent
     ]
     waiting = _by_run(runs, lambda report: report.waiting)
     drops = _by_run(runs, lambda report: report.drops)
@@ -141,7 +162,10 @@ def of_runs(
             ["run", "reason"],
         ),
         _gauge(
-            "report_age_seconds", "Age of the report of a run that has not ended.", ages, ["run"]
+            "report_age_seconds",
+            "Age of the report of a run that has not ended.",
+            ages,
+            ["run"],
         ),
         *_of_exporters(runs),
     ]
@@ -165,7 +189,9 @@ def _by_run(
     """Return the counts of each report by run id and by their own key."""
     points: list[tuple[Sequence[str], float]] = []
     for run_id, report in runs:
-        points += [([run_id, name], count) for name, count in sorted(counts_of(report).items())]
+        points += [
+            ([run_id, name], count) for name, count in sorted(counts_of(report).items())
+        ]
     return points
 
 
@@ -173,23 +199,42 @@ def _of_exporters(runs: Iterable[tuple[str, Report]]) -> list[Metric]:
     """Return one value of each metric for each exporter of each run."""
     labels = ["run", "exporter"]
     metrics = [
-        _gauge("exporter_backlog", "Records that the exporter has not written yet.", [], labels),
+        _gauge(
+            "exporter_backlog",
+            "Records that the exporter has not written yet.",
+            [],
+            labels,
+        ),
         _gauge(
             "exporter_blocked",
             "1 if the exporter is blocked and a person must act, else 0.",
             [],
             labels,
         ),
-        _gauge("exporter_failing", "1 if the exporter is blocked or retrying, else 0.", [], labels),
+        _gauge(
+            "exporter_failing",
+            "1 if the exporter is blocked or retrying, else 0.",
+            [],
+            labels,
+        ),
         _gauge("exporter_rows", "Rows that the exporter has written.", [], labels),
-        _gauge("exporter_dead_letters", "Records that the tracker refused for good.", [], labels),
+        _gauge(
+            "exporter_dead_letters",
+            "Records that the tracker refused for good.",
+            [],
+            labels,
+        ),
     ]
     backlog, blocked, failing, rows, dead_letters = metrics
     for run_id, report in runs:
         for name, exporter in sorted(report.exporters.items()):
-            backlog.add_metric([run_id, name], max(report.position - exporter.written, 0))
+            backlog.add_metric(
+                [run_id, name], max(report.position - exporter.written, 0)
+            )
             blocked.add_metric([run_id, name], exporter.state == "blocked")
-            failing.add_metric([run_id, name], exporter.state in {"blocked", "retrying"})
+            failing.add_metric(
+                [run_id, name], exporter.state in {"blocked", "retrying"}
+            )
             rows.add_metric([run_id, name], exporter.rows)
             dead_letters.add_metric([run_id, name], exporter.dead_letters)
     return list[Metric](metrics)
@@ -208,7 +253,9 @@ def _counter(
     return counter
 
 
-def _gauge(name: str, text: str, points: _Points, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+def _gauge(
+    name: str, text: str, points: _Points, labels: Sequence[str] = ()
+) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(PREFIX + name, text, labels=labels)
     for label_values, value in points:
         gauge.add_metric(label_values, value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Evaluation, RolloutRecord
@@ -21,7 +21,7 @@ from otel_bridge_mlflow.traces.feedback import Feedback, feedback_of, rewards_of
 from otel_bridge_mlflow.traces.spans import trace_id_of
 
 _log = logging.getLogger(__name__)
-_SOURCE: Final = "otel-bridge"
+_SOURCE = "otel-bridge"
 
 
 class AssessmentWriter:
@@ -55,7 +55,9 @@ class AssessmentWriter:
             try:
                 self._create(assessment)
             except Refused as exc:  # noqa: PERF203  # the trace was deleted meanwhile
-                _log.warning("%s of trace %s: %s", assessment.name, assessment.trace_id, exc)
+                _log.warning(
+                    "%s of trace %s: %s", assessment.name, assessment.trace_id, exc
+                )
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Set *values*; a later value of a name replaces the earlier one.
@@ -105,7 +107,9 @@ class AssessmentWriter:
             if self._connection.settings.remote:
                 path = f"/api/3.0/mlflow/traces/{assessment.trace_id}/assessments"
                 body = {"assessment": assessment.to_dictionary()}
-                self._connection.request("POST", path, json=body, missing_is_refused=True)
+                self._connection.request(
+                    "POST", path, json=body, missing_is_refused=True
+                )
             else:
                 with as_bridge_errors(
                     f"assessing trace {assessment.trace_id}", missing_is_refused=True
@@ -119,7 +123,9 @@ class AssessmentWriter:
         return True
 
     def _update(self, assessment: Any) -> None:
-        with as_bridge_errors(f"assessing trace {assessment.trace_id}", missing_is_refused=True):
+        with as_bridge_errors(
+            f"assessing trace {assessment.trace_id}", missing_is_refused=True
+        ):
             self._connection.store.update_assessment(
                 assessment.trace_id,
                 assessment.assessment_id,

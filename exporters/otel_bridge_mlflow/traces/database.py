@@ -15,7 +15,7 @@ import copy
 import importlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -24,10 +24,10 @@ from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 from otel_bridge_mlflow.traces.spans import TraceContent
 
-_UNWRAP: Final = "strip_otlp_double_encoding"
-_ONE_TRACE: Final = "must belong to the same trace"
-_SESSIONS: Final = "ManagedSessionMaker"
-_ROWS: Final = "mlflow.store.tracking.dbmodels.models"
+_UNWRAP = "strip_otlp_double_encoding"
+_ONE_TRACE = "must belong to the same trace"
+_SESSIONS = "ManagedSessionMaker"
+_ROWS = "mlflow.store.tracking.dbmodels.models"
 
 
 class DatabaseTraces:
@@ -154,7 +154,12 @@ class StoreWithRewards:
                 yield session
                 # MLflow reads the experiment in a session within the one that writes.
                 writes = not self._declares_writes or options.get("read_only") is False
-                if self._depth == 1 and writes and unwritten and self._tables is not None:
+                if (
+                    self._depth == 1
+                    and writes
+                    and unwritten
+                    and self._tables is not None
+                ):
                     # What the database holds is redelivered.
                     unwritten, _ = _add(session, self._tables, self._rewards)
         finally:
@@ -173,7 +178,9 @@ def _add(
     trace_ids = {assessment.trace_id for assessment in assessments}
     traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
     stored_traces = {row[0]: row for row in traces}
-    ids = session.query(tables.assessment_id).filter(tables.trace_of_assessment.in_(trace_ids))
+    ids = session.query(tables.assessment_id).filter(
+        tables.trace_of_assessment.in_(trace_ids)
+    )
     stored_ids = {row[0] for row in ids}
     without_trace: list[Any] = []
     stored: list[Any] = []
@@ -197,7 +204,9 @@ def _add(
 
 def _keeps_rollups(store: Any) -> bool:
     """Return whether MLflow sums up assessments beside them, which only its own calls do."""
-    is_enabled = getattr(importlib.import_module(type(store).__module__), "rollups_enabled", None)
+    is_enabled = getattr(
+        importlib.import_module(type(store).__module__), "rollups_enabled", None
+    )
     return is_enabled is not None and bool(is_enabled())
 
 
@@ -217,7 +226,11 @@ class _RewardTables:
         traces = models.SqlTraceInfo
         assessments = models.SqlAssessments
         self.trace_id = traces.request_id
-        self.trace_columns = (traces.request_id, traces.experiment_id, traces.timestamp_ms)
+        self.trace_columns = (
+            traces.request_id,
+            traces.experiment_id,
+            traces.timestamp_ms,
+        )
         self.assessment_id = assessments.assessment_id
         self.trace_of_assessment = assessments.trace_id
         self.assessment_row: Callable[[Any], Any] = assessments.from_mlflow_entity
@@ -228,7 +241,9 @@ def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
     make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
     unwrap: Any = None
     with suppress(ImportError):
-        unwrap = getattr(importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None)
+        unwrap = getattr(
+            importlib.import_module("mlflow.tracing.otel.translation"), _UNWRAP, None
+        )
     # Below 3.18 MLflow's readers remove the layer.
     if unwrap is None:
         return make

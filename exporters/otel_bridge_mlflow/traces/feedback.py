@@ -7,16 +7,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from otel_bridge.records import Evaluation, RolloutRecord
 from otel_bridge_mlflow.keys import cut_name
 from otel_bridge_mlflow.traces.spans import clean_text
 
-REWARD: Final = "reward"
-_ADVANTAGE: Final = "advantage"
-_NAME_LENGTH: Final = 250
-_TAKEN: Final = re.compile(r"(rewards\.)*(reward)?")
+REWARD = "reward"
+_ADVANTAGE = "advantage"
+_NAME_LENGTH = 250
+_TAKEN = re.compile(r"(rewards\.)*(reward)?")
 """Names of parts that get the prefix ``rewards.``, because they are empty or equal to another
 assessment's name."""
 
@@ -45,7 +44,9 @@ def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
     if rollout.reward is not None:
         yield _remarked(rollout, REWARD, rollout.reward, remarks.get(REWARD))
     for part, value in rollout.rewards.items():
-        yield _remarked(rollout, _name(part), value, remarks.get(part) if part != REWARD else None)
+        yield _remarked(
+            rollout, _name(part), value, remarks.get(part) if part != REWARD else None
+        )
     for name, remark in remarks.items():
         if name == REWARD:
             if rollout.reward is None:
@@ -58,7 +59,10 @@ def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
 
 
 def _remarked(
-    rollout: RolloutRecord, name: str, value: float | None, remark: Sequence[str | None] | None
+    rollout: RolloutRecord,
+    name: str,
+    value: float | None,
+    remark: Sequence[str | None] | None,
 ) -> Feedback:
     """Return a value of *rollout* with the label and explanation of its evaluation."""
     label, explanation = remark or (None, None)

@@ -8,7 +8,7 @@ rollout would never arrive: there the rewards are left to calls of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.traces.spans import SESSION, TraceContent
 
-_SPANS: Final = "/v1/traces"
-_TRACES: Final = "/api/3.0/mlflow/traces"
+_SPANS = "/v1/traces"
+_TRACES = "/api/3.0/mlflow/traces"
 
 
 class ServerTraces:
@@ -62,7 +62,9 @@ class ServerTraces:
         end_ms = max(span.end_time_unix_nano for span in trace.spans) // 1_000_000
         info = entities.TraceInfo(
             trace_id=trace.id,
-            trace_location=entities.TraceLocation.from_experiment_id(self._experiment_id),
+            trace_location=entities.TraceLocation.from_experiment_id(
+                self._experiment_id
+            ),
             request_time=begin_ms,
             execution_duration=end_ms - begin_ms,
             # The root span, which follows, sets the final state.
@@ -72,7 +74,9 @@ class ServerTraces:
             assessments=list(trace.rewards),
         )
         message = MessageToDict(info.to_proto(), preserving_proto_field_name=True)
-        self._connection.request("POST", _TRACES, json={"trace": {"trace_info": message}})
+        self._connection.request(
+            "POST", _TRACES, json={"trace": {"trace_info": message}}
+        )
 
     def _post(self, traces: Sequence[TraceContent]) -> None:
         request = trace_service_pb2.ExportTraceServiceRequest()
@@ -85,4 +89,6 @@ class ServerTraces:
             "Content-Type": "application/x-protobuf",
             "x-mlflow-experiment-id": self._experiment_id,
         }
-        self._connection.request("POST", _SPANS, data=request.SerializeToString(), headers=headers)
+        self._connection.request(
+            "POST", _SPANS, data=request.SerializeToString(), headers=headers
+        )

@@ -74,10 +74,14 @@ def spans_of(
         attributes = [pair for pair in root.attributes if pair.key not in _TWICE]
         del root.attributes[:]
         root.attributes.extend(attributes)
-    root.attributes.extend(_text(key, value) for key, value in _root_attributes(rollout).items())
+    root.attributes.extend(
+        _text(key, value) for key, value in _root_attributes(rollout).items()
+    )
     for tag, value in tags_of(rollout).items():
         # MLflow refuses a trace with a longer tag, so the value is cut here.
-        root.attributes.append(_text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length]))
+        root.attributes.append(
+            _text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length])
+        )
     return messages
 
 
@@ -98,7 +102,11 @@ def tags_of(rollout: RolloutRecord) -> dict[str, str]:
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
     }
-    return {key: clean_text(str(value)) for key, value in fields.items() if value is not None}
+    return {
+        key: clean_text(str(value))
+        for key, value in fields.items()
+        if value is not None
+    }
 
 
 def name_of(rollout: RolloutRecord) -> str:
@@ -122,7 +130,10 @@ def clean_text(text: str) -> str:
 
 
 def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
-    attributes = {"mlflow.spanType": "AGENT", f"{TAG_PREFIX}{TRACE_NAME}": name_of(rollout)}
+    attributes = {
+        "mlflow.spanType": "AGENT",
+        f"{TAG_PREFIX}{TRACE_NAME}": name_of(rollout),
+    }
     session = session_of(rollout)
     if session is not None:
         attributes["session.id"] = session
@@ -178,7 +189,9 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
     return message
 
 
-def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> trace_pb2.Span:
+def _made_up_root(
+    rollout: RolloutRecord, messages: list[trace_pb2.Span]
+) -> trace_pb2.Span:
     """Return a root in place of the missing one; the real root replaces it if it arrives later."""
     span_ids = {message.span_id for message in messages}
     parent_ids = [message.parent_span_id for message in messages]
@@ -198,7 +211,9 @@ def _made_up_root(rollout: RolloutRecord, messages: list[trace_pb2.Span]) -> tra
 
 
 def _text(key: str, value: str) -> common_pb2.KeyValue:
-    return common_pb2.KeyValue(key=clean_text(key), value=common_pb2.AnyValue(string_value=value))
+    return common_pb2.KeyValue(
+        key=clean_text(key), value=common_pb2.AnyValue(string_value=value)
+    )
 
 
 def _plain(value: Json) -> str:

@@ -68,7 +68,9 @@ class TraceWriter:
         self._assessments = assessments
         self._run = run
         self._names = names
-        self._size = RequestSize(REQUEST_ROLLOUTS, memory=memory, key="request_size/traces")
+        self._size = RequestSize(
+            REQUEST_ROLLOUTS, memory=memory, key="request_size/traces"
+        )
         self._traces: ServerTraces | DatabaseTraces
         if connection.settings.remote:
             self._traces = ServerTraces(connection, run.experiment_id)
@@ -105,17 +107,25 @@ class TraceWriter:
                 exc.position = trace.position
                 raise
 
-    def _batch(self, rollouts: Sequence[RolloutRecord], start: int) -> list[TraceContent]:
+    def _batch(
+        self, rollouts: Sequence[RolloutRecord], start: int
+    ) -> list[TraceContent]:
         batch: list[TraceContent] = []
         size = 0
         for rollout in rollouts[start : start + self._size.now]:
-            spans = spans_of(rollout, self._names.name, self._connection.rules.trace_tag_length)
+            spans = spans_of(
+                rollout, self._names.name, self._connection.rules.trace_tag_length
+            )
             size += sum(span.ByteSize() for span in spans)
             # One rollout alone may exceed it: it cannot be divided.
             if batch and size > REQUEST_BYTES:
                 break
             rewards = self._assessments.rewards(rollout)
-            batch.append(TraceContent(trace_id_of(rollout.id), spans, session_of(rollout), rewards))
+            batch.append(
+                TraceContent(
+                    trace_id_of(rollout.id), spans, session_of(rollout), rewards
+                )
+            )
         return batch
 
     def _write_batch(
@@ -133,7 +143,9 @@ class TraceWriter:
             self._set_missing_tags(rollouts)
         except Refused as exc:
             if len(batch) == 1:
-                raise PermanentError(f"rollout {rollouts[0].id}: {exc}", position=position) from exc
+                raise PermanentError(
+                    f"rollout {rollouts[0].id}: {exc}", position=position
+                ) from exc
             # MLflow does not name the bad trace. What is sent again upserts the same spans.
             middle = len(batch) // 2
             self._write_batch(rollouts[:middle], batch[:middle])
@@ -147,8 +159,12 @@ class TraceWriter:
 
     def _link(self, batch: Sequence[TraceContent]) -> None:
         """Link the traces to the run, because servers below MLflow 3.15 ignore the header that does this."""
-        with as_bridge_errors(f"linking {len(batch)} traces to MLflow run {self._run.id}"):
-            self._connection.client.link_traces_to_run([trace.id for trace in batch], self._run.id)
+        with as_bridge_errors(
+            f"linking {len(batch)} traces to MLflow run {self._run.id}"
+        ):
+            self._connection.client.link_traces_to_run(
+                [trace.id for trace in batch], self._run.id
+            )
 
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Set the tags that MLflow did not create from the roots' attributes."""
@@ -156,7 +172,9 @@ class TraceWriter:
         if self._tags_missing is None:
             self._read_back(rollouts[0])
         if self._session_missing is None:
-            self._read_back(next((rollout for rollout in rollouts if rollout.group), None))
+            self._read_back(
+                next((rollout for rollout in rollouts if rollout.group), None)
+            )
         if not self._tags_missing and not self._session_missing:
             return
         for rollout in rollouts:
@@ -170,9 +188,13 @@ class TraceWriter:
 
     def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
         try:
-            with as_bridge_errors(f"tagging trace {rollout.id}", missing_is_refused=True):
+            with as_bridge_errors(
+                f"tagging trace {rollout.id}", missing_is_refused=True
+            ):
                 for key, value in tags.items():
-                    self._connection.client.set_trace_tag(trace_id_of(rollout.id), key, value)
+                    self._connection.client.set_trace_tag(
+                        trace_id_of(rollout.id), key, value
+                    )
         except Refused as exc:  # deleted meanwhile; the trace itself is stored
             _log.warning("a tag of rollout %s is left out: %s", rollout.id, exc)
 
@@ -184,7 +206,9 @@ class TraceWriter:
         if rollout is None:
             return
         try:
-            with as_bridge_errors(f"reading trace {rollout.id} back", missing_is_refused=True):
+            with as_bridge_errors(
+                f"reading trace {rollout.id} back", missing_is_refused=True
+            ):
                 info = self._connection.client.get_trace(trace_id_of(rollout.id)).info
         except Refused as exc:
             # A user deleted it meanwhile: the next rollout is read instead.
@@ -196,5 +220,8 @@ class TraceWriter:
 
     def _tags(self, rollout: RolloutRecord) -> dict[str, str]:
         limit = self._connection.rules.trace_tag_length
-        tags = {self._names.name(tag): value[:limit] for tag, value in tags_of(rollout).items()}
+        tags = {
+            self._names.name(tag): value[:limit]
+            for tag, value in tags_of(rollout).items()
+        }
         return {TRACE_NAME: name_of(rollout), **tags}

@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Alert
 
-_THROUGH: Final = "alerts/through"
-_BEGUN: Final = "alerts/begun"
-UNKNOWN_OUTCOME: Final = (
+_THROUGH = "alerts/through"
+_BEGUN = "alerts/begun"
+UNKNOWN_OUTCOME = (
     "alerts that may not have arrived: the bridge was killed while it raised them"
 )
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_log = logging.getLogger("otel_bridge.wandb")
 # "Less than 64 characters" (Run.alert, wandb 0.31).
-_MAX_TITLE_CHARS: Final = 63
-_NO_PAUSE_S: Final = 0.001
+_MAX_TITLE_CHARS = 63
+_NO_PAUSE_S = 0.001
 """wandb reads 0 as a minute between two alerts of one title, within which it drops the second."""
 
 
@@ -58,7 +58,8 @@ class WandbAlerts:
             if memory.get(_BEGUN) == position:
                 self.left_out[UNKNOWN_OUTCOME] += 1
                 _log.warning(
-                    "W&B: the alert %r may not have arrived; it is not raised again", alert.title
+                    "W&B: the alert %r may not have arrived; it is not raised again",
+                    alert.title,
                 )
             else:
                 self._once(alert, memory, position)

@@ -12,7 +12,7 @@ import html
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.media_files import put_media
@@ -21,7 +21,7 @@ from otel_bridge_wandb.content.payload import shown_key
 from otel_bridge_wandb.errors import outcome, refused
 from otel_bridge_wandb.online.refused_files import RefusedFiles
 
-_BATCHED: Final = {
+_BATCHED = {
     "image": "image",
     "video": "video",
     "text": "page",
@@ -30,12 +30,12 @@ _BATCHED: Final = {
 }
 """Kinds of which W&B shows a list under one key; sounds it joins by a package that the bridge does
 not need."""
-_MAX_PART_BYTES: Final = 150
+_MAX_PART_BYTES = 150
 """Most bytes of a part of a key: W&B's files are named by their keys, with a step and a digest."""
-_MAX_KEY_BYTES: Final = 1_000
+_MAX_KEY_BYTES = 1_000
 # NAME_MAXLEN of wandb's artifacts (sdk/artifacts/_validators.py, 0.31).
-_MAX_ARTIFACT_CHARS: Final = 128
-_DIGEST_CHARS: Final = 10
+_MAX_ARTIFACT_CHARS = 128
+_DIGEST_CHARS = 10
 
 
 class WandbMedia:
@@ -47,13 +47,16 @@ class WandbMedia:
         refused: Counts the files that W&B did not take; ``None`` offline.
     """
 
-    def __init__(self, wandb: Any, run_id: str, refused: RefusedFiles | None = None) -> None:
+    def __init__(
+        self, wandb: Any, run_id: str, refused: RefusedFiles | None = None
+    ) -> None:
         self._wandb = wandb
         self._refused = refused
         # Of a table with media wandb makes an artifact, whose name has both, and a digest where
         # characters are odd.
         self._table_bytes = max(
-            _MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS, _DIGEST_CHARS
+            _MAX_ARTIFACT_CHARS - len(f"run-{run_id}-") - 2 * _DIGEST_CHARS,
+            _DIGEST_CHARS,
         )
         self._written = False
 
@@ -81,7 +84,9 @@ class WandbMedia:
         except (OSError, ExporterError):
             raise
         except Exception as exc:
-            raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
+            raise refused(
+                f"media of key {record.key[:80]!r}: {exc}", record.position
+            ) from exc
         max_bytes = _MAX_KEY_BYTES
         if record.cells:
             max_bytes = self._table_bytes
@@ -94,7 +99,10 @@ class WandbMedia:
         return {f"{key}/{number}": value for number, value in enumerate(values)}
 
     def log(
-        self, log: Callable[[dict[str, object]], None], line: dict[str, object], record: MediaRecord
+        self,
+        log: Callable[[dict[str, object]], None],
+        line: dict[str, object],
+        record: MediaRecord,
     ) -> None:
         """Call *log* with *line*.
 
@@ -108,7 +116,9 @@ class WandbMedia:
             # A refusal that outcome() would retry for ever; one for which a person must act stays
             # blocked.
             if _is_refusal(exc) and isinstance(outcome(exc, ""), RetryableError):
-                raise refused(f"media of key {record.key[:80]!r}: {exc}", record.position) from exc
+                raise refused(
+                    f"media of key {record.key[:80]!r}: {exc}", record.position
+                ) from exc
             raise
 
     def _shown(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
@@ -129,7 +139,9 @@ class WandbMedia:
         try:
             return make(path, caption=item.caption or None)
         except OSError as exc:  # pillow's error for bytes that are not a picture
-            raise ValueError(f"{item.mime_type} of {len(item.data)} bytes: {exc}") from exc
+            raise ValueError(
+                f"{item.mime_type} of {len(item.data)} bytes: {exc}"
+            ) from exc
 
     def _page(self, item: MediaItem) -> object:
         text = item.data.decode("utf-8", "replace")
@@ -137,7 +149,9 @@ class WandbMedia:
             title = ""
             if item.caption:
                 title = f"<b>{html.escape(item.caption)}</b>"
-            text = f'{title}<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+            text = (
+                f'{title}<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+            )
         return self._wandb.Html(text)
 
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
@@ -166,7 +180,9 @@ def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
 def _safe_part(part: str) -> str:
     if part in {".", ".."}:
         return "_" * len(part)
-    return _cut("".join(char if char.isprintable() else "_" for char in part), _MAX_PART_BYTES)
+    return _cut(
+        "".join(char if char.isprintable() else "_" for char in part), _MAX_PART_BYTES
+    )
 
 
 def _cut(text: str, size: int) -> str:

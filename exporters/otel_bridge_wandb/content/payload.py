@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sized
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.otlp.json_text import sound_leaf, with_leaves
 from otel_bridge.records import Distribution, Json, Row
@@ -18,14 +18,14 @@ from otel_bridge_wandb.errors import refused
 Histogram: TypeAlias = Callable[[list[int], list[float]], object]
 """Returns the ``wandb.Histogram`` of counts, shape (n,), and edges, shape (n + 1,)."""
 
-MAX_LINE_BYTES: Final = (10 << 20) - (100 << 10) - 4096
+MAX_LINE_BYTES = (10 << 20) - (100 << 10) - 4096
 """wandb skips a longer line with a warning (``updatehistory.go``), less room for what it adds
 itself."""
 # Histogram.MAX_LENGTH of wandb (0.31), which raises for more.
-MAX_BINS: Final = 512
-_RESERVED: Final = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
-_INT_LIMIT: Final = 1 << 63
-_NUMBER_BYTES: Final = 32
+MAX_BINS = 512
+_RESERVED = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
+_INT_LIMIT = 1 << 63
+_NUMBER_BYTES = 32
 
 
 def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
@@ -95,7 +95,10 @@ def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
     stride = -(-len(counts) // MAX_BINS)
     if stride > 1:
         last = edges[-1]
-        counts = [sum(counts[start : start + stride]) for start in range(0, len(counts), stride)]
+        counts = [
+            sum(counts[start : start + stride])
+            for start in range(0, len(counts), stride)
+        ]
         edges = [*edges[:-1:stride], last]
     if not math.isnan(distribution.min):
         edges[0] = min(distribution.min, edges[1])
@@ -119,7 +122,9 @@ def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
         try:
             return float(value)
         except OverflowError:
-            raise refused(f"{key[:80]!r} is an integer beyond a double", row.position) from None
+            raise refused(
+                f"{key[:80]!r} is an integer beyond a double", row.position
+            ) from None
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Distribution):
@@ -151,7 +156,9 @@ def _exact_bytes(line: Mapping[str, object]) -> int:
     return total
 
 
-def beside_roles(configs: Mapping[str, dict[str, object]], role: str) -> dict[str, object]:
+def beside_roles(
+    configs: Mapping[str, dict[str, object]], role: str
+) -> dict[str, object]:
     """Return the entries that W&B is to show when the config of *role*, empty without one, has changed."""
     top = configs.get("", {})
     if not role:

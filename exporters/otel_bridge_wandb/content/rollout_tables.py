@@ -12,24 +12,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
 from otel_bridge.text.message_parts import part_text
 
-COLUMNS: Final = (
+COLUMNS = (
     "step", "split", "group", "sample", "prompt", "answer", "reward", "advantage", "finish_reason", "policy_version",
     "turns", "messages", "tools", "duration_s", "trace", "rewards", "metadata", "error", "staleness", "trajectory",
     "dataset", "facts",
 )  # fmt: skip
-EVALUATION_COLUMNS: Final = ("trace", "name", "value", "label", "explanation", "step")
-EVALUATIONS_SUFFIX: Final = (
+EVALUATION_COLUMNS = ("trace", "name", "value", "label", "explanation", "step")
+EVALUATIONS_SUFFIX = (
     "_late"  # what a user sees: rewards that arrived after the table of their rollouts
 )
-INCREMENTS: Final = 100
-MAX_TABLE_BYTES: Final = 64 << 20
+INCREMENTS = 100
+MAX_TABLE_BYTES = 64 << 20
 """Size at which a table is closed; until then its rows stay in this process (wandb keeps them in
 ``Table.data``)."""
 CellValue: TypeAlias = int | float | str | None
@@ -96,7 +96,9 @@ class Tables:
     def rollouts(self, key: str, rollouts: Sequence[RolloutRecord]) -> Increment:
         """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
         return self._increment(
-            key, COLUMNS, [rollout_cells(rollout, self._cell_chars) for rollout in rollouts]
+            key,
+            COLUMNS,
+            [rollout_cells(rollout, self._cell_chars) for rollout in rollouts],
         )
 
     def evaluations(self, key: str, values: Sequence[Evaluation]) -> Increment:
@@ -146,7 +148,9 @@ class Tables:
 
     def _remember(self, key: str, opened: _Open) -> None:
         if self._memory is not None:
-            self._memory.put(f"table/{key}", json.dumps([opened.part, opened.increments]).encode())
+            self._memory.put(
+                f"table/{key}", json.dumps([opened.part, opened.increments]).encode()
+            )
 
 
 def _undo(opened: _Open, row_count: int) -> None:
@@ -178,7 +182,9 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
             answers += 1
     if answers:
         answer = _content(rollout.messages[last])
-    tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get("calls")
+    tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get(
+        "calls"
+    )
     # Without content there are no messages; the spans of the model still show the number of turns.
     turns = answers or sum(span.kind == "generation" for span in rollout.spans)
     cells: list[object] = [

@@ -11,12 +11,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
-MAGIC: Final = b":W&B"
-HEADER_BYTES: Final = 7
-BLOCK_BYTES: Final = 32 << 10
-_CHUNK: Final = struct.Struct("<IHB")
+MAGIC = b":W&B"
+HEADER_BYTES = 7
+BLOCK_BYTES = 32 << 10
+_CHUNK = struct.Struct("<IHB")
 _FULL = 1
 _FIRST = 2
 _LAST = 4
@@ -65,7 +64,9 @@ class LogReader:
             if (crc, size, kind) == (0, 0, 0):
                 self.offset += block_rest
                 continue
-            body = self.data[self.offset + _CHUNK.size : self.offset + _CHUNK.size + size]
+            body = self.data[
+                self.offset + _CHUNK.size : self.offset + _CHUNK.size + size
+            ]
             # The tail that wandb had not flushed at a kill, or damage: what follows has no known
             # beginning.
             if len(body) < size or zlib.crc32(body, zlib.crc32(bytes([kind]))) != crc:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
@@ -26,9 +26,9 @@ from otel_bridge.records import Position
 from otel_bridge_wandb.offline.log_file import BLOCK_BYTES, HEADER_BYTES, LogReader
 from otel_bridge_wandb.sdk import staging_in
 
-_KEY: Final = "offline/directories"
-_FLUSH_S: Final = 10.0
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_KEY = "offline/directories"
+_FLUSH_S = 10.0
+_log = logging.getLogger("otel_bridge.wandb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ class OfflineStore:
         self._memory = memory
         self._root = root
         self._run_id = run_id
-        self._known = [directory for directory in _read(memory) if directory.path.is_dir()]
+        self._known = [
+            directory for directory in _read(memory) if directory.path.is_dir()
+        ]
         self._current: _Directory | None = None
 
     def before_init(self) -> None:
@@ -76,7 +78,11 @@ class OfflineStore:
         stored = self._memory.get("offline/opening")
         if stored is not None:
             known_paths = {Path(path) for path in json.loads(stored)}
-            strays = self._present() - known_paths - {directory.path for directory in self._known}
+            strays = (
+                self._present()
+                - known_paths
+                - {directory.path for directory in self._known}
+            )
             self._known += [_Directory(path) for path in sorted(strays)]
             # First: the list below holds them, so a second kill before after_init() would hide
             # them.
@@ -104,7 +110,9 @@ class OfflineStore:
         self._current = _Directory(self._current.path, first=positions[0])
         # Before the list is stored: after a kill in between, directories that are gone leave it by
         # themselves.
-        remaining = [directory for directory in self._known if not self._replaced(directory)]
+        remaining = [
+            directory for directory in self._known if not self._replaced(directory)
+        ]
         self._known = [
             _Directory(directory.path, directory.first, is_permanent=True)
             for directory in remaining
@@ -139,7 +147,9 @@ class OfflineStore:
 
     def ended(self) -> Position | None:
         """Wait until the directory is whole; it may still be replaced by a later one."""
-        if self._current is not None and not wait_for_exit(self._current.path, _FLUSH_S):
+        if self._current is not None and not wait_for_exit(
+            self._current.path, _FLUSH_S
+        ):
             raise RetryableError(f"W&B did not write the end of {self._current.path}")
         return self.durable()
 
@@ -161,13 +171,17 @@ class OfflineStore:
         """
         if directory.is_permanent:
             return False
-        if directory.first is None or (self._oldest <= directory.first and not directory.synced):
+        if directory.first is None or (
+            self._oldest <= directory.first and not directory.synced
+        ):
             return _deleted(directory.path)
         reason = "holds records that are no longer kept here"
         if directory.synced:
             reason = "was synced already"
         _log.warning(
-            "W&B offline: %s %s; a second directory of the run follows", directory.path, reason
+            "W&B offline: %s %s; a second directory of the run follows",
+            directory.path,
+            reason,
         )
         return False
 
@@ -183,7 +197,11 @@ class OfflineStore:
     def _save(self) -> None:
         listed = [*self._known, *([self._current] if self._current else [])]
         value: list[Mapping[str, object]] = [
-            {"path": str(directory.path), "first": directory.first, "kept": directory.is_permanent}
+            {
+                "path": str(directory.path),
+                "first": directory.first,
+                "kept": directory.is_permanent,
+            }
             for directory in listed
         ]
         self._memory.put(_KEY, json.dumps(value).encode())
@@ -220,7 +238,7 @@ def _read(memory: WriterMemory) -> list[_Directory]:
 #
 # Source: ``handleInformFinish`` in core/pkg/server/connection.go, which sends no answer.
 
-_PAUSE_S: Final = 0.005
+_PAUSE_S = 0.005
 
 
 def wait_for_exit(directory: Path, timeout_s: float) -> bool:
@@ -249,4 +267,7 @@ def has_exit(file: Path) -> bool:
     except OSError:
         # Not written yet: the caller asks again.
         return False
-    return any(messages.Record.FromString(record).HasField("exit") for record in reader.records())
+    return any(
+        messages.Record.FromString(record).HasField("exit")
+        for record in reader.records()
+    )

@@ -16,17 +16,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Position
 
-_PREFIX: Final = "line/"
-_HELD: Final = "held"
-MAX_SENT: Final = 10
+_PREFIX = "line/"
+_HELD = "held"
+MAX_SENT = 10
 """Most sends of an increment; then the server, which never listed its artifact, is not asked for it
 again."""
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_log = logging.getLogger("otel_bridge.wandb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,9 @@ class LineLedger:
         self._memory = memory
         self._entries: deque[LineEntry] = deque()
         self._pending: list[LineEntry] = []
-        self._stale: list[LineEntry] = []  # increments to be replaced by ones that are sent again
+        self._stale: list[
+            LineEntry
+        ] = []  # increments to be replaced by ones that are sent again
         self._lost: dict[
             Position, LineEntry
         ] = {}  # their records, until logged again, and as what they were sent last
@@ -117,20 +118,33 @@ class LineLedger:
         if positions and positions[0] > self._logged:
             return positions
         return [
-            position for position in positions if position > self._logged or position in self._lost
+            position
+            for position in positions
+            if position > self._logged or position in self._lost
         ]
 
     def announce(self, positions: Sequence[Position]) -> None:
         """Store the next lines, one per position, in the memory."""
         self._put(LineEntry(self.next, tuple(positions)))
 
-    def announce_table(self, key: str, positions: Sequence[Position], at_unix_ms: int) -> None:
+    def announce_table(
+        self, key: str, positions: Sequence[Position], at_unix_ms: int
+    ) -> None:
         """Store the next line, an increment of table *key*, in the memory."""
-        lost_entries = [self._lost[position] for position in positions if position in self._lost]
+        lost_entries = [
+            self._lost[position] for position in positions if position in self._lost
+        ]
         sent = max((entry.sent for entry in lost_entries), default=0)
         unseen = max((entry.unseen for entry in lost_entries), default=0)
         self._put(
-            LineEntry(self.next, tuple(positions), key, at_unix_ms, sent=sent + 1, unseen=unseen)
+            LineEntry(
+                self.next,
+                tuple(positions),
+                key,
+                at_unix_ms,
+                sent=sent + 1,
+                unseen=unseen,
+            )
         )
 
     def logged_table(self, until_unix_ms: int) -> None:
@@ -173,7 +187,9 @@ class LineLedger:
             popped = True
         if self._entries and self._entries[0].start < server_lines:
             first = self._entries[0]
-            self._position = max(self._position, first.positions[server_lines - first.start - 1])
+            self._position = max(
+                self._position, first.positions[server_lines - first.start - 1]
+            )
         # Never beyond the own lines: in shared mode, and beside a second writer, the server has
         # more.
         self._held = max(self._held, min(server_lines, self.next))
@@ -203,8 +219,13 @@ class LineLedger:
             if times:
                 self._listing.seen()
             for start in [entry.start for entry in self._pending if entry.table == key]:
-                entry = next((pending for pending in self._pending if pending.start == start), None)
-                if entry is not None and any(entry.may_have(time_ms) for time_ms in times):
+                entry = next(
+                    (pending for pending in self._pending if pending.start == start),
+                    None,
+                )
+                if entry is not None and any(
+                    entry.may_have(time_ms) for time_ms in times
+                ):
                     self._drop(entry)
 
     def uploaded(self) -> None:
@@ -213,7 +234,8 @@ class LineLedger:
         Increments not listed after several of them count as durable.
         """
         self._pending = [
-            dataclasses.replace(entry, unseen=entry.unseen + 1) for entry in self._pending
+            dataclasses.replace(entry, unseen=entry.unseen + 1)
+            for entry in self._pending
         ]
         for entry in list(self._pending):
             self._memory.put(_key(entry.start), _encode(entry))
@@ -250,7 +272,11 @@ class LineLedger:
         self._entries.pop()
         self._memory.delete(_key(entry.start))
         if end > entry.start and not entry.table:
-            self._put(dataclasses.replace(entry, positions=entry.positions[: end - entry.start]))
+            self._put(
+                dataclasses.replace(
+                    entry, positions=entry.positions[: end - entry.start]
+                )
+            )
 
     def _drop(self, entry: LineEntry) -> None:
         """Delete an increment that is in the store, and older increments of the same records, from the memory."""
@@ -262,7 +288,11 @@ class LineLedger:
     def _without(self, done: LineEntry, entries: list[LineEntry]) -> list[LineEntry]:
         remaining: list[LineEntry] = []
         for entry in entries:
-            rest = tuple(position for position in entry.positions if position not in done.positions)
+            rest = tuple(
+                position
+                for position in entry.positions
+                if position not in done.positions
+            )
             if len(rest) == len(entry.positions):
                 remaining.append(entry)
             elif rest:
@@ -343,7 +373,9 @@ def _encode(entry: LineEntry) -> bytes:
 
 def _decode(key: str, value: bytes) -> LineEntry:
     stored = json.loads(value)
-    positions = tuple(first + offset for first, count in stored["p"] for offset in range(count))
+    positions = tuple(
+        first + offset for first, count in stored["p"] for offset in range(count)
+    )
     start = int(key.removeprefix(_PREFIX))
     at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
     return LineEntry(
@@ -370,9 +402,9 @@ def _read_held(memory: WriterMemory) -> tuple[int, Position]:
 # wandb has uploaded all of them: waiting for the list would keep a run from ending, and would send
 # its rollouts again and again.
 
-_SEEN: Final = "tables/listed"
-_GIVEN_UP: Final = "tables/not-listed"
-MAX_UNSEEN: Final = 3
+_SEEN = "tables/listed"
+_GIVEN_UP = "tables/not-listed"
+MAX_UNSEEN = 3
 """Uploads that wandb has completed after which an increment that is still not listed counts as
 durable."""
 

@@ -7,22 +7,20 @@ the number of lines at the server. A run that has grown since then has another w
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import NEW_RUN_HINT, WriterMemory
 from otel_bridge_wandb.online.line_ledger import announced_before
 from otel_bridge_wandb.online.store import OTHER_RUN_HELP, other_writers
 from otel_bridge_wandb.online.uploads import ServerRun
 
-_OPENED: Final = "online/opened"
-_OPENING: Final = "online/opening"
-_ABSENT: Final = -1
+_OPENED = "online/opened"
+_OPENING = "online/opening"
+_ABSENT = -1
 """Line count of a run that did not exist."""
-_NEVER_HELP: Final = (
+_NEVER_HELP = (
     f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or set WANDB_RESUME=allow"
 )
-_MUST_HELP: Final = (
+_MUST_HELP = (
     "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or set WANDB_RESUME=allow"
 )
 
@@ -38,7 +36,11 @@ class RunOwnership:
     """
 
     def __init__(
-        self, memory: WriterMemory, existing: ServerRun | None, *, assigned: bool = False
+        self,
+        memory: WriterMemory,
+        existing: ServerRun | None,
+        *,
+        assigned: bool = False,
     ) -> None:
         self._memory = memory
         self._found = existing
@@ -69,7 +71,11 @@ class RunOwnership:
             return True
         existing = self._found
         opening = self._opening
-        return existing is not None and opening is not None and existing.lines <= max(opening, 0)
+        return (
+            existing is not None
+            and opening is not None
+            and existing.lines <= max(opening, 0)
+        )
 
     def require_allowed(self, run_id: str, resume: str) -> None:
         """Check WANDB_RESUME.
@@ -112,7 +118,9 @@ class RunOwnership:
     def opening(self) -> None:
         """Note that ``init()`` is about to be called."""
         if self._opened is None:
-            self._memory.put(_OPENING, str(self._found.lines if self._found else _ABSENT).encode())
+            self._memory.put(
+                _OPENING, str(self._found.lines if self._found else _ABSENT).encode()
+            )
 
     def refused(self) -> None:
         """Note that ``init()`` was refused, so that nothing was created.

@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Final
 
 # Most bytes of one look, which are held in memory.
-_MAX_READ_BYTES: Final = 16 << 20
-_REFUSED: Final = re.compile(
+_MAX_READ_BYTES = 16 << 20
+_REFUSED = re.compile(
     rb"file ?transfer: upload: failed to upload: (?:status: (\d+))?[^\n]*? Name: media/",
     re.IGNORECASE,
 )
-_UNNAMED: Final = re.compile(rb"runfiles: CreateRunFiles returned error: returned error (\d+)")
+_UNNAMED = re.compile(rb"runfiles: CreateRunFiles returned error: returned error (\d+)")
 
 
 class RefusedFiles:

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.records import Position
@@ -16,11 +15,11 @@ from otel_bridge_wandb.online.upload_timeouts import UploadTimeouts
 from otel_bridge_wandb.online.uploads import ServerProgress, Uploads
 from otel_bridge_wandb.settings import UploadLimits
 
-OTHER_RUN_HELP: Final = (
+OTHER_RUN_HELP = (
     "end the other writer, do not call wandb.init() with this run's id, or let the job have another (WANDB_RUN_ID); "
     "for one run of several machines set OTEL_EXPORTER_OTLP_ENDPOINT to one `otel-bridge serve`"
 )
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_log = logging.getLogger("otel_bridge.wandb")
 _END_S = 10.0
 """Seconds that the server may take to count the lines that it acknowledged."""
 
@@ -120,7 +119,9 @@ class OnlineStore:
         """Check after the end of the run that the server holds every line."""
         self._expect()
         self._uploads.hasten()
-        deadline = time.monotonic() + self._timeouts.wait_s(_END_S + self._limits.poll_s)
+        deadline = time.monotonic() + self._timeouts.wait_s(
+            _END_S + self._limits.poll_s
+        )
         while True:
             progress = self._uploads.progress()
             self._apply(progress)
@@ -138,7 +139,8 @@ class OnlineStore:
                 # In shared mode the server's count of the own lines may lag, so that a missing one
                 # proves nothing.
                 _log.warning(
-                    "%s; it took them, and they are not given again while this bridge runs", missing
+                    "%s; it took them, and they are not given again while this bridge runs",
+                    missing,
                 )
                 break
         self._timeouts.completed()
@@ -157,7 +159,11 @@ class OnlineStore:
 
     def _note_unseen_tables(self, progress: ServerProgress) -> None:
         """Note that wandb has uploaded everything, and that the server does not list some increments."""
-        if self._lines.pending and self._lines.outstanding <= 0 and progress.error is None:
+        if (
+            self._lines.pending
+            and self._lines.outstanding <= 0
+            and progress.error is None
+        ):
             self._lines.uploaded()
 
     def _missing(self, progress: ServerProgress) -> RetryableError | BlockedError:
@@ -177,7 +183,10 @@ class OnlineStore:
     def _make_room(self, position: Position, count: int) -> None:
         self._raise_dead(position)
         self._apply(self._uploads.progress())
-        if self._lines.outstanding and self._lines.outstanding + count > self._limits.max_lines:
+        if (
+            self._lines.outstanding
+            and self._lines.outstanding + count > self._limits.max_lines
+        ):
             enough = self._lines.next + count - self._limits.max_lines
             self._uploads.hasten()
             self._uploads.wait_lines(enough, self._limits.poll_s * 2)

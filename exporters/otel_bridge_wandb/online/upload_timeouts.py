@@ -7,16 +7,15 @@ whose last upload takes longer would be given up and reopened forever.
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge_wandb.settings import UploadLimits
 
-MAX_S: Final = 1800.0
+MAX_S = 1800.0
 """Longest wait, unless a setting is longer."""
-_GIVEN_UP: Final = "online/given-up"
+_GIVEN_UP = "online/given-up"
 # Far beyond MAX_S for any wait, and small enough for a float.
-_MAX_DOUBLINGS: Final = 16
+_MAX_DOUBLINGS = 16
 
 
 class UploadTimeouts:

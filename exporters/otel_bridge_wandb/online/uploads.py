@@ -18,22 +18,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_wandb.errors import outcome
 from otel_bridge_wandb.settings import UploadLimits
 
-_ENTRY: Final = re.compile(r"^(?:\d+|None)-(\d+)\.")
-_FATAL: Final = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
-_MAX_VERSIONS: Final = 200
-_SAMPLES: Final = 1_000
-_TAIL_BYTES: Final = 256 << 10
-_HASTE_S: Final = 0.05
+_ENTRY = re.compile(r"^(?:\d+|None)-(\d+)\.")
+_FATAL = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
+_MAX_VERSIONS = 200
+_SAMPLES = 1_000
+_TAIL_BYTES = 256 << 10
+_HASTE_S = 0.05
 """The first of the growing intervals at which the server is asked while a caller waits."""
-_TABLE_TYPE: Final = "wandb-run-incremental-table"
-_MISSING: Final = re.compile(
+_TABLE_TYPE = "wandb-run-incremental-table"
+_MISSING = re.compile(
     r"not found|could not find|does not exist|unable to parse", re.IGNORECASE
 )
 
@@ -85,7 +85,11 @@ class Server:
         try:
             for run in self._api.runs(path, filters={"name": self._run_id}, per_page=1):
                 if str(run.id) == self._run_id:
-                    lines = self._marked(run) if self._marker else int(run.historyLineCount or 0)
+                    lines = (
+                        self._marked(run)
+                        if self._marker
+                        else int(run.historyLineCount or 0)
+                    )
                     return ServerRun(lines, str(run.state))
         except Exception as exc:
             if _MISSING.search(str(exc)):
@@ -96,12 +100,16 @@ class Server:
     def config(self) -> dict[str, Any]:
         """Return the run's config as it is stored, wandb's own part (``_wandb``) included."""
         self._api.flush()
-        return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig)
+        return dict(
+            self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig
+        )
 
     def parameters(self) -> dict[str, Any]:
         """Return the user's part of the run's config: of a sweep's trial that has not begun, its parameters."""
         self._api.flush()
-        return dict(self._api.run(f"{self._entity}/{self._project}/{self._run_id}").config)
+        return dict(
+            self._api.run(f"{self._entity}/{self._project}/{self._run_id}").config
+        )
 
     def stored(self) -> Stored:
         """Return config and keys of the run."""
@@ -123,9 +131,12 @@ class Server:
         neither runs ahead.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
-        markers = [row.get(self._marker) for row in sampled] + [run.summary.get(self._marker)]
+        markers = [row.get(self._marker) for row in sampled] + [
+            run.summary.get(self._marker)
+        ]
         return max(
-            (int(number) for number in markers if isinstance(number, (int, float))), default=0
+            (int(number) for number in markers if isinstance(number, (int, float))),
+            default=0,
         )
 
     def history(self, lines: int) -> list[dict[str, object]]:
@@ -145,7 +156,9 @@ class Server:
         try:
             for version in islice(self._versions(name), _MAX_VERSIONS):
                 entries: Iterable[str] = version.manifest.entries
-                version_times = [int(match[1]) for match in map(_ENTRY.match, entries) if match]
+                version_times = [
+                    int(match[1]) for match in map(_ENTRY.match, entries) if match
+                ]
                 times.update(version_times)
                 # Newest first: what follows is older than anything awaited.
                 if version_times and max(version_times) < since_unix_ms:
@@ -195,7 +208,11 @@ class Uploads:
     """
 
     def __init__(
-        self, connect: Callable[[], Server], lines: int, limits: UploadLimits, log_file: Path
+        self,
+        connect: Callable[[], Server],
+        lines: int,
+        limits: UploadLimits,
+        log_file: Path,
     ) -> None:
         self._connect = connect
         self._limits = limits
@@ -210,7 +227,9 @@ class Uploads:
         self._pause_s = limits.poll_s
         # A daemon: a request that hangs must not keep the bridge from ending.
         self._thread = threading.Thread(
-            target=self._watch, name=f"wandb-uploads-{log_file.parent.name}", daemon=True
+            target=self._watch,
+            name=f"wandb-uploads-{log_file.parent.name}",
+            daemon=True,
         )
         self._thread.start()
 
@@ -236,7 +255,9 @@ class Uploads:
     def wait(self, last_progress: ServerProgress, timeout_s: float) -> bool:
         """Wait for an answer other than *last_progress*; return whether there is one."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._progress is not last_progress, timeout_s)
+            return self._changed.wait_for(
+                lambda: self._progress is not last_progress, timeout_s
+            )
 
     def wait_lines(self, lines: int, timeout_s: float) -> bool:
         """Wait until the server holds *lines* or the upload is dead.
@@ -262,7 +283,11 @@ class Uploads:
             waited_s = time.monotonic() - self._grown_s
             awaited = self._expected > progress.lines or bool(self._tables)
             # A server that does not answer is an outage, which wandb itself outlasts by retries.
-            if progress.error is not None or not awaited or waited_s < self._limits.stall_s:
+            if (
+                progress.error is not None
+                or not awaited
+                or waited_s < self._limits.stall_s
+            ):
                 return None
             missing = ", ".join(self._tables)
             if self._expected > progress.lines:
@@ -295,7 +320,10 @@ class Uploads:
                 server_run = server.find()
                 progress = ServerProgress(
                     server_run.lines if server_run else 0,
-                    {key: server.committed(key, first_ms) for key, first_ms in tables.items()},
+                    {
+                        key: server.committed(key, first_ms)
+                        for key, first_ms in tables.items()
+                    },
                 )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 progress = ServerProgress(
@@ -315,14 +343,18 @@ class Uploads:
         self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
     def _publish(self, last_progress: ServerProgress, progress: ServerProgress) -> None:
-        grown = progress.lines > last_progress.lines or progress.files > last_progress.files
+        grown = (
+            progress.lines > last_progress.lines or progress.files > last_progress.files
+        )
         # The log is read only when nothing arrived: it may have an error that wandb got over.
         fatal = "" if grown else fatal_error(self._log_file)
         with self._changed:
             now = time.monotonic()
             if grown:
                 self._grown_s = now
-            elif progress.error is not None:  # after an outage wandb, too, needs time to go on
+            elif (
+                progress.error is not None
+            ):  # after an outage wandb, too, needs time to go on
                 self._grown_s = max(self._grown_s, now - self._limits.stall_s / 2)
             self._progress = progress
             self._fatal = fatal
@@ -351,6 +383,8 @@ def artifact_name(run_id: str, key: str) -> str:
     if cleaned == name:
         return name
     suffix = (
-        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big"))
+        .rstrip(b"=")
+        .decode()
     )
     return f"{cleaned}-{suffix}"

@@ -10,21 +10,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import axis_of
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.online.uploads import Stored
 
-_LABEL: Final = "shared_mode/label"
-_MARKERS: Final = "otel_bridge/"
-_MAX_REPAIRS: Final = 3
+_LABEL = "shared_mode/label"
+_MARKERS = "otel_bridge/"
+_MAX_REPAIRS = 3
 """Most repeated sends of replaced entries in a row, since two machines with one role may disagree
 for good."""
-_UPLOADED_S: Final = 6.0
+_UPLOADED_S = 6.0
 """wandb uploads a change of config or axes five seconds after it (``runupdatework.go``)."""
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_log = logging.getLogger("otel_bridge.wandb")
 
 
 class SharedRun:
@@ -102,7 +102,10 @@ class SharedRun:
         try:
             stored = self._stored()
         except Exception as exc:  # noqa: BLE001  # the rows do not depend on it, and their own question reports an outage
-            _log.debug("W&B: what the server stores of the shared run could not be read: %r", exc)
+            _log.debug(
+                "W&B: what the server stores of the shared run could not be read: %r",
+                exc,
+            )
             return
         self.take_over(stored)
         has_axes = self._axes.declared <= defined_names(stored.config)

@@ -10,36 +10,35 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import axis_of
 from otel_bridge.settings import Setting, flag, names, text
 
-SHARED: Final = Setting(
+SHARED = Setting(
     "OTEL_BRIDGE_WANDB_SHARED",
     False,
     flag,
     "Several machines without a common bridge write one W&B run, in wandb's shared mode; needs `OTEL_BRIDGE_ROLES`.",
 )
-PRIMARY: Final = Setting(
+PRIMARY = Setting(
     "OTEL_BRIDGE_WANDB_PRIMARY",
     "",
     text,
     "In shared mode, the machine that ends the run: a role (its machine), or 1 or 0 for this machine; default: node "
     "rank 0.",
 )
-_NO_ROLES: Final[tuple[str, ...]] = ()
-ROLES: Final = Setting(
+_NO_ROLES: tuple[str, ...] = ()
+ROLES = Setting(
     "OTEL_BRIDGE_ROLES",
     _NO_ROLES,
     names,
     "All roles of the job, the same list on every machine: `trainer,explorer`.",
 )
-SETTINGS: Final = (SHARED, PRIMARY, ROLES)
+SETTINGS = (SHARED, PRIMARY, ROLES)
 
-_ILLEGAL_IN_ID: Final = re.compile(r"[^\w\-]+", re.ASCII)
+_ILLEGAL_IN_ID = re.compile(r"[^\w\-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
@@ -31,9 +31,9 @@ from otel_bridge.records import (
 from otel_bridge_wandb.shared_mode.settings import ROLES, Sharing
 from otel_bridge_wandb.writer import WandbRunWriter
 
-_UNLISTED: Final = "shared_mode/unlisted"
-_PRIMARY: Final = "shared_mode/primary"
-_log: Final = logging.getLogger("otel_bridge.wandb")
+_UNLISTED = "shared_mode/unlisted"
+_PRIMARY = "shared_mode/primary"
+_log = logging.getLogger("otel_bridge.wandb")
 R = TypeVar("R", Alert, Row, RolloutRecord, Evaluation, MediaRecord)
 
 
@@ -130,7 +130,9 @@ class SharedWriter:
         """Return the last position up to which every run holds its records."""
         positions = [writer.durable() for writer in (self._main, *self._own.values())]
         # The slowest run decides, because one position counts for all of them.
-        return min((position for position in positions if position is not None), default=None)
+        return min(
+            (position for position in positions if position is not None), default=None
+        )
 
     def end(self, status: Status) -> None:
         """End the runs of single roles, and the shared one if this is the primary."""
@@ -165,16 +167,22 @@ class SharedWriter:
             # durable.
             self._memory.put(
                 _UNLISTED,
-                json.dumps(list(dict.fromkeys([*_unlisted(self._memory), role]))).encode(),
+                json.dumps(
+                    list(dict.fromkeys([*_unlisted(self._memory), role]))
+                ).encode(),
             )
             writer = self._open_own(role)
             self._own[role] = writer
         return writer
 
-    def _passed(self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]) -> None:
+    def _passed(
+        self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]
+    ) -> None:
         if records:
             for writer in (self._main, *self._own.values()):
-                with contextlib.suppress(RetryableError):  # closed meanwhile: it is opened again
+                with contextlib.suppress(
+                    RetryableError
+                ):  # closed meanwhile: it is opened again
                     writer.passed(records[-1].position)
 
 

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import any_error
 
-_SEARCHED_FRAMES: Final = 13
+_SEARCHED_FRAMES = 13
 """The first is of the search itself."""
 
 
@@ -20,7 +20,9 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
     Args:
         is_wanted: Returns whether an object is the wanted one; one on which it raises is not.
     """
-    method = _calling_method(lambda frame: _holds(is_wanted, frame.f_locals.get("self")))
+    method = _calling_method(
+        lambda frame: _holds(is_wanted, frame.f_locals.get("self"))
+    )
     if method is None:
         return None
     return method.f_locals.get("self")
@@ -56,7 +58,9 @@ def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | Non
 def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
     try:
         return is_wanted(found)
-    except any_error():  # an attribute of a user's own object, which has the name of a framework's
+    except (
+        any_error()
+    ):  # an attribute of a user's own object, which has the name of a framework's
         return False
 
 
@@ -107,4 +111,6 @@ def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:
     caller = None if method is None else method.f_back
     if method is None or caller is None:
         return None, None
-    return method.f_locals.get("self"), ReturnPlace(method.f_code, caller.f_code, caller.f_lasti)
+    return method.f_locals.get("self"), ReturnPlace(
+        method.f_code, caller.f_code, caller.f_lasti
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_bridge.adapters.parts.framework_run import notify_once
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-_NAMES_THE_RUN: Final = frozenset({"wandb", "trackio"})
+_NAMES_THE_RUN = frozenset({"wandb", "trackio"})
 """Trackers whose captured ``init()`` begins the run; event files of TensorBoard are recorded in any run."""
 
 
@@ -42,7 +42,9 @@ class CapturedReports:
         tracker = runs.capture_of(run)
         if tracker not in self._trackers:
             # Event files of TensorBoard are recorded in any run, also in one begun otherwise.
-            tracker = next((name for name in self._trackers if name not in _NAMES_THE_RUN), None)
+            tracker = next(
+                (name for name in self._trackers if name not in _NAMES_THE_RUN), None
+            )
         if tracker is not None:
             notify_once(
                 f"metrics of {self._framework} are recorded once, as {tracker} gets them, in {run.project}/{run.name}:"

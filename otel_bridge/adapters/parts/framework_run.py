@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
 from otel_bridge.settings import PROJECT, ROLE, RUN_NAME
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-FLUSH_S: Final = 2.0
+FLUSH_S = 2.0
 """Longest wait for delivery at the end of a framework's phase; the records are appended anyway."""
-_TRACKERS_PROJECTS: Final = (PROJECT.name, "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME")
-_OWN_ARGUMENTS: Final = frozenset({"project", "name", "role", "config"})
+_TRACKERS_PROJECTS = (PROJECT.name, "WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME")
+_OWN_ARGUMENTS = frozenset({"project", "name", "role", "config"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +159,30 @@ class FrameworkRun:
                 logger.run is current for logger in beside
             )
             try:
-                return self._take(self._requested(current if is_one_of_several else None), own=True)
+                return self._take(
+                    self._requested(current if is_one_of_several else None), own=True
+                )
             except any_error() as exc:  # the framework must continue
                 # For good: the same error would come with every record.
                 self._stop(
-                    str(exc) if isinstance(exc, OtelBridgeError) else f"{type(exc).__name__}: {exc}"
+                    str(exc)
+                    if isinstance(exc, OtelBridgeError)
+                    else f"{type(exc).__name__}: {exc}"
                 )
                 return None
 
     def _is_of_others(self, current: Run) -> bool:
         """Return whether *current*, new here, is the run of the program or of a captured tracker, not of an adapter."""
-        return current is not self._run and current.facts.identity.request.adapter is None
+        return (
+            current is not self._run and current.facts.identity.request.adapter is None
+        )
 
     def _goes_on(self, current: Run | None) -> bool:
         """Return whether records belong to the run that was begun last; after its end they are counted as late."""
         before = self._run
-        return before is not None and (not before.has_ended or current is before or not self._own)
+        return before is not None and (
+            not before.has_ended or current is before or not self._own
+        )
 
     def log(
         self, values: Mapping[str, object] | None, step: int | None = None, **named: Any
@@ -235,11 +243,20 @@ class FrameworkRun:
         from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415
 
         arguments = _arguments_of(self.names)
-        if self.names.project is None and arguments["project"] == self.names.default_project:
+        if (
+            self.names.project is None
+            and arguments["project"] == self.names.default_project
+        ):
             notify_once(self.names.default_note)
         before = self._run
-        if before is not None and beside is not None:  # another logger's run has replaced this one
-            arguments |= {"project": before.project, "name": before.name, "id": before.id}
+        if (
+            before is not None and beside is not None
+        ):  # another logger's run has replaced this one
+            arguments |= {
+                "project": before.project,
+                "name": before.name,
+                "id": before.id,
+            }
         names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
         if beside is not None and not beside.facts.identity.is_named(**names):
             # A handle takes no stock instruments of the process: they are recorded in its own run.
@@ -260,7 +277,8 @@ class FrameworkRun:
 
         self._stopped = True
         notify(
-            f"{self.framework} continues, and nothing more of it is recorded: {reason}", always=True
+            f"{self.framework} continues, and nothing more of it is recorded: {reason}",
+            always=True,
         )
 
 
@@ -270,7 +288,9 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
 
     env = process_runs().environment_of_user()
     project = names.project
-    if project is None and not any(env.get(variable) for variable in _TRACKERS_PROJECTS):
+    if project is None and not any(
+        env.get(variable) for variable in _TRACKERS_PROJECTS
+    ):
         project = names.default_project
     named = {
         "project": None if is_chosen(PROJECT, env) else project,
@@ -286,7 +306,7 @@ def chosen_names(names: RunNames) -> tuple[str | None, str | None]:
     return chosen["project"], chosen["name"]
 
 
-_notified: Final[set[str]] = set()
+_notified: set[str] = set()
 
 
 def notify_once(line: str) -> None:
@@ -380,7 +400,9 @@ def count_failure(what: str, exc: Exception) -> None:
         run.count_drop("adapter_failed", key=described)
     # Printed at once, since no run may ever begin to count it.
     elif _failures.add(described):
-        notify(f"an adapter failed, and the framework continues: {described}", always=True)
+        notify(
+            f"an adapter failed, and the framework continues: {described}", always=True
+        )
 
 
 def _text_of(exc: Exception) -> str:

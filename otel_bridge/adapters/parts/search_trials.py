@@ -34,7 +34,8 @@ class SearchTrials:
         group = names.name or str(getattr(args, "output_dir", None) or "search")
         return replace(
             names,
-            name=getattr(state, "trial_name", None) or f"{names.name or 'trial'}-{self._number}",
+            name=getattr(state, "trial_name", None)
+            or f"{names.name or 'trial'}-{self._number}",
             arguments={
                 "group": group,
                 **names.arguments,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.timers import TimerPhases
 
-_STEP: Final = "rollout_id"
+_STEP = "rollout_id"
 """Argument of the methods of trainer and rollout manager by which slime and miles number their steps."""
-_MARK: Final = "otel_bridge_timed"
+_MARK = "otel_bridge_timed"
 
 
 def install(module: ModuleType, mode: str) -> None:

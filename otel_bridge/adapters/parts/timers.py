@@ -10,7 +10,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.framework_run import guarded
@@ -18,13 +18,13 @@ from otel_bridge.adapters.parts.framework_run import guarded
 if TYPE_CHECKING:
     from otel_bridge.emit.phases.phase import Phase
 
-_PHASES: Final = "_otel_bridge_phases"
+_PHASES = "_otel_bridge_phases"
 """Attribute of a timer: its open phases."""
-_TIMED: Final = "otel_bridge_timed"
-_VERL: Final = "verl.utils.profiler.performance"
-_SKYRL: Final = ("skyrl.train.utils.utils", "skyrl_train.utils.utils")
-_TRL: Final = "trl.extras.profiling"
-_LIGHTNING_ACTIONS: Final = frozenset(
+_TIMED = "otel_bridge_timed"
+_VERL = "verl.utils.profiler.performance"
+_SKYRL = ("skyrl.train.utils.utils", "skyrl_train.utils.utils")
+_TRL = "trl.extras.profiling"
+_LIGHTNING_ACTIONS = frozenset(
     {
         "run_training_batch", "train_dataloader_next", "training_step", "backward", "optimizer_step",
         "validation_step", "test_step", "save_checkpoint",
@@ -128,7 +128,9 @@ class TimerPhases:
 def _step_of_verl() -> int | None:
     """Return the step of the trainer that calls: in the fully async mode the next version of the weights."""
     trainer = calling_object(
-        lambda found: hasattr(found, "global_steps") or hasattr(found, "current_param_version")
+        lambda found: (
+            hasattr(found, "global_steps") or hasattr(found, "current_param_version")
+        )
     )
     version = getattr(trainer, "current_param_version", None)
     if version is not None:
@@ -169,7 +171,10 @@ def _time_contexts(
     def end(timer: Any) -> None:
         _phases_of(timer).pop().__exit__(None, None, None)
 
-    for enter_name, exit_name in (("__enter__", "__exit__"), ("__aenter__", "__aexit__")):
+    for enter_name, exit_name in (
+        ("__enter__", "__exit__"),
+        ("__aenter__", "__aexit__"),
+    ):
         if hasattr(cls, enter_name):
             _wrap(cls, enter_name, begin)
             _wrap(cls, exit_name, end)

@@ -31,7 +31,9 @@ def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
     streams: dict[str, Any] = {}
     for name, tensor in {LOSS_MASK: mask, **tensors}.items():
         if tensor is not None:
-            streams[name] = [row[part] for row, part in zip(_rows(tensor), parts, strict=True)]
+            streams[name] = [
+                row[part] for row, part in zip(_rows(tensor), parts, strict=True)
+            ]
     return streams
 
 
@@ -49,7 +51,10 @@ def _rows(tensor: Any) -> Any:
 
 
 def log_training_batch(
-    run: Run, rollouts: Sequence[dict[str, Any] | Rollout], step: int, role: str | None = None
+    run: Run,
+    rollouts: Sequence[dict[str, Any] | Rollout],
+    step: int,
+    role: str | None = None,
 ) -> list[str]:
     """Record *rollouts*, and that training step *step* consumes all of them; return their ids.
 

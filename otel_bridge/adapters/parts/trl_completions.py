@@ -13,7 +13,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import new_rollout_id, token_streams
@@ -21,9 +21,9 @@ from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.tokens.statistics import LOSS_MASK
 
-_GENERATE: Final = "_generate_and_score_completions"
-_WRAPPED: Final = "otel_bridge_wrapped"
-_BOTH: Final = frozenset({"sampling_per_token_logps", "old_per_token_logps"})
+_GENERATE = "_generate_and_score_completions"
+_WRAPPED = "otel_bridge_wrapped"
+_BOTH = frozenset({"sampling_per_token_logps", "old_per_token_logps"})
 _streams: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 """Trainer to the streams of its last batch, in the order of its completions: TRL keeps only shuffled ones."""
 
@@ -109,7 +109,9 @@ class CompletionReader:
         prompts, completions = _column(logs, "prompt"), _column(logs, "completion")
         advantages = _column(logs, "advantages")
         # Advantages are new objects in every batch; equal texts may be one object.
-        entries: list[object] = advantages if len(advantages) == len(completions) else completions
+        entries: list[object] = (
+            advantages if len(advantages) == len(completions) else completions
+        )
         seen = set(map(id, self._before))
         self._before = entries
         new = [place for place, entry in enumerate(entries) if id(entry) not in seen]
@@ -143,13 +145,17 @@ class CompletionReader:
         if step != self._training_step:
             self._training_step = step
             self.training_ids = []
-        self.training_ids += [rollout.id for rollout in rollouts if rollout.id is not None]
+        self.training_ids += [
+            rollout.id for rollout in rollouts if rollout.id is not None
+        ]
 
     def forget_training(self) -> None:
         """Forget the last rollouts to train on: what else records them gives them ids of its own."""
         self.training_ids = []
 
-    def _group_names(self, number: int, size: int, step: int, split: str) -> list[tuple[str, int]]:
+    def _group_names(
+        self, number: int, size: int, step: int, split: str
+    ) -> list[tuple[str, int]]:
         """Return group and place in it: TRL repeats each prompt *size* times in a row. Parts of a step count on."""
         if (step, split) != self._blocks:
             self._blocks, self._groups = (step, split), 0
@@ -176,7 +182,9 @@ def consumes_whole_batch(trainer: Any) -> bool:
     """Return whether each step of *trainer* consumes all of a generation batch, and not a shuffled part of it."""
     args: Any = getattr(trainer, "args", None)
     steps_per_generation = getattr(args, "steps_per_generation", None) or 1
-    return int(steps_per_generation) <= int(getattr(args, "gradient_accumulation_steps", 1))
+    return int(steps_per_generation) <= int(
+        getattr(args, "gradient_accumulation_steps", 1)
+    )
 
 
 def _logs_of(trainer: Any) -> Mapping[str, Any]:
@@ -214,7 +222,9 @@ def _generations(trainer: Any, split: str) -> int:
 def _weights(trainer: Any, number: int) -> list[float]:
     """Return the weight of each reward function; TRL holds them as a tensor."""
     found: Any = getattr(trainer, "reward_weights", None)
-    listed: list[float] = found.tolist() if hasattr(found, "tolist") else list(found or ())
+    listed: list[float] = (
+        found.tolist() if hasattr(found, "tolist") else list(found or ())
+    )
     if len(listed) == number:
         return listed
     return [1.0] * number
@@ -235,7 +245,9 @@ def _finite_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, fl
 
 def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
     """Return the values of a row, of the columns that are long enough."""
-    return {name: values[place] for name, values in columns.items() if place < len(values)}
+    return {
+        name: values[place] for name, values in columns.items() if place < len(values)
+    }
 
 
 def _finite(values: Sequence[Any], place: int) -> float | None:

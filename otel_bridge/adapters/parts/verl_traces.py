@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
@@ -16,9 +16,11 @@ from otel_bridge.emit.messages.reader import messages_of
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout
 
-_BACKEND: Final = "otel_bridge"
-_MODULE: Final = "verl.utils.rollout_trace"
-_live: ContextVar[LiveRollout | None] = ContextVar("otel_bridge_verl_rollout", default=None)
+_BACKEND = "otel_bridge"
+_MODULE = "verl.utils.rollout_trace"
+_live: ContextVar[LiveRollout | None] = ContextVar(
+    "otel_bridge_verl_rollout", default=None
+)
 _outermost: ContextVar[bool] = ContextVar("otel_bridge_verl_outermost", default=True)
 
 
@@ -46,7 +48,11 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Generator[None]:
         # For a backend that it does not know, verl 0.9.1 sets attributes and calls through.
         with real_attr(sample_index, step, rollout_n, name, validate, trace):
-            run = _recording().begin() if trace and config.get_backend() == _BACKEND else None
+            run = (
+                _recording().begin()
+                if trace and config.get_backend() == _BACKEND
+                else None
+            )
             if run is None:
                 yield
                 return
@@ -56,7 +62,9 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
                 "step": step,
                 "split": "eval" if validate else "train",
             }
-            fields = {key: _plain(value) for key, value in given.items() if value is not None}
+            fields = {
+                key: _plain(value) for key, value in given.items() if value is not None
+            }
             with run.rollout(
                 **{key: value for key, value in fields.items() if value is not None}
             ) as live:
@@ -139,7 +147,10 @@ def _call(
 
 @guarded
 def _inputs(
-    func: Callable[..., Any], owner: Any, given: tuple[Any, ...], named: Mapping[str, Any]
+    func: Callable[..., Any],
+    owner: Any,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> dict[str, Any]:
     bound = inspect.signature(func).bind(owner, *given, **named)
     inputs = dict(bound.arguments)
@@ -149,11 +160,16 @@ def _inputs(
 
 
 @guarded
-def _conversation(live: LiveRollout, owner: Any, inputs: Mapping[str, Any], result: Any) -> None:
+def _conversation(
+    live: LiveRollout, owner: Any, inputs: Mapping[str, Any], result: Any
+) -> None:
     """Record prompt, response and reward of an agent loop."""
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt
-    prompt_ids, response_ids = _field(result, "prompt_ids"), _field(result, "response_ids")
+    prompt_ids, response_ids = (
+        _field(result, "prompt_ids"),
+        _field(result, "response_ids"),
+    )
     messages = messages_of(prompt)
     if not messages and prompt_ids is not None:
         messages = messages_of(_text(owner, prompt_ids))
@@ -189,7 +205,9 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 @guarded
 def _answered(tool: Any, result: Any) -> None:
     answer: Any = (
-        result if hasattr(result, "text") or not hasattr(result, "__getitem__") else result[0]
+        result
+        if hasattr(result, "text") or not hasattr(result, "__getitem__")
+        else result[0]
     )
     text: Any = _field(answer, "text")
     tool.result = answer if text is None else text

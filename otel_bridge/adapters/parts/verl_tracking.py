@@ -15,9 +15,13 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from otel_bridge.adapters.parts.calling_object import ReturnPlace, calling_object, return_place_of
+from otel_bridge.adapters.parts.calling_object import (
+    ReturnPlace,
+    calling_object,
+    return_place_of,
+)
 from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
@@ -28,18 +32,18 @@ from otel_bridge.adapters.parts.verl_traces import install_traces
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-BACKEND: Final = "otel_bridge"
-_REQUIREMENT: Final = "verl>=0.9.1"
-_TRAINERS: Final = {
+BACKEND = "otel_bridge"
+_REQUIREMENT = "verl>=0.9.1"
+_TRAINERS = {
     "verl.trainer.ppo.ray_trainer": "RayPPOTrainer",
     "verl.trainer.ppo.v1.trainer_base": "PPOTrainer",
 }
-_WRAPPED: Final = "otel_bridge_wrapped"
-_DUMPS: Final = frozenset({"_log_rollout_data", "_dump_generations"})
-_TENSORS: Final = (
+_WRAPPED = "otel_bridge_wrapped"
+_DUMPS = frozenset({"_log_rollout_data", "_dump_generations"})
+_TENSORS = (
     "response_mask", "rollout_log_probs", "old_log_probs", "advantages", "entropy", "responses"
 )  # fmt: skip
-_VERSION: Final = "min_global_steps"
+_VERSION = "min_global_steps"
 """Version of the weights with which a response began."""
 _batch: ContextVar[Any] = ContextVar("otel_bridge_verl_batch", default=None)
 
@@ -58,7 +62,11 @@ class VerlLogger:
     """The last one of this process, which validation generations and training batches belong to."""
 
     def __init__(
-        self, project_name: str, experiment_name: str, config: object, backends: Sequence[str] = ()
+        self,
+        project_name: str,
+        experiment_name: str,
+        config: object,
+        backends: Sequence[str] = (),
     ) -> None:
         names = RunNames(project_name, experiment_name, "trainer")
         self.recording = FrameworkRun("verl", names, config)
@@ -147,7 +155,9 @@ def _code_of_deletion(logger: VerlLogger) -> int:
     deletion = None if finish is None else finish.f_back
     try:
         is_deleted = deletion is not None and deletion.f_code.co_name == "__del__"
-        return int(deletion is not None and is_deleted and logger.is_cut_off(deletion.f_back))
+        return int(
+            deletion is not None and is_deleted and logger.is_cut_off(deletion.f_back)
+        )
     finally:
         # A frame that a local variable keeps would keep the variables of its callers.
         del own, finish, deletion
@@ -155,7 +165,10 @@ def _code_of_deletion(logger: VerlLogger) -> int:
 
 @guarded
 def _add_backend(
-    tracking: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+    tracking: Any,
+    signature: inspect.Signature,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> None:
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
     asked = signature.bind(tracking, *given, **named).arguments
@@ -188,19 +201,30 @@ def _wrap_generations(generations: Any) -> None:
 
 @guarded
 def _log_validation(
-    generations: Any, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+    generations: Any,
+    signature: inspect.Signature,
+    given: tuple[Any, ...],
+    named: Mapping[str, Any],
 ) -> None:
     """Record validation samples, if the arguments name the backend."""
     asked = signature.bind(generations, *given, **named).arguments
     if _is_named(asked["loggers"]):
-        listed: list[str] = [] if isinstance(asked["loggers"], str) else list(asked["loggers"])
+        listed: list[str] = (
+            [] if isinstance(asked["loggers"], str) else list(asked["loggers"])
+        )
         _log_generations(
-            generations, asked["samples"], asked["step"], CapturedReports("verl", listed)
+            generations,
+            asked["samples"],
+            asked["step"],
+            CapturedReports("verl", listed),
         )
 
 
 def _log_generations(
-    generations: Any, samples: Sequence[Sequence[Any]], step: int, captured: CapturedReports
+    generations: Any,
+    samples: Sequence[Sequence[Any]],
+    step: int,
+    captured: CapturedReports,
 ) -> None:
     """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
     if VerlLogger.current is not None:
@@ -213,12 +237,18 @@ def _log_generations(
         return  # verl gives the tracker a table of them
     inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     recording.log_generations(
-        prompts=list(inputs), responses=list(outputs), rewards=list(scores), step=step, split="eval"
+        prompts=list(inputs),
+        responses=list(outputs),
+        rewards=list(scores),
+        step=step,
+        split="eval",
     )
 
 
 @functools.cache
-def rollouter_run(project_name: str | None, experiment_name: str | None) -> FrameworkRun:
+def rollouter_run(
+    project_name: str | None, experiment_name: str | None
+) -> FrameworkRun:
     """Return the run of a process that produces rollouts and has no ``Tracking``."""
     return FrameworkRun("verl", RunNames(project_name, experiment_name, "rollouter"))
 
@@ -292,7 +322,10 @@ def _wrap_trainer(trainer: Any) -> None:
         with _batch_of_step(None):  # the method of a base class may be wrapped too
             return real_dump(self, *arguments, **named)
 
-    trainer._log_rollout_data, trainer._dump_generations = log_rollout_data, dump_generations
+    trainer._log_rollout_data, trainer._dump_generations = (
+        log_rollout_data,
+        dump_generations,
+    )
 
 
 @contextlib.contextmanager
@@ -317,10 +350,14 @@ def _log_dump(
     inputs, outputs, truths = given["inputs"], given["outputs"], given["gts"]
     extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
     number = len(outputs)
-    columns = {name: list(values) for name, values in extra.items() if len(values) == number}
+    columns = {
+        name: list(values) for name, values in extra.items() if len(values) == number
+    }
     batch = _with_data(batch, columns.pop("uid", None))
     uids = _uids(batch, number)
-    parts = {name: values for name, values in columns.items() if all(map(_is_number, values))}
+    parts = {
+        name: values for name, values in columns.items() if all(map(_is_number, values))
+    }
     others = {name: values for name, values in columns.items() if name not in parts}
     others["ground_truth"] = truths
     advantages = _advantages(batch, number)
@@ -333,7 +370,9 @@ def _log_dump(
             {
                 "messages": [question, answer],
                 "reward": given["scores"][place],
-                "rewards": {name: float(values[place]) for name, values in parts.items()},
+                "rewards": {
+                    name: float(values[place]) for name, values in parts.items()
+                },
                 "advantage": advantages[place],
                 "group": uids[place],
                 "batch_index": place,
@@ -351,18 +390,28 @@ def _log_dump(
 
 def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
     """Return the values of a row that are not ``None``, by column."""
-    return {name: values[place] for name, values in columns.items() if values[place] is not None}
+    return {
+        name: values[place]
+        for name, values in columns.items()
+        if values[place] is not None
+    }
 
 
-def _annotate(run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int) -> None:
+def _annotate(
+    run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int
+) -> None:
     """Record log-probabilities of engine and trainer, where the batch has those of the engine."""
     tensors: Any = getattr(batch, "batch", None)
-    if tensors is None or not {"rollout_log_probs", "response_mask"} <= set(tensors.keys()):
+    if tensors is None or not {"rollout_log_probs", "response_mask"} <= set(
+        tensors.keys()
+    ):
         return
     streams = token_streams(
         tensors["response_mask"],
         logprobs=tensors["rollout_log_probs"],
-        trainer_logprobs=None if _is_bypassed(trainer) else tensors.get("old_log_probs", None),
+        trainer_logprobs=None
+        if _is_bypassed(trainer)
+        else tensors.get("old_log_probs", None),
         entropies=tensors.get("entropy", None),
         advantages=tensors.get("advantages", None),
         token_ids=tensors.get("responses", None),
@@ -382,7 +431,9 @@ def _step_of(trainer: Any) -> int:
     version = getattr(trainer, "current_param_version", None)
     if version is None:
         return int(trainer.global_steps)
-    counted = bool(trainer.local_trigger_step == 1)  # the batch was the last one of its version
+    counted = bool(
+        trainer.local_trigger_step == 1
+    )  # the batch was the last one of its version
     return int(version) + (not counted)
 
 
@@ -404,7 +455,9 @@ def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:
         "uid": [key.rsplit("_", 2)[0] for key in keys],
         _VERSION: [tags[key].get(_VERSION) for key in keys],
     }
-    return SimpleNamespace(batch=_tensors_in_queue(batch, keys), non_tensor_batch=columns)
+    return SimpleNamespace(
+        batch=_tensors_in_queue(batch, keys), non_tensor_batch=columns
+    )
 
 
 @guarded
@@ -444,4 +497,6 @@ def _advantages(batch: Any, number: int) -> Sequence[float | None]:
 
 
 def _is_named(backends: Any) -> bool:
-    return backends == BACKEND or (not isinstance(backends, str) and BACKEND in backends)
+    return backends == BACKEND or (
+        not isinstance(backends, str) and BACKEND in backends
+    )

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.less_text import truncate
@@ -43,7 +43,7 @@ from otel_bridge.records import (
     Summary,
 )
 
-_ORDER: Final[Mapping[type, int]] = {
+_ORDER: Mapping[type, int] = {
     Config: 0,
     Row: 1,
     MediaRecord: 2,
@@ -55,12 +55,12 @@ _ORDER: Final[Mapping[type, int]] = {
 }
 """In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and
 summaries the rows."""
-_SIGNAL_KINDS: Final = {
+_SIGNAL_KINDS = {
     "metrics": (codec.ROW, codec.MEDIA),
     "traces": (codec.ROLLOUT, codec.TOKEN_VIEW),
     "logs": (),
 }
-_ALWAYS: Final = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
+_ALWAYS = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 
 
 @dataclass(slots=True)
@@ -191,7 +191,9 @@ def kinds_of(signals: Sequence[str], *, takes_traces: bool) -> tuple[int, ...]:
     return (*sorted(kinds), *_ALWAYS)
 
 
-def needs_writer(state: ExporterState, records: Sequence[Record], end: End | None) -> bool:
+def needs_writer(
+    state: ExporterState, records: Sequence[Record], end: End | None
+) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not.
 
     A run that failed or was killed before its first row needs one: its tracker shows it, with its
@@ -303,7 +305,9 @@ class DeadLetterQueue:
         """Mark the end of the run as written again, or as cancelled by later records."""
         self._owed_end = None
 
-    def _record(self, view: LedgerView, number: int, state: ExporterState) -> Record | None:
+    def _record(
+        self, view: LedgerView, number: int, state: ExporterState
+    ) -> Record | None:
         """Return the record of a dead letter.
 
         ``None`` when it was discarded meanwhile, or cannot be tried again.
@@ -325,7 +329,9 @@ class DeadLetterQueue:
                     record = truncate(record, limit)
                 # Its own position would move the exporter back behind what it has written.
                 return replace(record, position=state.written)
-        self._log_line(f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}")
+        self._log_line(
+            f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}"
+        )
         return None
 
 

@@ -7,13 +7,12 @@ one process kept from a tracker never gets there, whichever process delivers lat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from otel_bridge import settings
 from otel_bridge.content.policy import Limit, limit_of
 from otel_bridge.errors import ConfigError
 
-OFF: Final = 0
+OFF = 0
 
 
 class ContentLimits:

@@ -80,7 +80,9 @@ class DeliveryRequests:
             process requests it.
     """
 
-    def __init__(self, signals: Sequence[str], final_position: FinalPosition | None = None) -> None:
+    def __init__(
+        self, signals: Sequence[str], final_position: FinalPosition | None = None
+    ) -> None:
         # Between the bridge's thread, which requests, and the exporter's thread, which carries out.
         self._lock = threading.Lock()
         self._signals = signals
@@ -141,7 +143,9 @@ class DeliveryRequests:
     def retry_dead_letters(self, ids: Iterable[int]) -> None:
         """Retry these dead letters, in their order."""
         with self._lock:
-            self._dead_letters.extend(number for number in ids if number not in self._dead_letters)
+            self._dead_letters.extend(
+                number for number in ids if number not in self._dead_letters
+            )
 
     def dead_letter_done(self, number: int) -> None:
         """Mark the retry of a dead letter as done; it need not be requested any more."""

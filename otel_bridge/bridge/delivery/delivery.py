@@ -19,7 +19,6 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from otel_bridge.bridge.delivery.batch import (
     Batch,
@@ -29,7 +28,11 @@ from otel_bridge.bridge.delivery.batch import (
     kinds_of,
     needs_writer,
 )
-from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests, FinalPosition
+from otel_bridge.bridge.delivery.context import (
+    DeliveryContext,
+    DeliveryRequests,
+    FinalPosition,
+)
 from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
@@ -46,8 +49,8 @@ from otel_bridge.errors import (
 from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.records import End, Position, Record
 
-BATCH_BYTES: Final = 4 << 20
-DURABLE_POLL_S: Final = 1.0
+BATCH_BYTES = 4 << 20
+DURABLE_POLL_S = 1.0
 
 
 class Delivery:
@@ -116,7 +119,9 @@ class Delivery:
         The writer is closed, because its state is unknown.
         """
         self._give_up_writer()
-        return self._retry.passing(RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}"))
+        return self._retry.passing(
+            RuntimeError(f"the tracker raised {type(exc).__name__}: {exc}")
+        )
 
     # --- a step -----------------------------------------------------------------------------------
     def _step(self) -> float | None:
@@ -132,7 +137,9 @@ class Delivery:
             dead_letter = self.dead_letters.next(self._view, state)
             if dead_letter is not None:
                 return self._retry_dead_letter(dead_letter, target, state)
-            self._batch = self.dead_letters.end_batch(state) or self._fetch(state, target[0])
+            self._batch = self.dead_letters.end_batch(state) or self._fetch(
+                state, target[0]
+            )
         batch = self._batch
         if batch.calls or batch.end is not None:
             opened = self._opened_for(target, state, end=batch.end)
@@ -242,7 +249,9 @@ class Delivery:
         exporter = None
         if self._target is not None:
             exporter = self._target[0]
-        takes_traces = exporter is not None and (exporter.takes_traces or exporter.takes_late_spans)
+        takes_traces = exporter is not None and (
+            exporter.takes_traces or exporter.takes_late_spans
+        )
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
     def _fetch(self, state: ExporterState, exporter: Exporter) -> Batch:
@@ -254,8 +263,12 @@ class Delivery:
         page = self._read(state, exporter, final)
         # Set aside at once, with their bytes: no retry could decode them.
         for position, kind, data, reason in page.broken:
-            self._position.dead_letter(position, kind, data, record_id="", reason=reason)
-        records: list[Record] = [record for record in page.records if not isinstance(record, End)]
+            self._position.dead_letter(
+                position, kind, data, record_id="", reason=reason
+            )
+        records: list[Record] = [
+            record for record in page.records if not isinstance(record, End)
+        ]
         limit = self._context.limit()
         if limit is not None:
             # Here and not in the writer, so that no exporter can forget it.
@@ -297,7 +310,9 @@ class Delivery:
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
         self._position.advance(
-            through, batch, reports_durable=None if opened is None else opened.reports_durable
+            through,
+            batch,
+            reports_durable=None if opened is None else opened.reports_durable,
         )
 
     # --- the end of the run, and of a step --------------------------------------------------------
@@ -327,10 +342,14 @@ class Delivery:
                 f"{self._context.name}: the end of the run is refused for good: {exc}"
             )
         self._position.count_left_out(opened.newly_left_out())
-        ended = dataclasses.replace(self._position.now, ended=end.position, end_status=end.status)
+        ended = dataclasses.replace(
+            self._position.now, ended=end.position, end_status=end.status
+        )
         self._position.save(ended)
         with contextlib.suppress(Exception):
-            self._writer.query_durable(opened, dataclasses.replace(ended, written=end.position))
+            self._writer.query_durable(
+                opened, dataclasses.replace(ended, written=end.position)
+            )
         self._writer.close()
         self._retry.over()
 
@@ -402,7 +421,9 @@ class Delivery:
             return
         self._writer.close()
         self._read_again()
-        self._position.save(dataclasses.replace(state, durable=min(through, state.written)))
+        self._position.save(
+            dataclasses.replace(state, durable=min(through, state.written))
+        )
 
     def reopen(self) -> None:
         """Reopen the run in the tracker with its next record. Raises nothing."""
@@ -429,7 +450,9 @@ class Delivery:
         # Calls that were not made are read from the ledger again by the next bridge.
         if batch is None or batch.calls:
             return
-        self._advance(batch.through if batch.end is None else batch.end.position - 1, batch)
+        self._advance(
+            batch.through if batch.end is None else batch.end.position - 1, batch
+        )
 
 
 def _end_of(page: RecordPage, final: FinalPosition | None) -> End | None:

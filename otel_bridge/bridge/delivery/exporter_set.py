@@ -13,7 +13,9 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
 from otel_bridge.records import Position
 
-CreateWorker: TypeAlias = Callable[[str, Mapping[str, str], DeliveryRequests], ExporterWorker]
+CreateWorker: TypeAlias = Callable[
+    [str, Mapping[str, str], DeliveryRequests], ExporterWorker
+]
 """Returns the worker of an exporter, not yet started, from its name, the variables that the run's
 processes set for it, and what it shall deliver."""
 
@@ -107,7 +109,9 @@ class ExporterSet:
         """Deliver the signals of *names* too, to active exporters, before such records exist."""
         for name, signals in names.items():
             missing = tuple(
-                signal for signal in signals if signal not in self._names.get(name, signals)
+                signal
+                for signal in signals
+                if signal not in self._names.get(name, signals)
             )
             if missing:
                 self._names[name] = (*self._names[name], *missing)
@@ -159,14 +163,19 @@ class ExporterSet:
             if name != OTLP
         )
 
-    def delivery_state(self, position: Position, retry_after_exit_s: float) -> tuple[bool, bool]:
+    def delivery_state(
+        self, position: Position, retry_after_exit_s: float
+    ) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether every exporter that lacks records is parked."""
         unfinished = [
             worker.exporter_state
             for worker in self.by_name.values()
-            if worker.dead_letters_waiting() or not worker.exporter_state.is_done(position)
+            if worker.dead_letters_waiting()
+            or not worker.exporter_state.is_done(position)
         ]
-        return not unfinished, all(_is_parked(state, retry_after_exit_s) for state in unfinished)
+        return not unfinished, all(
+            _is_parked(state, retry_after_exit_s) for state in unfinished
+        )
 
     def written(self) -> list[Position]:
         """Return the written position of each exporter of rows that does not fail.
@@ -201,4 +210,7 @@ def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
     if state.state == "blocked":
         return True
     failing_since_s = state.failing_since_s
-    return failing_since_s is not None and time.monotonic() - failing_since_s >= retry_after_exit_s
+    return (
+        failing_since_s is not None
+        and time.monotonic() - failing_since_s >= retry_after_exit_s
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -29,10 +29,10 @@ from otel_bridge.records import (
 )
 from otel_bridge.translation.decode.spans import read_span
 
-_KEPT: Final = frozenset({"rollout_id", "policy_version"})
+_KEPT = frozenset({"rollout_id", "policy_version"})
 """Metadata entries that are names, not text."""
-_FAILED: Final = "error"
-_SPAN: Final = "span"
+_FAILED = "error"
+_SPAN = "span"
 
 
 def truncate(record: Record, limit: int) -> Record:
@@ -57,14 +57,18 @@ def _policy(limit: int) -> ContentPolicy:
 def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
     messages: list[Message] = []
     if limit:
-        messages = [cast("Message", cut_json(message, limit)) for message in rollout.messages]
+        messages = [
+            cast("Message", cut_json(message, limit)) for message in rollout.messages
+        ]
     spans = [_span(span, limit) for span in rollout.spans]
     error = _error(rollout.error, limit)
     clipped = 0
     if limit:
         clipped = max(_size([*rollout.messages]) - _size([*messages]), 0)
     elif error and spans:
-        error = spans[0].error or _FAILED  # the kind of the error, which is not text of the user
+        error = (
+            spans[0].error or _FAILED
+        )  # the kind of the error, which is not text of the user
     remarks: dict[str, tuple[str | None, str | None]] = {}
     for name, (label, explanation) in rollout.remarks.items():
         remarks[name] = _remark(label, explanation, limit)
@@ -125,7 +129,9 @@ def _limited_name(name: str, limit: int) -> str:
 def _name(trace: PlainTrace, spans: list[Span]) -> str:
     """Return the name of a trace, taken from one of its spans."""
     pairs = zip(trace.spans, spans, strict=True)
-    return next((limited.name for whole, limited in pairs if whole.name == trace.name), _SPAN)
+    return next(
+        (limited.name for whole, limited in pairs if whole.name == trace.name), _SPAN
+    )
 
 
 def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:

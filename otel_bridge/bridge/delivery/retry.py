@@ -13,7 +13,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch
 from otel_bridge.bridge.delivery.context import DeliveryContext
@@ -31,18 +30,18 @@ from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
 from otel_bridge.text.secret_patterns import redact_text
 
-BLOCKED_S: Final = 60.0
+BLOCKED_S = 60.0
 """Seconds between two tries of a blocked exporter."""
-_REOPEN_AFTER: Final = 4
+_REOPEN_AFTER = 4
 """Failures in a row after which the writer is reopened."""
-_STRANGE_TRIES: Final = 5
+_STRANGE_TRIES = 5
 """Times that an error of an unknown type is treated as one that may pass."""
-_UNEXPECTED_DEAD_LETTERS: Final = 3
+_UNEXPECTED_DEAD_LETTERS = 3
 """Dead letters in a row for such an error, after which the exporter itself is treated as broken."""
-FIRST_S: Final = 0.1
+FIRST_S = 0.1
 """Longest wait after the first failure; it doubles with each further one, up to `LONGEST_S`."""
-LONGEST_S: Final = 30.0
-ASKED_LONGEST_S: Final = 600.0
+LONGEST_S = 30.0
+ASKED_LONGEST_S = 600.0
 """Longest wait that a tracker may request."""
 
 
@@ -105,7 +104,9 @@ class RetryPolicy:
         # The fourth is logged too if its reason is another: the first one of a server that restarts
         # does not last.
         is_other = shown(reason) != self._position.state.reason
-        if self._backoff.failures == 1 or (self._backoff.failures == _REOPEN_AFTER and is_other):
+        if self._backoff.failures == 1 or (
+            self._backoff.failures == _REOPEN_AFTER and is_other
+        ):
             self._log_line(f"{self._name}: not written, tried again: {reason}")
         self._position.show("retrying", reason=reason)
         return wait
@@ -117,7 +118,9 @@ class RetryPolicy:
         as permanent.
         """
         strange = not isinstance(error, ExporterError)
-        return isinstance(error, PermanentError) or (strange and self._strange >= _STRANGE_TRIES)
+        return isinstance(error, PermanentError) or (
+            strange and self._strange >= _STRANGE_TRIES
+        )
 
     def before_dead_letter(self, error: Exception) -> None:
         """Count a record that becomes a dead letter because of *error*.
@@ -131,7 +134,8 @@ class RetryPolicy:
         self._unexpected_dead_letters += 1
         if self._unexpected_dead_letters > _UNEXPECTED_DEAD_LETTERS:
             raise BlockedError(
-                f"every record fails: {type(error).__name__}: {error}", help="see the bridge's log"
+                f"every record fails: {type(error).__name__}: {error}",
+                help="see the bridge's log",
             )
 
     def wrote(self) -> None:
@@ -195,13 +199,17 @@ class DeliveryPosition:
     def now(self) -> ExporterState:
         """Return the state; raise `RetryableError` while the exporter has no destination."""
         if not self.state.resolved:
-            raise RetryableError(f"exporter {self.state.exporter} has no destination yet")
+            raise RetryableError(
+                f"exporter {self.state.exporter} has no destination yet"
+            )
         return self.state
 
     def resume(self, settings: ExporterSettings) -> ExporterState:
         """Continue at the ledger's position for the destination of *settings*; return the state."""
         if not self.state.resolved:
-            stored = self._ledger.destination(self.state.exporter, destination_of(settings))
+            stored = self._ledger.destination(
+                self.state.exporter, destination_of(settings)
+            )
             in_doubt = stored.durable < stored.written and not stored.ended
             self.state = dataclasses.replace(
                 stored,
@@ -222,7 +230,9 @@ class DeliveryPosition:
         self._ledger.save(state)
         self.state = state
 
-    def advance(self, through: Position, batch: Batch, *, reports_durable: bool | None) -> None:
+    def advance(
+        self, through: Position, batch: Batch, *, reports_durable: bool | None
+    ) -> None:
         """Store that all records up to *through* are written, and add the counts of *batch*.
 
         Args:
@@ -253,7 +263,11 @@ class DeliveryPosition:
     def count_left_out(self, left_out: Mapping[str, int]) -> None:
         """Add what the writer left out while it ended the run: reason to count."""
         if left_out:
-            self.save(dataclasses.replace(self.now, left_out=_added(self.now.left_out, left_out)))
+            self.save(
+                dataclasses.replace(
+                    self.now, left_out=_added(self.now.left_out, left_out)
+                )
+            )
 
     def rewind(self) -> bool:
         """Move back to the durable position, to write later records again.
@@ -276,9 +290,13 @@ class DeliveryPosition:
         # A tracker's answer may quote the record, and the reason is shown in `status`.
         reason = redact_text(reason)
         self._ledger.dead_letter(
-            DeadLetter(self.now.id, position, kind, record_id, reason, time.time_ns(), data)
+            DeadLetter(
+                self.now.id, position, kind, record_id, reason, time.time_ns(), data
+            )
         )
-        self.state = dataclasses.replace(self.state, dead_letters=self.state.dead_letters + 1)
+        self.state = dataclasses.replace(
+            self.state, dead_letters=self.state.dead_letters + 1
+        )
         self._log_line(
             f"{name}: record {record_id or position} is refused for good and set aside: {reason}"
         )

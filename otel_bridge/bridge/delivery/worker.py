@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from otel_bridge.bridge.delivery.context import FinalPosition
 from otel_bridge.bridge.delivery.delivery import Delivery
@@ -165,7 +165,7 @@ class DeliveryWorker:
         self._progressed()
 
 
-FAILED_S: Final = 1.0
+FAILED_S = 1.0
 """Pause after a step whose failure could not be reported."""
 
 

@@ -13,7 +13,6 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from typing import Final
 
 from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, WriterCall
 from otel_bridge.bridge.delivery.context import DeliveryContext
@@ -38,12 +37,12 @@ from otel_bridge.exporter import (
 from otel_bridge.records import Alert, Config, MediaRecord, Position, Record, Summary
 from otel_bridge.text.addresses import without_credentials
 
-PAUSE_FACTOR: Final = 20.0
+PAUSE_FACTOR = 20.0
 """Ratio of a pause to the time that the writes before it took."""
-LONGEST_PAUSE_S: Final = 0.5
-SHORTEST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S = 0.5
+SHORTEST_PAUSE_S = 0.05
 """Shortest pause, below which there is none; this limits how often new records are read."""
-_NO_MEDIA: Final = "media: this exporter shows none"
+_NO_MEDIA = "media: this exporter shows none"
 
 
 class WriterSession:
@@ -79,14 +78,19 @@ class WriterSession:
         self.opened: OpenWriter | None = None
 
     def open(
-        self, target: tuple[Exporter, ExporterSettings], state: ExporterState, kinds: Sequence[int]
+        self,
+        target: tuple[Exporter, ExporterSettings],
+        state: ExporterState,
+        kinds: Sequence[int],
     ) -> OpenWriter | None:
         """Open the writer.
 
         Return ``None`` if *written* moved, because the tracker holds more or less than noted.
         """
         exporter, settings = target
-        if not state.failing:  # a failing exporter stays failing until it has written something
+        if (
+            not state.failing
+        ):  # a failing exporter stays failing until it has written something
             self._position.show("writing")
         described_through, run = self._describe(self._view, reopened=bool(state.ended))
         self._run_names = (run.project, run.name)
@@ -113,7 +117,9 @@ class WriterSession:
             if durable is not None:
                 # The tracker decides where to continue, within what the ledger still has.
                 # The ledger may be a new one with fewer records, or have evicted the oldest.
-                start = max(min(durable, self._ledger.position), self._view.oldest() - 1)
+                start = max(
+                    min(durable, self._ledger.position), self._view.oldest() - 1
+                )
                 # The batch in memory begins elsewhere then, so the caller reads it again.
                 has_moved = start != state.written
                 counted_state = counted(self._view, kinds, state, start)
@@ -147,7 +153,11 @@ class WriterSession:
             self._log_line(f"{self._name}: {subject} is refused for good: {exc}")
 
     def _open_writer(
-        self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, state: ExporterState
+        self,
+        exporter: Exporter,
+        settings: ExporterSettings,
+        run: RunInfo,
+        state: ExporterState,
     ) -> RunWriter:
         try:
             return exporter.open(run, settings, self._ledger.memory(state.id))
@@ -156,7 +166,9 @@ class WriterSession:
             install = ""
             if packages:
                 install = f"pip install --upgrade {packages}"
-            blocked = incompatibility(exc, packages or f"the exporter {self._name}", install)
+            blocked = incompatibility(
+                exc, packages or f"the exporter {self._name}", install
+            )
             if blocked is None:
                 raise
             # An incompatible version does not pass by waiting: a person must upgrade it.
@@ -236,7 +248,10 @@ class WriterSession:
         Return the exception that it ended with, ``None`` when its records are written.
         """
         last = call.records[-1]
-        if isinstance(last, (Config, Summary)) and last.position <= opened.described_through:
+        if (
+            isinstance(last, (Config, Summary))
+            and last.position <= opened.described_through
+        ):
             return None  # it, or a newer one, was written when the writer was opened
         if self._position.state.state in {"idle", "ended"}:
             self._position.show("writing")
@@ -281,7 +296,10 @@ class WriterSession:
         """
         self._retry.before_dead_letter(error)
         self._position.dead_letter(
-            record.position, *codec.encode(record), record_id=record.id, reason=str(error)
+            record.position,
+            *codec.encode(record),
+            record_id=record.id,
+            reason=str(error),
         )
 
     def _count(
@@ -301,11 +319,15 @@ class WriterSession:
         left_out = opened.newly_left_out()
         counted_through = self._position.now.counted
         if through > counted_through:  # a repeated call was counted before
-            uncounted = [record for record in written if record.position > counted_through]
+            uncounted = [
+                record for record in written if record.position > counted_through
+            ]
             batch.count(uncounted, opened.not_shown(uncounted) + left_out)
         # Without an order the calls of a batch mix positions: only its end is a safe position.
         if ordered and batch.calls:
-            self._position.advance(through, batch, reports_durable=opened.reports_durable)
+            self._position.advance(
+                through, batch, reports_durable=opened.reports_durable
+            )
 
     def is_renamed(self) -> bool:
         """Return whether the project or the name of the run has changed since its writer was opened."""
@@ -322,7 +344,9 @@ class WriterSession:
         if durable is None or durable >= opened.last:
             durable = state.written
         if durable > state.durable:
-            self._position.save(dataclasses.replace(state, durable=min(durable, state.written)))
+            self._position.save(
+                dataclasses.replace(state, durable=min(durable, state.written))
+            )
 
     def close(self) -> bool:
         """Close the writer, if one is open; return whether that failed."""
@@ -400,7 +424,10 @@ def counted(
     if codec.ROLLOUT in kinds:
         rollouts = counts.get(codec.ROLLOUT, 0)
     return dataclasses.replace(
-        state, counted=through, rows=state.rows + rows, rollouts=state.rollouts + rollouts
+        state,
+        counted=through,
+        rows=state.rows + rows,
+        rollouts=state.rollouts + rollouts,
     )
 
 

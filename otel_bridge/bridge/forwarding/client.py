@@ -11,7 +11,7 @@ import gzip
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import requests
 from google.protobuf.message import DecodeError
@@ -34,24 +34,25 @@ from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.semconv import HEADER_RUN_ID, HEADER_SERVER
 from otel_bridge.text.printable import shown
 
-_RETRY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
-_FINAL_HTTP: Final = frozenset({400, 413, 422})
-_MISSING_HTTP: Final = frozenset({404, 405, 501})
-_TIMED_OUT_HTTP: Final = frozenset({408, 502, 504})
-_DEADLINE_EXCEEDED: Final = 4
-_RETRY_GRPC: Final = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
-_FINAL_GRPC: Final = frozenset({3})
-_UNIMPLEMENTED: Final = 12
-_LIMIT_GRPC: Final = frozenset({8, 11})
-_OVER_SIZE: Final = re.compile(
-    r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches", re.IGNORECASE
+_RETRY_HTTP = frozenset({408, 429, 500, 502, 503, 504})
+_FINAL_HTTP = frozenset({400, 413, 422})
+_MISSING_HTTP = frozenset({404, 405, 501})
+_TIMED_OUT_HTTP = frozenset({408, 502, 504})
+_DEADLINE_EXCEEDED = 4
+_RETRY_GRPC = frozenset({1, 2, 4, 8, 10, 11, 13, 14, 15})
+_FINAL_GRPC = frozenset({3})
+_UNIMPLEMENTED = 12
+_LIMIT_GRPC = frozenset({8, 11})
+_OVER_SIZE = re.compile(
+    r"larger than|exceed\w* (the )?max|too (large|big|long)|smaller batches",
+    re.IGNORECASE,
 )
 """Texts by which gRPC in C, Go and Java, tonic and otel-bridge report a request over a limit.
 
 RESOURCE_EXHAUSTED without RetryInfo can also be a rate limit: the specification lets clients give
 up there, but then rows would be lost.
 """
-_METHODS: Final = {
+_METHODS = {
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
@@ -99,7 +100,9 @@ class _HttpClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._session = HttpSession()
-        self._session.headers.update({"Content-Type": "application/x-protobuf", **endpoint.headers})
+        self._session.headers.update(
+            {"Content-Type": "application/x-protobuf", **endpoint.headers}
+        )
         # Else the certificates that requests trusts by default.
         if endpoint.certificate:
             self._session.verify = endpoint.certificate
@@ -122,7 +125,8 @@ class _HttpClient:
         except requests.exceptions.SSLError as exc:
             # Before the general error: a certificate does not get better by waiting.
             raise BlockedError(
-                f"{self._endpoint.address}: TLS failed: {_cut(str(exc))}", help=_TLS_HELP
+                f"{self._endpoint.address}: TLS failed: {_cut(str(exc))}",
+                help=_TLS_HELP,
             ) from exc
         except requests.RequestException as exc:
             timed_out = isinstance(exc, requests.Timeout)
@@ -130,7 +134,8 @@ class _HttpClient:
             raise RetryableError(message, timed_out=timed_out) from exc
         if answer.status_code == 200:
             return Reply(
-                answer.content, {name.lower(): value for name, value in answer.headers.items()}
+                answer.content,
+                {name.lower(): value for name, value in answer.headers.items()},
             )
         raise self._error(answer)
 
@@ -139,7 +144,9 @@ class _HttpClient:
 
     def _error(self, answer: requests.Response) -> ExporterError:
         status = answer.status_code
-        message = f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
+        message = (
+            f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
+        )
         if status in _RETRY_HTTP:
             delay_s = retry_after_s(answer.headers.get("Retry-After"))
             return RetryableError(
@@ -150,7 +157,9 @@ class _HttpClient:
             return PermanentError(message)
         if status in _MISSING_HTTP:
             return SignalMissingError(message, help=_MISSING_HELP)
-        return BlockedError(message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP)
+        return BlockedError(
+            message, help=_AUTH_HELP if status in {401, 403} else _ENDPOINT_HELP
+        )
 
 
 class _GrpcClient:
@@ -170,11 +179,14 @@ class _GrpcClient:
                 _file(endpoint.client_key),
                 _file(endpoint.client_certificate),
             )
-            self._channel = grpc.secure_channel(target, credentials, options, compression)
+            self._channel = grpc.secure_channel(
+                target, credentials, options, compression
+            )
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
         # The stubs leave open what a call returns.
-        self._export: Any = self._channel.unary_unary(_METHODS[endpoint.signal], bytes, bytes)  # pyright: ignore[reportUnknownMemberType]
+        channel: Any = self._channel
+        self._export = channel.unary_unary(_METHODS[endpoint.signal], bytes, bytes)
         self._metadata = tuple(endpoint.headers.items())
 
     def send(self, body: bytes, run_id: str) -> Reply:
@@ -195,12 +207,12 @@ class _GrpcClient:
 
     def _error(self, failed: Any) -> ExporterError:
         code = failed.code().value[0]
-        message = (
-            f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
-        )
+        message = f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
         delay_s = _retry_delay_s(failed.trailing_metadata())
         # With RetryInfo it is a rate limit, which passes; a smaller request would not help.
-        is_over_size = code in _LIMIT_GRPC and delay_s is None and _OVER_SIZE.search(message)
+        is_over_size = (
+            code in _LIMIT_GRPC and delay_s is None and _OVER_SIZE.search(message)
+        )
         if code in _FINAL_GRPC or is_over_size:
             return PermanentError(message)
         if code in _RETRY_GRPC:
@@ -209,16 +221,18 @@ class _GrpcClient:
             )
         if code == _UNIMPLEMENTED:
             return SignalMissingError(message, help=_MISSING_HELP)
-        return BlockedError(message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP)
+        return BlockedError(
+            message, help=_AUTH_HELP if code in {7, 16} else _ENDPOINT_HELP
+        )
 
 
-_AUTH_HELP: Final = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
-_ENDPOINT_HELP: Final = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
-_MISSING_HELP: Final = (
+_AUTH_HELP = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
+_ENDPOINT_HELP = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
+_MISSING_HELP = (
     "check OTEL_EXPORTER_OTLP_ENDPOINT; for an end that takes traces only, "
     "set OTEL_EXPORTER_OTLP_TRACES_ENDPOINT instead"
 )
-_TLS_HELP: Final = (
+_TLS_HELP = (
     "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
 )
 
@@ -229,7 +243,9 @@ def _file(path: str | None) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as exc:
-        raise BlockedError(f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP) from exc
+        raise BlockedError(
+            f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP
+        ) from exc
 
 
 def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:

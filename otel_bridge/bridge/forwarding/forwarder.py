@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.delivery.context import FinalPosition
 from otel_bridge.bridge.delivery.retry import Backoff
@@ -18,7 +18,11 @@ from otel_bridge.bridge.delivery.worker import DeliveryThread
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
-from otel_bridge.bridge.forwarding.signal_lane import LaneFailure, SegmentOffset, SignalLane
+from otel_bridge.bridge.forwarding.signal_lane import (
+    LaneFailure,
+    SegmentOffset,
+    SignalLane,
+)
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError
@@ -28,12 +32,12 @@ from otel_bridge.otlp.destination import addresses, signals_sent, unset_without_
 from otel_bridge.records import Position
 from otel_bridge.text.printable import shown
 
-_NO_GRPC: Final = (
+_NO_GRPC = (
     "otlp goes by http/protobuf: OTEL_EXPORTER_OTLP_PROTOCOL is unset, and gRPC, the default, needs "
     "pip install 'otel-bridge[collector]'"
 )
-_UNREAD_S: Final = 1.0
-_ACCEPTING: Final = "otlp_accepting"
+_UNREAD_S = 1.0
+_ACCEPTING = "otlp_accepting"
 """Key of the ledger's facts: servers that have accepted a signal of this run."""
 
 
@@ -97,7 +101,8 @@ class Forwarder:
             ended=self._close,
             name="forward-otlp",
             requested_s=lambda: min(
-                (lane.requested_s for lane in self._lanes if lane.due_in_s is not None), default=0.0
+                (lane.requested_s for lane in self._lanes if lane.due_in_s is not None),
+                default=0.0,
             ),
         )
         if unset_without_grpc(env):
@@ -107,12 +112,16 @@ class Forwarder:
         """Begin to forward."""
         view = self._ledger.view()
         try:
-            self._accepting.update(cast("list[str] | None", view.meta(_ACCEPTING)) or [])
+            self._accepting.update(
+                cast("list[str] | None", view.meta(_ACCEPTING)) or []
+            )
             for source in view.sources():
                 self._segments[source.instance_id] = ForwardedSegments(
                     self._folder, source.instance_id
                 )
-                slowest = SegmentOffset(source.forwarded_number, source.forwarded_offset)
+                slowest = SegmentOffset(
+                    source.forwarded_number, source.forwarded_offset
+                )
                 ahead = view.forwarded_ahead(source.instance_id)
                 for lane in self._lanes:
                     lane.positions[source.instance_id] = SegmentOffset(
@@ -222,7 +231,9 @@ class Forwarder:
             newest[instance_id] = max(segment.number, newest.get(instance_id, 0))
             # New since the last look: it is forwarded from its first segment on.
             if instance_id not in self._segments:
-                self._segments[instance_id] = ForwardedSegments(self._folder, instance_id)
+                self._segments[instance_id] = ForwardedSegments(
+                    self._folder, instance_id
+                )
                 for lane in self._lanes:
                     lane.positions[instance_id] = SegmentOffset(segment.number, 0)
         for instance_id in self._segments.keys() - newest.keys():
@@ -249,7 +260,9 @@ class Forwarder:
                 return True
             try:
                 has_moved = self._forward_process(instance_id, last_number) or has_moved
-            except FormatVersionError:  # a newer version's: left as it is; the reader reports it
+            except (
+                FormatVersionError
+            ):  # a newer version's: left as it is; the reader reports it
                 continue
             except JournalError as exc:
                 unread = exc
@@ -268,14 +281,20 @@ class Forwarder:
         lanes = [lane for lane in self._lanes if self._may_send(lane)]
         for position in sorted({lane.positions[instance_id] for lane in lanes}):
             # With those that have come to this position just now.
-            together = [lane for lane in lanes if lane.positions[instance_id] == position]
-            has_moved = self._forward_lanes(instance_id, together, last_number) or has_moved
+            together = [
+                lane for lane in lanes if lane.positions[instance_id] == position
+            ]
+            has_moved = (
+                self._forward_lanes(instance_id, together, last_number) or has_moved
+            )
         if has_moved:
             self._unstored.add(instance_id)
             self._store_positions()
         return has_moved
 
-    def _forward_lanes(self, instance_id: str, lanes: list[SignalLane], last_number: int) -> bool:
+    def _forward_lanes(
+        self, instance_id: str, lanes: list[SignalLane], last_number: int
+    ) -> bool:
         """Forward some data of one process and of signals at one position.
 
         Return whether any went on.
@@ -310,7 +329,9 @@ class Forwarder:
         for waiting_lane in self._lanes:
             failure = waiting_lane.failure
             is_busy = (
-                not waiting_lane.is_open and failure is not None and failure.state == "retrying"
+                not waiting_lane.is_open
+                and failure is not None
+                and failure.state == "retrying"
             )
             if is_busy and waiting_lane.sender.server == lane.sender.server:
                 return False
@@ -364,8 +385,12 @@ class Forwarder:
             if lane.ended or not self._is_missing(lane):
                 continue
             lane.ended = True
-            sentence = f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
-            self._log_line(f"otlp: {sentence}; the other end takes other signals, which go on")
+            sentence = (
+                f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
+            )
+            self._log_line(
+                f"otlp: {sentence}; the other end takes other signals, which go on"
+            )
             self._show(degraded=[*self.exporter_state.degraded, sentence])
             # The slowest signal is another one now, so that segments may be deleted sooner.
             self._unstored.update(self._segments)
@@ -396,7 +421,9 @@ class Forwarder:
 
     def _failed_strangely(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
-        self._show_failure(LaneFailure("retrying", shown(f"{type(exc).__name__}: {exc}")))
+        self._show_failure(
+            LaneFailure("retrying", shown(f"{type(exc).__name__}: {exc}"))
+        )
         self._progressed()
         return self._backoff.failed()
 

@@ -8,12 +8,18 @@ requests: its own point has the number of its values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_bridge.journal.frames import Signal
@@ -21,10 +27,19 @@ from otel_bridge.journal.frames import Signal
 _Request: TypeAlias = (
     "ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest"
 )
-_KINDS: Final[dict[Signal, tuple[type[_Request], tuple[str, ...]]]] = {
-    Signal.METRICS: (ExportMetricsServiceRequest, ("resource_metrics", "scope_metrics", "metrics")),
-    Signal.TRACES: (ExportTraceServiceRequest, ("resource_spans", "scope_spans", "spans")),
-    Signal.LOGS: (ExportLogsServiceRequest, ("resource_logs", "scope_logs", "log_records")),
+_KINDS: dict[Signal, tuple[type[_Request], tuple[str, ...]]] = {
+    Signal.METRICS: (
+        ExportMetricsServiceRequest,
+        ("resource_metrics", "scope_metrics", "metrics"),
+    ),
+    Signal.TRACES: (
+        ExportTraceServiceRequest,
+        ("resource_spans", "scope_spans", "spans"),
+    ),
+    Signal.LOGS: (
+        ExportLogsServiceRequest,
+        ("resource_logs", "scope_logs", "log_records"),
+    ),
 }
 
 

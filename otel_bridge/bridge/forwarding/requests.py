@@ -13,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
 
 from otel_bridge.bridge.forwarding.request_split import under
 from otel_bridge.journal.frames import Frame, Signal
 
-REQUEST_BYTES: Final = 3_500 << 10
+REQUEST_BYTES = 3_500 << 10
 """Below gRPC's default limit of 4 MiB, with room for the additions of a Collector."""
 
 # Field 1 of Resource*: resource; field 1 of Export*ServiceRequest: the Resource*.
-_RESOURCE_TAG: Final = b"\x0a"
+_RESOURCE_TAG = b"\x0a"
 # Field 2 of Resource*: scope_metrics, scope_spans, scope_logs.
-_SCOPE_TAG: Final = b"\x12"
+_SCOPE_TAG = b"\x12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,9 @@ def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
         return []
     request = frame.payload
     if not frame.whole:
-        resource_part = _field(_RESOURCE_TAG, resource) + _field(_SCOPE_TAG, frame.payload)
+        resource_part = _field(_RESOURCE_TAG, resource) + _field(
+            _SCOPE_TAG, frame.payload
+        )
         request = _field(_RESOURCE_TAG, resource_part)
     return [RequestPart(signal, data) for data in under(REQUEST_BYTES, signal, request)]
 

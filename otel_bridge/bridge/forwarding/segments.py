@@ -70,7 +70,9 @@ class ForwardedSegments:
             # The process has begun another segment, so that nothing more is appended to this one.
             is_final = number < last_number
             header = self._header_at(number)
-            _, content = read_segment(path, offset, limit_bytes=limit_bytes, final=is_final)
+            _, content = read_segment(
+                path, offset, limit_bytes=limit_bytes, final=is_final
+            )
             # Nothing whole behind the offset: an unfinished frame, or the end of the file.
             if content.end == offset:
                 if not is_final:
@@ -89,7 +91,9 @@ class ForwardedSegments:
 
     def _next_number(self, number: int, last_number: int) -> int:
         numbers = (
-            file.number for file in self._folder.segments() if file.instance_id == self.instance_id
+            file.number
+            for file in self._folder.segments()
+            if file.instance_id == self.instance_id
         )
         return min((later for later in numbers if later > number), default=last_number)
 
@@ -102,14 +106,18 @@ class ForwardedSegments:
         return self._header
 
 
-def _is_requested(signal: int, header: SegmentHeader | None, *, every_process: bool) -> bool:
+def _is_requested(
+    signal: int, header: SegmentHeader | None, *, every_process: bool
+) -> bool:
     """Return whether a frame goes to ``otlp``: always, unless a process did not name it for the frame's signal.
 
     Events of a process go to ``otlp`` if any signal of the process does.
     """
     if every_process or header is None or header.kind != "process":
         return True
-    requested = {name for name, exporters in header.exporters.items() if OTLP in exporters}
+    requested = {
+        name for name, exporters in header.exporters.items() if OTLP in exporters
+    }
     if signal == Signal.LOGS:
         return bool(requested)
     return SIGNAL_NAMES[Signal(signal)] in requested

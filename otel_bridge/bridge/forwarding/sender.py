@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from otel_bridge.bridge.forwarding.client import Client, Reply, client_for
 from otel_bridge.bridge.forwarding.request_split import halves
@@ -13,11 +12,11 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge.otlp.request_size import RequestSize
 
-_WHOLE_BYTES: Final = 64 << 10
+_WHOLE_BYTES = 64 << 10
 """Size down to which refused requests are split, or down to one span or record: other ends accept
 that much."""
-SIGNAL_NAMES: Final = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
-_THIRD_PARTY_HINT: Final = (
+SIGNAL_NAMES = {Signal.METRICS: "metrics", Signal.TRACES: "traces", Signal.LOGS: "logs"}
+_THIRD_PARTY_HINT = (
     "otlp: the other end is not otel-bridge; before Prometheus delete the attribute rl.step there "
     '(processor transform: delete_key(attributes, "rl.step")), or each step becomes a series of its own'
 )
@@ -103,7 +102,9 @@ class RequestSender:
         if len(datas) > 1:
             self._send_halves(datas)
             return
-        self._log_line(f"otlp: a record of {len(datas[0])} bytes was refused for good: {error}")
+        self._log_line(
+            f"otlp: a record of {len(datas[0])} bytes was refused for good: {error}"
+        )
         # Counted and passed over, because it would stop all that is behind it.
         self._refused(1)
 
@@ -114,7 +115,11 @@ class RequestSender:
                 f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}"
             )
             self._refused(reply.rejected)
-        if self.to_bridge is None and not reply.from_bridge and self._signal is Signal.METRICS:
+        if (
+            self.to_bridge is None
+            and not reply.from_bridge
+            and self._signal is Signal.METRICS
+        ):
             self._log_line(_THIRD_PARTY_HINT)
         self.to_bridge = reply.from_bridge
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
-from otel_bridge.errors import BlockedError, ConfigError, RetryableError, SignalMissingError
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    RetryableError,
+    SignalMissingError,
+)
 from otel_bridge.journal.frames import Signal
 from otel_bridge.text.printable import shown
 
-BLOCKED_S: Final = 60.0
-_NEWS_S: Final = 1.0
+BLOCKED_S = 60.0
+_NEWS_S = 1.0
 
 
 class SegmentOffset(NamedTuple):
@@ -94,7 +99,9 @@ class SignalLane:
         """
         if not self._waits:
             return
-        is_rested = time.monotonic() - self._failed_s >= _NEWS_S and not self._requested_time
+        is_rested = (
+            time.monotonic() - self._failed_s >= _NEWS_S and not self._requested_time
+        )
         may_retry_for_news = (
             is_rested and self.failure is not None and self.failure.state == "retrying"
         )
@@ -110,10 +117,15 @@ class SignalLane:
             # Then new data does not shorten the wait, as it does otherwise.
             self._requested_time = exc.retry_after_s is not None
             self._wait(
-                self._backoff.failed(exc.retry_after_s), LaneFailure("retrying", shown(str(exc)))
+                self._backoff.failed(exc.retry_after_s),
+                LaneFailure("retrying", shown(str(exc))),
             )
         except SignalMissingError as exc:
-            self._block(LaneFailure("blocked", shown(str(exc)), shown(exc.help), is_missing=True))
+            self._block(
+                LaneFailure(
+                    "blocked", shown(str(exc)), shown(exc.help), is_missing=True
+                )
+            )
         except BlockedError as exc:
             self._block(LaneFailure("blocked", shown(str(exc)), shown(exc.help)))
         except ConfigError as exc:

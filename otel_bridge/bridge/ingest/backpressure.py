@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.exporter import OTLP, WEBHOOK
 from otel_bridge.records import Position
 
-AHEAD_RECORDS: Final = 4_000
+AHEAD_RECORDS = 4_000
 """Records that a service reads ahead of writers that all fail."""
-ENOUGH_RECORDS: Final = 6_000
+ENOUGH_RECORDS = 6_000
 """Records that a late reader reads ahead of the first writer: one and a half times the largest
 batch."""
-READ_AT_LEAST_S: Final = 1.0
+READ_AT_LEAST_S = 1.0
 """Longest pause of the reader for the writers, because a writer may hang."""
 
 
-def no_writer_ready(workers: ExporterSet, position: Position, processes: ProcessMonitor) -> bool:
+def no_writer_ready(
+    workers: ExporterSet, position: Position, processes: ProcessMonitor
+) -> bool:
     """Return whether every exporter fails or is blocked and has enough records, and no local process waits.
 
     Unread records stay in the segments, where they take no more room than in the ledger. The bridge
@@ -31,7 +31,9 @@ def no_writer_ready(workers: ExporterSet, position: Position, processes: Process
     if any(not state.failing and state.state != "blocked" for state in states.values()):
         return False
     # Not of ``otlp``: it forwards segments and has no position in the ledger.
-    written = max((state.written for name, state in states.items() if name != OTLP), default=0)
+    written = max(
+        (state.written for name, state in states.items() if name != OTLP), default=0
+    )
     if position - written < AHEAD_RECORDS:
         return False
     # A local program waits in `flush` and `finish` for what is read.

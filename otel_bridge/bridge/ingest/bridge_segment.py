@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Final
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -22,7 +27,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.records import Status
 
-KIND: Final = "bridge"
+KIND = "bridge"
 
 
 class BridgeSegment:
@@ -39,7 +44,9 @@ class BridgeSegment:
 
     def end(self, of: SegmentHeader, status: Status, time_unix_ns: int) -> None:
         """Append the end of a process; raises `JournalError` as `SegmentWriter.append` does."""
-        attribute = KeyValue(key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value))
+        attribute = KeyValue(
+            key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)
+        )
         self._append_event(of, semconv.EVENT_END, [attribute], time_unix_ns)
 
     def alive(self, of: SegmentHeader, time_unix_ns: int) -> None:
@@ -62,7 +69,11 @@ class BridgeSegment:
             self._writer.close()
 
     def _append_event(
-        self, of: SegmentHeader, event: str, attributes: list[KeyValue], time_unix_ns: int
+        self,
+        of: SegmentHeader,
+        event: str,
+        attributes: list[KeyValue],
+        time_unix_ns: int,
     ) -> None:
         now = time.time_ns()
         record = LogRecord(
@@ -87,7 +98,11 @@ class BridgeSegment:
         if self._writer is None:
             # Only now: a bridge that appends nothing leaves no segment for others to read.
             header = SegmentHeader.of_this_process(
-                KIND, self.instance_id, run_id=of.run_id, project=of.project, run_name=of.run_name
+                KIND,
+                self.instance_id,
+                run_id=of.run_id,
+                project=of.project,
+                run_name=of.run_name,
             )
             self._writer = SegmentWriter(self._folder.segments_dir, header)
         self._writer.append(signal, request, now, whole=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -21,9 +20,9 @@ from otel_bridge.bridge.requested_exporters import RequestedExporters
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.quota import Quota
 
-NEAR: Final = 0.9
+NEAR = 0.9
 """Share of the limit at which records are evicted; at the whole limit trainers drop records."""
-COUNT_POLLS: Final = 100
+COUNT_POLLS = 100
 """Polls between two checks of the size of the directory: five seconds."""
 
 
@@ -52,7 +51,9 @@ class Fullness:
         if now >= self._again_s:
             used = self._quota.used_bytes()
             # Counting takes at most a hundredth of the time.
-            self._again_s = time.monotonic() + max(self._count_s, 100 * (time.monotonic() - now))
+            self._again_s = time.monotonic() + max(
+                self._count_s, 100 * (time.monotonic() - now)
+            )
             self._is_near = used >= NEAR * self._quota.limit_bytes(used)
             self._counted += 1
         if self._is_near:
@@ -112,7 +113,9 @@ class Eviction:
         """
         oldest = self._view.oldest()
         destinations = self._view.destinations()
-        named_destinations = [destination for destination in destinations if destination.named]
+        named_destinations = [
+            destination for destination in destinations if destination.named
+        ]
         durable = min(
             (destination.durable for destination in named_destinations),
             default=self._ledger.position,
@@ -137,7 +140,9 @@ class Eviction:
 
     def _pinned(self, destinations: Iterable[ExporterState]) -> int:
         """Return the position from which on records are kept for exporters that are no longer named."""
-        positions = [destination.durable for destination in destinations if not destination.named]
+        positions = [
+            destination.durable for destination in destinations if not destination.named
+        ]
         requested = self._requested.keep_from()
         if requested is not None:
             positions.append(requested)
@@ -150,7 +155,9 @@ class Eviction:
 
 def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
     """Return the fullness of the directory of *folder*."""
-    return Fullness(folder.base, options.max_bytes, count_s=COUNT_POLLS * options.poll_s)
+    return Fullness(
+        folder.base, options.max_bytes, count_s=COUNT_POLLS * options.poll_s
+    )
 
 
 def _half(oldest: int, through: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -14,10 +14,10 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import alive, this_host
 from otel_bridge.records import Status
 
-_REPORTING: Final = frozenset({"process", "launcher"})
+_REPORTING = frozenset({"process", "launcher"})
 """Kinds of segments whose process sends its end; other segments hold records of several processes,
 or the bridge's."""
-HEARTBEAT_NS: Final = 60_000_000_000
+HEARTBEAT_NS = 60_000_000_000
 
 
 class ProcessMonitor:
@@ -76,7 +76,9 @@ class ProcessMonitor:
     def _headers(self, counts: Callable[[SegmentTailer], bool]) -> list[SegmentHeader]:
         """Return the headers of the processes whose tail *counts*, without the bridge's."""
         headers = [tail.header for tail in self._reader.tails.values() if counts(tail)]
-        return [header for header in headers if header is not None and header.kind != KIND]
+        return [
+            header for header in headers if header is not None and header.kind != KIND
+        ]
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""
@@ -123,7 +125,9 @@ class ProcessMonitor:
                 continue
             if tail.header is not None and self._is_open(tail):
                 # The time of its last sign of life: the check that noticed its death came later.
-                last_append_ns = tail.cursor.last_append_ns or tail.header.created_unix_ns
+                last_append_ns = (
+                    tail.cursor.last_append_ns or tail.header.created_unix_ns
+                )
                 self._bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
                 appended = True
             # After the append: a full disk raises, and the end is tried again.
@@ -167,7 +171,10 @@ class ProcessMonitor:
         if header.kind == KIND:
             return header.instance_id == self.own_id
         return alive(
-            self._folder, header, now_unix_ns, liveness_timeout_ns=self._liveness_timeout_ns
+            self._folder,
+            header,
+            now_unix_ns,
+            liveness_timeout_ns=self._liveness_timeout_ns,
         )
 
     def _is_open(self, tail: SegmentTailer) -> bool:

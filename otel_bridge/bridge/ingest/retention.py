@@ -101,7 +101,9 @@ class FolderRetention:
         forwarding = None
         if of_all or self._selection.owes_otlp:
             forwarding = self._view.sources()
-        delete_read_segments(self._folder, self._ledger, self._reader, forwarding, of_all=of_all)
+        delete_read_segments(
+            self._folder, self._ledger, self._reader, forwarding, of_all=of_all
+        )
 
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed.
@@ -118,11 +120,15 @@ class FolderRetention:
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
         self._eviction.evict_if_near()
-        needed_positions = [destination.durable for destination in self._view.destinations()]
+        needed_positions = [
+            destination.durable for destination in self._view.destinations()
+        ]
         keep_from = requested.keep_from()
         if keep_from is not None:
             needed_positions.append(keep_from)
-        return self._ledger.prune(min(needed_positions or discarded or [self._ledger.position]))
+        return self._ledger.prune(
+            min(needed_positions or discarded or [self._ledger.position])
+        )
 
 
 def delete_read_segments(
@@ -180,7 +186,9 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
     for name, tail in reader.tails.items():
         number, offset = forwarded.get(name, (0, 0))
         if requests_otlp(tail) and (number, offset) < tail.cursor.data_end:
-            segments += tail.cursor.data_end[0] - max(number, tail.segments.first_number) + 1
+            segments += (
+                tail.cursor.data_end[0] - max(number, tail.segments.first_number) + 1
+            )
     return segments
 
 
@@ -195,7 +203,9 @@ def requests_otlp(tail: SegmentTailer) -> bool:
     )
 
 
-def forget_own(folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str) -> None:
+def forget_own(
+    folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str
+) -> None:
     """Delete the bridge's own segments, all read.
 
     The next bridge deletes what cannot be deleted now.
@@ -225,7 +235,9 @@ def _delete_of(
     for number in sorted(number for number in tail.segments.numbers if number < keep):
         with contextlib.suppress(FileNotFoundError):
             folder.segment_path(name, number).unlink()
-        tail.segments.deleted_before(number + 1)  # one by one: the next may be undeletable
+        tail.segments.deleted_before(
+            number + 1
+        )  # one by one: the next may be undeletable
     tail.segments.deleted_before(keep)
     if keep > tail.segments.last_number and tail.used_up:
         # The files are deleted first: a source without files is harmless, files without a source
@@ -236,7 +248,9 @@ def _delete_of(
         del reader.tails[name]
 
 
-def _keep_from(tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None) -> int:
+def _keep_from(
+    tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
+) -> int:
     """Return the number of the first segment that is still needed; one past the last if none is.
 
     Args:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -32,18 +31,18 @@ from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.state import count
 from otel_bridge.translation.translator import Translator
 
-SEGMENT_GAPS: Final = "segment_gaps"
+SEGMENT_GAPS = "segment_gaps"
 """Reason of a drop: stretches of segments that hold no readable frame."""
-BATCH_FRAMES: Final = 4_000
-BATCH_BYTES: Final = 4 << 20
-_TICK_NS: Final = 250_000_000
+BATCH_FRAMES = 4_000
+BATCH_BYTES = 4 << 20
+_TICK_NS = 250_000_000
 """Difference of append times after which the clock of translation advances, while frames are read
 late."""
-_LATE_NS: Final = 1_000_000_000
-_ALL: Final = (1 << 62, 0)
-_NEVER: Final = (1 << 64, "")
-_LIST_S: Final = 1.0
-_YOUNG_NS: Final = 2_000_000_000
+_LATE_NS = 1_000_000_000
+_ALL = (1 << 62, 0)
+_NEVER = (1 << 64, "")
+_LIST_S = 1.0
+_YOUNG_NS = 2_000_000_000
 """Age of a folder's change below which another change may leave the same time of change."""
 
 
@@ -138,7 +137,10 @@ class SegmentReader:
         if self._view.sources():
             opened_unix_ns = time.time_ns()
         self._new_translator = partial(
-            Translator, options=options, other_traces=other_traces, opened_unix_ns=opened_unix_ns
+            Translator,
+            options=options,
+            other_traces=other_traces,
+            opened_unix_ns=opened_unix_ns,
         )
         self._ticked_ns = 0
         try:
@@ -154,12 +156,18 @@ class SegmentReader:
         self.state = LedgerState(self._view)
         self.translator = self._new_translator(self.state)
         # What is known of the files stays true; only positions go back to those of the ledger.
-        listed = {instance_id: tail.segments for instance_id, tail in self.tails.items()}
+        listed = {
+            instance_id: tail.segments for instance_id, tail in self.tails.items()
+        }
         tails: dict[str, SegmentTailer] = {}
         for source in self._view.sources():
             new = ProcessSegments(self._folder, source.instance_id, source.number)
-            tails[source.instance_id] = SegmentTailer(listed.pop(source.instance_id, new), source)
-        self.tails = tails | {name: SegmentTailer(segments) for name, segments in listed.items()}
+            tails[source.instance_id] = SegmentTailer(
+                listed.pop(source.instance_id, new), source
+            )
+        self.tails = tails | {
+            name: SegmentTailer(segments) for name, segments in listed.items()
+        }
         self.consistent = True
 
     def discover_segments(self, *, now: bool = False) -> None:
@@ -209,7 +217,9 @@ class SegmentReader:
         """Return whether there is more than was read."""
         return any(tail.behind() for tail in self.tails.values())
 
-    def close_translation(self, status: Status | None = None, *, over: bool = True) -> int:
+    def close_translation(
+        self, status: Status | None = None, *, over: bool = True
+    ) -> int:
         """Release all waiting data; return the number of records that resulted.
 
         Args:
@@ -223,7 +233,9 @@ class SegmentReader:
         with self._or_as_before():
             now_ns = time.time_ns()
             records = (
-                self.translator.close(now_ns, status) if over else self.translator.pause(now_ns)
+                self.translator.close(now_ns, status)
+                if over
+                else self.translator.pause(now_ns)
             )
             self._commit(records)
             return len(records)
@@ -248,7 +260,9 @@ class SegmentReader:
         Refused segments count as read.
         """
         return {
-            name: _ALL if tail.segments.refused else (tail.cursor.number, tail.cursor.offset)
+            name: _ALL
+            if tail.segments.refused
+            else (tail.cursor.number, tail.cursor.offset)
             for name, tail in self.tails.items()
         }
 
@@ -272,7 +286,9 @@ class SegmentReader:
 
     def _collect(self) -> ReadBatch:
         """Return the new headers, or, without any, a batch of frames. Only a batch with all frames ticks the clock."""
-        filled = [(name, tail) for name, tail in self.tails.items() if self._filled(tail)]
+        filled = [
+            (name, tail) for name, tail in self.tails.items() if self._filled(tail)
+        ]
         headers = self._take_headers()
         if headers:  # at once: a process that has not logged yet keeps the run open too
             return ReadBatch(headers, self._opened(headers), has_more=True)
@@ -302,7 +318,9 @@ class SegmentReader:
         records: list[Record] = []
         for header in headers:
             producer = self.tails[header.instance_id].producer
-            records += self.translator.opened(producer, min(header.created_unix_ns, time.time_ns()))
+            records += self.translator.opened(
+                producer, min(header.created_unix_ns, time.time_ns())
+            )
         return records
 
     def _by_append_time(
@@ -342,7 +360,9 @@ class SegmentReader:
         gaps = tail.cursor.take_gaps()
         if gaps:
             count(self.state, SEGMENT_GAPS, gaps)
-            self._log_line(f"{gaps} unreadable stretches in the segments of {tail.instance_id}")
+            self._log_line(
+                f"{gaps} unreadable stretches in the segments of {tail.instance_id}"
+            )
         return bool(tail.frames)
 
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
@@ -359,7 +379,12 @@ class SegmentReader:
             self.translator.mark_drained(self._gone(tail))
         try:
             records += self.translator.frame(
-                tail.producer, frame.signal, frame.payload, frame.whole, frame.append_unix_ns, now
+                tail.producer,
+                frame.signal,
+                frame.payload,
+                frame.whole,
+                frame.append_unix_ns,
+                now,
             )
         except JournalError:  # the ledger's fault, not the frame's
             raise
@@ -374,7 +399,12 @@ class SegmentReader:
         """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""
         names: list[str] = []
         for name, tail in self.tails.items():
-            if tail is new or tail.frames or tail.header is None or tail.header.kind != "process":
+            if (
+                tail is new
+                or tail.frames
+                or tail.header is None
+                or tail.header.kind != "process"
+            ):
                 continue
             if tail.segments.dead or not alive(
                 self._folder,
@@ -396,7 +426,9 @@ class SegmentReader:
         sources = [tail.source for tail in self.tails.values() if tail.moved]
         # An empty transaction would still write to the disk, at every poll.
         if records or changes or sources:
-            self._ledger.commit(records, changes, sources, self.translator.take_phases())
+            self._ledger.commit(
+                records, changes, sources, self.translator.take_phases()
+            )
             # After the commit: if that fails, `_or_as_before` makes state and tails anew.
             self.state.committed()
             for tail in self.tails.values():

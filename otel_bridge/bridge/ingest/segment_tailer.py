@@ -8,7 +8,6 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -23,8 +22,8 @@ from otel_bridge.journal.segment import header_in, read_segment
 from otel_bridge.translation.processes.process import ProcessStart
 from otel_bridge.translation.translator import SegmentInfo
 
-CHUNK_BYTES: Final = 1 << 20
-_READS: Final = 8
+CHUNK_BYTES = 1 << 20
+_READS = 8
 """Most chunks without a frame that are passed over at a time, so that other processes of the run do
 not wait long."""
 
@@ -81,7 +80,10 @@ class ProcessSegments:
     def after(self, number: int) -> int:
         """Return the number of the next segment after *number*."""
         # Not number + 1: the name of a file may hold a number that is a billion steps away.
-        return min((later for later in self.numbers if later > number), default=self.last_number)
+        return min(
+            (later for later in self.numbers if later > number),
+            default=self.last_number,
+        )
 
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
@@ -186,7 +188,11 @@ class SegmentCursor:
         if self._segments.refused:
             return False
         size = self._segments.size(self.number) or 0
-        return bool(self.frames) or self.number < self._segments.last_number or size > self.offset
+        return (
+            bool(self.frames)
+            or self.number < self._segments.last_number
+            or size > self.offset
+        )
 
     def _read(self, final: bool) -> None:
         """Read frames from `offset` on.
@@ -199,7 +205,9 @@ class SegmentCursor:
         """
         path = self._segments.path(self.number)
         try:
-            header, scanned = read_segment(path, self.offset, limit_bytes=CHUNK_BYTES, final=final)
+            header, scanned = read_segment(
+                path, self.offset, limit_bytes=CHUNK_BYTES, final=final
+            )
         except FormatVersionError:
             # The reader leaves the segment as it is, and reports it.
             raise
@@ -236,11 +244,15 @@ class SegmentCursor:
         elif self.offset == 0 and self.header is None:
             # A segment gets its name when its header is written, so that this one is damaged, not
             # unfinished.
-            first_ns = scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
+            first_ns = (
+                scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
+            )
             self.header = self._segments.replaced_header(self.number, first_ns)
 
 
-def _header_of_lost(run_id: str, instance_id: str, number: int, unix_ns: int) -> SegmentHeader:
+def _header_of_lost(
+    run_id: str, instance_id: str, number: int, unix_ns: int
+) -> SegmentHeader:
     """Return a header for a process of which only the names of its folder and file are known, and its first time."""
     resource = Resource()
     for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
@@ -280,7 +292,9 @@ class _Sender:
             header.started_monotonic_ns,
             header.boot_id,
         )
-        producer = SegmentInfo(header.instance_id, header.kind, header.resource, header.role, start)
+        producer = SegmentInfo(
+            header.instance_id, header.kind, header.resource, header.role, start
+        )
         return cls(header, header.to_bytes(), producer)
 
 
@@ -300,11 +314,15 @@ class SegmentTailer:
             it.
     """
 
-    def __init__(self, segments: ProcessSegments, source: SegmentPosition | None = None) -> None:
+    def __init__(
+        self, segments: ProcessSegments, source: SegmentPosition | None = None
+    ) -> None:
         self.segments = segments
         # One object for all frames: translation recognises its own fast path by the identity of the
         # producer.
-        self._sender = _Sender(None, b"", SegmentInfo(segments.instance_id, "process", b""))
+        self._sender = _Sender(
+            None, b"", SegmentInfo(segments.instance_id, "process", b"")
+        )
         if source is None:
             self.cursor = SegmentCursor(segments, segments.first_number, 0)
             self.ended = False
@@ -348,7 +366,9 @@ class SegmentTailer:
     @property
     def used_up(self) -> bool:
         """Return whether all existing frames have been used, and no more can come."""
-        is_at_last = self.cursor.final_read and self.cursor.number >= self.segments.last_number
+        is_at_last = (
+            self.cursor.final_read and self.cursor.number >= self.segments.last_number
+        )
         return self.segments.dead and is_at_last and not self.frames
 
     def fill(self) -> None:

@@ -11,14 +11,14 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 
-_EVERY_S: Final = 0.2
-_CLOSED_RUNS: Final = 32
+_EVERY_S = 0.2
+_CLOSED_RUNS = 32
 """Most closed runs whose rollouts are remembered, since each may have thousands."""
 
 
@@ -72,7 +72,9 @@ class StrayTraces:
         moved = False
         for run_id, reader in readers.items():
             # A batch that is not committed may yet be taken back, with the strays in it.
-            strays = reader.translator.rollouts.strays() if reader.consistent else set[str]()
+            strays = (
+                reader.translator.rollouts.strays() if reader.consistent else set[str]()
+            )
             if strays:
                 moved |= self._move_from(run_id, readers, strays)
         self._next_s = time.monotonic() + _EVERY_S
@@ -84,7 +86,9 @@ class StrayTraces:
         """Move *strays* of one run to the runs that own them; return whether any was moved."""
         moved = False
         for closed_id, closed in list(self._closed.items()):
-            is_owner = closed_id not in readers and not strays.isdisjoint(closed.trace_ids)
+            is_owner = closed_id not in readers and not strays.isdisjoint(
+                closed.trace_ids
+            )
             if is_owner and self._may_join(run_id, closed_id):
                 del self._closed[closed_id]
                 self._reopen(closed.folder)  # the next round moves them

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
@@ -36,25 +36,28 @@ from otel_bridge.records import (
     Summary,
     Value,
 )
-from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
+from otel_bridge.translation.decode.histograms import (
+    packed_distribution,
+    unpacked_distribution,
+)
 
-ROW: Final = 0
-ROLLOUT: Final = 1
-EVALUATION: Final = 2
-CONFIG: Final = 3
-END: Final = 4
-OTHER: Final = 5
-ALERT: Final = 6
-SUMMARY: Final = 7
-MEDIA: Final = 8
-TOKEN_VIEW: Final = 9
+ROW = 0
+ROLLOUT = 1
+EVALUATION = 2
+CONFIG = 3
+END = 4
+OTHER = 5
+ALERT = 6
+SUMMARY = 7
+MEDIA = 8
+TOKEN_VIEW = 9
 """A medium that shows the messages of a rollout: it goes where rollouts go."""
 
-_STDLIB: Final = b"J"
-_BYTES: Final = b"B"
-_DISTRIBUTION: Final = "$d"
-_ALERT_FIELDS: Final = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
-_LENGTH: Final = struct.Struct("<I")
+_STDLIB = b"J"
+_BYTES = b"B"
+_DISTRIBUTION = "$d"
+_ALERT_FIELDS = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
+_LENGTH = struct.Struct("<I")
 
 
 def encode_value(value: object) -> bytes:
@@ -93,9 +96,13 @@ def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for eac
             kind = TOKEN_VIEW
         return kind, _encode_media(record)
     if isinstance(record, Config):
-        return CONFIG, _dump([record.id, record.role, record.config, record.time_unix_ns])
+        return CONFIG, _dump(
+            [record.id, record.role, record.config, record.time_unix_ns]
+        )
     if isinstance(record, Summary):
-        return SUMMARY, _dump([record.id, record.role, record.values, record.time_unix_ns])
+        return SUMMARY, _dump(
+            [record.id, record.role, record.values, record.time_unix_ns]
+        )
     if isinstance(record, Alert):
         return ALERT, _dump([getattr(record, name) for name in _ALERT_FIELDS])
     return END, _dump([record.id, record.status.value, record.time_unix_ns])
@@ -147,7 +154,11 @@ def _encode_row(row: Row) -> bytes:
             return orjson.dumps(_row_fields(row, row.values))
     except (TypeError, OverflowError):
         pass
-    return _dump(_row_fields(row, {key: _plain_value(value) for key, value in row.values.items()}))
+    return _dump(
+        _row_fields(
+            row, {key: _plain_value(value) for key, value in row.values.items()}
+        )
+    )
 
 
 def _row_fields(row: Row, values: object) -> tuple[object, ...]:
@@ -260,7 +271,9 @@ def _decode_media(data: bytes, position: Position) -> MediaRecord:
     media: list[MediaItem] = []
     start = 4 + length
     for kind, mime_type, digest, caption, size in listed:
-        media.append(MediaItem(kind, mime_type, data[start : start + size], digest, caption))
+        media.append(
+            MediaItem(kind, mime_type, data[start : start + size], digest, caption)
+        )
         start += size
     # Sizes that do not add up are damage: a cut picture would be shown as a whole one.
     if start != len(data):
@@ -315,4 +328,6 @@ def _load(data: bytes) -> Any:
             return json.loads(data[1:])
         return orjson.loads(data)
     except ValueError as exc:
-        raise InvalidRecordError(f"{len(data)} bytes in the ledger are not JSON: {exc}") from exc
+        raise InvalidRecordError(
+            f"{len(data)} bytes in the ledger are not JSON: {exc}"
+        ) from exc

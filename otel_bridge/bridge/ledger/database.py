@@ -15,13 +15,12 @@ import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import JournalError, JournalFullError, LedgerDamagedError
 from otel_bridge.journal.files import size_of_regular
 from otel_bridge.journal.folder import LEDGER_FORMAT, refuse_ledger_format
 
-_SCHEMA: Final = """
+_SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE records (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -105,7 +104,9 @@ class Database:
         with sqlite_errors(self.path):
             # Its PRAGMAs read the file, so that damage is found while the writer still has pages in
             # memory.
-            return DatabaseReader(_connect(self.path), threading.RLock(), self.path, owned=True)
+            return DatabaseReader(
+                _connect(self.path), threading.RLock(), self.path, owned=True
+            )
 
     def give_back(self, pages: int, *, keep: int = 0) -> int:
         """Return up to *pages* free pages to the disk, but keep *keep*.
@@ -118,7 +119,9 @@ class Database:
                 return 0
             # The statement releases one page a step, and `execute` makes only the first step;
             # `executescript` makes all.
-            self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - keep, pages)})")
+            self._writer.executescript(
+                f"PRAGMA incremental_vacuum({min(free - keep, pages)})"
+            )
             return free - self._free_pages()
 
     def _free_pages(self) -> int:
@@ -138,11 +141,15 @@ class Database:
             # No WAL: everything committed is in the ledger itself, and was synced by a checkpoint.
             return
         except OSError as exc:
-            raise JournalError(f"{self.path}-wal cannot be opened: {exc.strerror}") from exc
+            raise JournalError(
+                f"{self.path}-wal cannot be opened: {exc.strerror}"
+            ) from exc
         try:
             os.fsync(fd)
         except OSError as exc:
-            raise JournalError(f"{self.path}-wal cannot be synced: {exc.strerror}") from exc
+            raise JournalError(
+                f"{self.path}-wal cannot be synced: {exc.strerror}"
+            ) from exc
         finally:
             os.close(fd)
 
@@ -245,7 +252,9 @@ def set_aside(path: Path) -> Path:
                 Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
         path.rename(aside)
     except OSError as exc:
-        raise JournalError(f"{path}: damaged, and it cannot be set aside: {exc.strerror}") from exc
+        raise JournalError(
+            f"{path}: damaged, and it cannot be set aside: {exc.strerror}"
+        ) from exc
     return aside
 
 
@@ -279,18 +288,24 @@ def _refuse_other_formats(path: Path) -> None:
 
 
 def _check_version(path: Path, connection: sqlite3.Connection) -> None:
-    refuse_ledger_format(path, int(connection.execute("PRAGMA user_version").fetchone()[0]))
+    refuse_ledger_format(
+        path, int(connection.execute("PRAGMA user_version").fetchone()[0])
+    )
 
 
 def _make_private(path: Path) -> None:
     # The umask decides the mode of a file that SQLite creates. Never open an existing file: closing
     # it would drop the locks that this process may hold on it.
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        )
     except FileExistsError:
         _refuse_irregular(path)
     except OSError as exc:
-        raise JournalError(f"{path}: the ledger cannot be made: {exc.strerror}") from exc
+        raise JournalError(
+            f"{path}: the ledger cannot be made: {exc.strerror}"
+        ) from exc
 
 
 def _refuse_irregular(path: Path) -> None:
@@ -303,7 +318,9 @@ def _refuse_irregular(path: Path) -> None:
 
 
 def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=30.0, check_same_thread=False
+    )
     if exclusive:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     # Before any table exists; SQLite ignores it afterwards.

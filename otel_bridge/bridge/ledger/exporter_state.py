@@ -83,7 +83,9 @@ class ExporterState(ExporterReport):
         Without further records, the end of the tracker's run settles records in doubt; otherwise a
         later record does.
         """
-        return not self.lacks(position) and (self.settled or self.final_position is None)
+        return not self.lacks(position) and (
+            self.settled or self.final_position is None
+        )
 
     def is_done(self, position: Position) -> bool:
         """Return whether the exporter works and needs none of the records up to *position*."""
@@ -98,5 +100,9 @@ class ExporterState(ExporterReport):
         }
         report = ExporterReport(**values)
         return replace(
-            report, view=view, upload=upload, rows_per_s=rows_per_s, dead_letters=dead_letters
+            report,
+            view=view,
+            upload=upload,
+            rows_per_s=rows_per_s,
+            dead_letters=dead_letters,
         )

@@ -100,7 +100,8 @@ class LedgerView:
         """Return the position of the oldest stored record; without records, the next position."""
         with self._reader.snapshot() as sql:
             oldest = cast(
-                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+                "int | None",
+                sql.execute("SELECT min(position) FROM records").fetchone()[0],
             )
             if oldest is None:
                 return position_of(sql) + 1
@@ -128,7 +129,9 @@ class LedgerView:
     def state_value(self, key: str) -> object | None:
         """Return one state value, ``None`` when there is none."""
         with self._reader.snapshot() as sql:
-            row = sql.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+            row = sql.execute(
+                "SELECT value FROM state WHERE key = ?", (key,)
+            ).fetchone()
             if row is None:
                 return None
             return decode_value(row[0])
@@ -158,7 +161,9 @@ class LedgerView:
 
     def forwarded_ahead(self, instance_id: str) -> Mapping[str, tuple[int, int]]:
         """Return the positions of a process's signals that are forwarded further than the slowest one."""
-        ahead = cast("Mapping[str, tuple[int, int]] | None", self.meta(ahead_key(instance_id)))
+        ahead = cast(
+            "Mapping[str, tuple[int, int]] | None", self.meta(ahead_key(instance_id))
+        )
         return ahead or {}
 
     def overview(self) -> tuple[Position, list[SegmentPosition], list[ExporterState]]:

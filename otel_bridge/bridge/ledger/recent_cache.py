@@ -13,18 +13,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 from otel_bridge.bridge.ledger.codec import decode
 from otel_bridge.bridge.ledger.queries import RecordPage
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Position, Record, Row
 
-LIMIT_BYTES: Final = 16 << 20
+LIMIT_BYTES = 16 << 20
 """Limit of one run."""
-ALL_BYTES: Final = 64 << 20
+ALL_BYTES = 64 << 20
 """Limit of all runs in the process."""
-_OBJECT_FACTOR: Final = 4
+_OBJECT_FACTOR = 4
 """Approximate ratio of a row's size as an object to its size in the ledger."""
 
 Encoded = tuple[Position, int, bytes]
@@ -52,7 +51,7 @@ class CacheBudget:
             self._left += size_bytes
 
 
-ROOM: Final = CacheBudget(ALL_BYTES)
+ROOM = CacheBudget(ALL_BYTES)
 
 
 @dataclass(slots=True)
@@ -74,7 +73,9 @@ class RecentRecords:
         room: Budget shared with other runs.
     """
 
-    def __init__(self, limit_bytes: int = LIMIT_BYTES, room: CacheBudget = ROOM) -> None:
+    def __init__(
+        self, limit_bytes: int = LIMIT_BYTES, room: CacheBudget = ROOM
+    ) -> None:
         self._limit = limit_bytes
         self._room = room
         self._chunks: deque[_Chunk] = deque()
@@ -138,7 +139,12 @@ class RecentRecords:
 
 
 def _picked(
-    chunks: Sequence[_Chunk], start: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+    chunks: Sequence[_Chunk],
+    start: Position,
+    kinds: Sequence[int],
+    *,
+    limit: int,
+    limit_bytes: int,
 ) -> RecordPage | None:
     records: list[Record] = []
     size = 0

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.records import Position, Status
@@ -70,7 +70,13 @@ def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
         "INSERT INTO sources (instance_id, number, offset, header, ended) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (instance_id) DO UPDATE SET number = excluded.number, offset = excluded.offset, "
         "header = excluded.header, ended = excluded.ended",
-        (source.instance_id, source.number, source.offset, source.header, int(source.ended)),
+        (
+            source.instance_id,
+            source.number,
+            source.offset,
+            source.header,
+            int(source.ended),
+        ),
     )
 
 
@@ -85,12 +91,12 @@ def sources_of(sql: sqlite3.Connection) -> list[SegmentPosition]:
     ]
 
 
-_COLUMNS: Final = (
+_COLUMNS = (
     "id", "exporter", "destination", "named", "written", "durable", "counted", "rows", "rollouts", "evicted",
     "dead_letters", "opened", "ended", "end_status", "url", "tracker_run_id", "missed", "degraded", "left_out",
 )  # fmt: skip
 """Fields of an exporter's state that the ledger stores."""
-_RENAMED: Final = {"destination": "variables", "dead_letters": "dead"}
+_RENAMED = {"destination": "variables", "dead_letters": "dead"}
 """Fields whose column has another name."""
 
 
@@ -101,7 +107,9 @@ def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
     return [_destination(tuple(row)) for row in rows]
 
 
-def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
+def dead_letter_of(
+    sql: sqlite3.Connection, ids: Sequence[int] | None
+) -> list[StoredDeadLetter]:
     """Return dead letters, oldest first: all, or those of *ids*."""
     condition = ""
     if ids is not None:
@@ -116,7 +124,12 @@ def dead_letter_of(sql: sqlite3.Connection, ids: Sequence[int] | None) -> list[S
 
 def _destination(row: tuple[Any, ...]) -> ExporterState:
     columns = dict(zip(_COLUMNS, row, strict=True))
-    columns |= {name: json.loads(columns[name]) for name in ("destination", "degraded", "left_out")}
+    columns |= {
+        name: json.loads(columns[name])
+        for name in ("destination", "degraded", "left_out")
+    }
     columns |= {name: bool(columns[name]) for name in ("named", "opened")}
-    columns["end_status"] = Status(columns["end_status"]) if columns["end_status"] else None
+    columns["end_status"] = (
+        Status(columns["end_status"]) if columns["end_status"] else None
+    )
     return ExporterState(**columns)

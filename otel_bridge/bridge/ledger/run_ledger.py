@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
@@ -34,17 +34,17 @@ from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, RolloutRecord, Row
 from otel_bridge.translation.phases.timeline import TimelinePhase
 
-DEAD_LETTERS_KEPT: Final = 10_000
+DEAD_LETTERS_KEPT = 10_000
 """Number of dead letters whose content is kept for each destination; older ones are only
 counted."""
-_PRUNE_RECORDS: Final = 20_000
-_INSERT_RECORDS: Final = 300
+_PRUNE_RECORDS = 20_000
+_INSERT_RECORDS = 300
 """Records per statement, of three variables each; SQLite before 3.32 allows 999 variables in a
 statement."""
-_VACUUM_PAGES: Final = 2_000
-_SPARE_PAGES: Final = 1_000
+_VACUUM_PAGES = 2_000
+_SPARE_PAGES = 1_000
 """Free pages to keep, of 4,096 bytes each: room for about 8,000 rows of ten keys."""
-_DELIVERED: Final = (
+_DELIVERED = (
     "CASE WHEN destinations.ended OR NOT destinations.opened"
     " THEN destinations.written ELSE destinations.durable END"
 )
@@ -128,7 +128,9 @@ class Ledger:
         recent: The records committed last, in memory.
     """
 
-    def __init__(self, path: Path, *, exclusive: bool = False, timeline_bytes: int = 0) -> None:
+    def __init__(
+        self, path: Path, *, exclusive: bool = False, timeline_bytes: int = 0
+    ) -> None:
         self.database = Database(path, exclusive=exclusive)
         with self.database.transaction() as sql:
             self._timeline = TimelineStore(sql, timeline_bytes)
@@ -164,7 +166,10 @@ class Ledger:
         first = self.position + 1
         counts = self.counts
         # Outside the transaction: exporters wait for its lock.
-        encoded = [(position, *encode(record)) for position, record in enumerate(records, first)]
+        encoded = [
+            (position, *encode(record))
+            for position, record in enumerate(records, first)
+        ]
         with self.database.transaction() as sql:
             if encoded:
                 _insert(sql, encoded)
@@ -202,7 +207,9 @@ class Ledger:
     ) -> RecordPage:
         """Return the page that `LedgerView.records` of *view* returns, from memory if the records are there."""
         recent = self.recent.records(start, kinds, limit=limit, limit_bytes=limit_bytes)
-        return recent or view.records(start, kinds, limit=limit, limit_bytes=limit_bytes)
+        return recent or view.records(
+            start, kinds, limit=limit, limit_bytes=limit_bytes
+        )
 
     def forget_source(self, instance_id: str) -> None:
         """Forget a process whose segments were deleted."""
@@ -243,7 +250,9 @@ class Ledger:
     def set_meta(self, key: str, value: object) -> None:
         """Store one JSON-able fact about the run's bridge."""
         with self.database.transaction() as sql:
-            sql.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+            sql.execute(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
+            )
 
     def destination(self, exporter: str, variables: Mapping[str, str]) -> ExporterState:
         """Return the destination.
@@ -253,7 +262,8 @@ class Ledger:
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
             oldest = cast(
-                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+                "int | None",
+                sql.execute("SELECT min(position) FROM records").fetchone()[0],
             )
             # Older records were pruned; the new exporter counts them as missed.
             start = self.position
@@ -270,9 +280,13 @@ class Ledger:
             )
             states = destinations_of(sql)
         identity = (exporter, dict(variables))
-        return next(state for state in states if (state.exporter, state.destination) == identity)
+        return next(
+            state for state in states if (state.exporter, state.destination) == identity
+        )
 
-    def name_destinations(self, ids: Collection[int], *, unresolved: Collection[str] = ()) -> None:
+    def name_destinations(
+        self, ids: Collection[int], *, unresolved: Collection[str] = ()
+    ) -> None:
         """Mark the destinations that the run has now, and unmark all others.
 
         Args:
@@ -324,7 +338,9 @@ class Ledger:
             )
 
     def discard_dead_letters(
-        self, exporter: str | None = None, dead_letters: Mapping[str, Sequence[int]] | None = None
+        self,
+        exporter: str | None = None,
+        dead_letters: Mapping[str, Sequence[int]] | None = None,
     ) -> int:
         """Delete single dead letters, or those of *exporter*, or all when it is ``None``.
 
@@ -336,14 +352,20 @@ class Ledger:
             removed = 0
             for state in states:
                 if state.exporter in dead_letters:
-                    removed += self.remove_dead_letters(state.id, dead_letters[state.exporter])
+                    removed += self.remove_dead_letters(
+                        state.id, dead_letters[state.exporter]
+                    )
             return removed
         with self.database.transaction() as sql:
             ids = [
-                (state.id,) for state in destinations_of(sql) if exporter in {None, state.exporter}
+                (state.id,)
+                for state in destinations_of(sql)
+                if exporter in {None, state.exporter}
             ]
             sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
-            return sql.executemany("DELETE FROM dead_letters WHERE destination = ?", ids).rowcount
+            return sql.executemany(
+                "DELETE FROM dead_letters WHERE destination = ?", ids
+            ).rowcount
 
     def remove_dead_letters(self, destination_id: int, ids: Sequence[int]) -> int:
         """Delete single dead letters of one destination; return how many were deleted."""
@@ -367,13 +389,16 @@ class Ledger:
         """
         with self.database.transaction() as sql:
             oldest = cast(
-                "int | None", sql.execute("SELECT min(position) FROM records").fetchone()[0]
+                "int | None",
+                sql.execute("SELECT min(position) FROM records").fetchone()[0],
             )
             deleted = 0
             if oldest is not None and oldest <= through:
                 # A long deletion would hold the lock that commits and exporters need.
                 last = min(through, oldest + _PRUNE_RECORDS - 1)
-                deleted = sql.execute("DELETE FROM records WHERE position <= ?", (last,)).rowcount
+                deleted = sql.execute(
+                    "DELETE FROM records WHERE position <= ?", (last,)
+                ).rowcount
         self.database.give_back(_VACUUM_PAGES, keep=_SPARE_PAGES)
         return deleted
 
@@ -428,7 +453,8 @@ class LedgerMemory:
         """Return the value of *key*; ``None`` without one."""
         with self._database.transaction() as sql:
             row = sql.execute(
-                "SELECT value FROM memory WHERE destination = ? AND key = ?", (self._id, key)
+                "SELECT value FROM memory WHERE destination = ? AND key = ?",
+                (self._id, key),
             ).fetchone()
         if row is None:
             return None
@@ -437,12 +463,16 @@ class LedgerMemory:
     def put(self, key: str, value: bytes) -> None:
         """Store a value durably."""
         with self._database.transaction() as sql:
-            sql.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (self._id, key, value))
+            sql.execute(
+                "INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (self._id, key, value)
+            )
 
     def delete(self, key: str) -> None:
         """Delete *key*, if it exists."""
         with self._database.transaction() as sql:
-            sql.execute("DELETE FROM memory WHERE destination = ? AND key = ?", (self._id, key))
+            sql.execute(
+                "DELETE FROM memory WHERE destination = ? AND key = ?", (self._id, key)
+            )
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield the pairs whose key begins with *prefix*, ordered by key, as they are at the first step."""

@@ -11,23 +11,25 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
 from otel_bridge.records import Record, RolloutRecord, Row, axis_of
 from otel_bridge.translation.phases.timeline import TimelinePhase
 
-_ROW_BYTES: Final = 80
+_ROW_BYTES = 80
 """Bytes that SQLite needs for a part beside its data."""
-_SPARE: Final = 0.9
+_SPARE = 0.9
 """Share of the limit to which steps are deleted, so that not every batch deletes some."""
-_RATES: Final = re.compile(r"throughput|tokens?_?(per|/)_?s|tok/s|queue|gpu.*util", re.IGNORECASE)
-_MAX_RATES: Final = 64
-_MAX_SPANS: Final = 400
+_RATES = re.compile(
+    r"throughput|tokens?_?(per|/)_?s|tok/s|queue|gpu.*util", re.IGNORECASE
+)
+_MAX_RATES = 64
+_MAX_SPANS = 400
 """Most spans of a rollout on the timeline."""
-_MAX_NAME_CHARS: Final = 128
-_NO_STEP: Final = -1
+_MAX_NAME_CHARS = 128
+_NO_STEP = -1
 """Step of rollouts and rows without one."""
 
 
@@ -79,20 +81,27 @@ class TimelineStore:
         self._known_keys: set[str] = set()
 
     def add(
-        self, sql: sqlite3.Connection, phases: Iterable[TimelinePhase], records: Sequence[Record]
+        self,
+        sql: sqlite3.Connection,
+        phases: Iterable[TimelinePhase],
+        records: Sequence[Record],
     ) -> None:
         """Store what a batch brought, in the transaction of *sql*."""
         if not self._limit:
             return
         parts: dict[tuple[str, int], list[TimelineEvent]] = {}
         for phase in phases:
-            parts.setdefault((phase.role, phase.phase.step), []).append(_of_phase(phase))
+            parts.setdefault((phase.role, phase.phase.step), []).append(
+                _of_phase(phase)
+            )
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
                 step = _NO_STEP
                 if record.step is not None:
                     step = record.step
-                parts.setdefault((record.role or "", step), []).extend(_of_rollout(record))
+                parts.setdefault((record.role or "", step), []).extend(
+                    _of_rollout(record)
+                )
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             self._add_marks(parts, records)
@@ -114,11 +123,15 @@ class TimelineStore:
         self._size += size
 
     def _add_marks(
-        self, parts: dict[tuple[str, int], list[TimelineEvent]], records: Sequence[Record]
+        self,
+        parts: dict[tuple[str, int], list[TimelineEvent]],
+        records: Sequence[Record],
     ) -> None:
         """Add a mark for each row of a step, and for each row with a rate, to *parts*."""
         for record in records:
-            if type(record) is not Row or record.is_derived:  # a derived row does not mark a step
+            if (
+                type(record) is not Row or record.is_derived
+            ):  # a derived row does not mark a step
                 continue
             rates = self._rates_of(record)
             role = record.role or ""
@@ -139,7 +152,9 @@ class TimelineStore:
         At most `_MAX_RATES` keys of a run are rates: the first ones since the bridge began.
         """
         values = row.values
-        if not self._known_keys.issuperset(values):  # hot: each key meets the pattern once
+        if not self._known_keys.issuperset(
+            values
+        ):  # hot: each key meets the pattern once
             for key in values.keys() - self._known_keys:
                 if len(self._rates) < _MAX_RATES and _RATES.search(key):
                     self._rates.add(key)
@@ -159,7 +174,8 @@ class TimelineStore:
             (_NO_STEP,),
         )
         steps = [
-            _StoredStep(*row) for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)
+            _StoredStep(*row)
+            for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)
         ]
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
@@ -186,7 +202,9 @@ class _StoredStep(NamedTuple):
     duration_ns: int
 
 
-def _within(steps: Sequence[_StoredStep], room: int) -> tuple[list[_StoredStep], list[_StoredStep]]:
+def _within(
+    steps: Sequence[_StoredStep], room: int
+) -> tuple[list[_StoredStep], list[_StoredStep]]:
     """Return the steps that fit in *room* bytes, the first ones first, and the others."""
     fitting: list[_StoredStep] = []
     too_many: list[_StoredStep] = []
@@ -225,7 +243,12 @@ def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
     for span in rollout.spans[1:_MAX_SPANS]:
         kind = kinds.get(span.kind, "span")
         yield TimelineEvent(
-            kind, span.name[:_MAX_NAME_CHARS], rollout.id, span.start_unix_ns, span.end_unix_ns, {}
+            kind,
+            span.name[:_MAX_NAME_CHARS],
+            rollout.id,
+            span.start_unix_ns,
+            span.end_unix_ns,
+            {},
         )
 
 

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.queries import LedgerView
 
-LARGE_BYTES: Final = 1 << 10
+LARGE_BYTES = 1 << 10
 """Size from which a value counts towards the limit and may be released; smaller values stay in
 memory."""
-LIMIT_BYTES: Final = 64 << 20
+LIMIT_BYTES = 64 << 20
 
 
 class _Stored:
     """Represents a value that only the ledger has."""
 
 
-_STORED: Final = _Stored()
+_STORED = _Stored()
 
 
 class LedgerState:
@@ -44,7 +43,9 @@ class LedgerState:
         self._large: dict[str, int] = {}
         self._large_bytes = 0
         for key, data in view.encoded_state():
-            self._space(key)[key] = _STORED if self._grown(key, len(data)) else decode_value(data)
+            self._space(key)[key] = (
+                _STORED if self._grown(key, len(data)) else decode_value(data)
+            )
 
     def get(self, key: str) -> object | None:
         """Return the value of *key*; ``None`` without one."""
@@ -71,12 +72,21 @@ class LedgerState:
         """
         if "/" in prefix:
             # Only one key space is searched: the state may have a hundred thousand keys.
-            pairs = [pair for pair in self._space(prefix).items() if pair[0].startswith(prefix)]
+            pairs = [
+                pair
+                for pair in self._space(prefix).items()
+                if pair[0].startswith(prefix)
+            ]
         else:
-            every_pair = chain.from_iterable(space.items() for space in self._spaces.values())
+            every_pair = chain.from_iterable(
+                space.items() for space in self._spaces.values()
+            )
             pairs = [pair for pair in every_pair if pair[0].startswith(prefix)]
         pairs.sort(key=lambda pair: pair[0])
-        return ((key, self._read(key) if value is _STORED else value) for key, value in pairs)
+        return (
+            (key, self._read(key) if value is _STORED else value)
+            for key, value in pairs
+        )
 
     def changes(self) -> list[tuple[str, bytes | None]]:
         """Return the changes for `Ledger.commit`."""

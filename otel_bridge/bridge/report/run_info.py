@@ -80,7 +80,9 @@ class RunDescription:
     def generated(self, facts: object) -> str:
         """Return which of ``project`` and ``name`` were generated, separated by commas, from the state's ``run``."""
         metadata = cast("Mapping[str, object]", facts or {})
-        return ",".join(key for key in ("project", "name") if _is_generated(metadata, key))
+        return ",".join(
+            key for key in ("project", "name") if _is_generated(metadata, key)
+        )
 
 
 def _summaries(state: Mapping[str, object]) -> dict[str | None, dict[str, Scalar]]:

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_selection import ExporterSelection
@@ -36,13 +36,13 @@ from otel_bridge.translation.metrics.media import COUNTED
 from otel_bridge.translation.phases.awaited import AwaitedRank
 from otel_bridge.translation.state import FIRST_KEY, named, number_at
 
-EVERY_S: Final = 0.1
-_SETTLE_S: Final = 0.05
-_DROP: Final = "drop/"
-_BARE: Final = "bare/"
-_AXIS: Final = "axis/"
-_FURTHEST: Final = "furthest/"
-_REACHED: Final = "reached/"
+EVERY_S = 0.1
+_SETTLE_S = 0.05
+_DROP = "drop/"
+_BARE = "bare/"
+_AXIS = "axis/"
+_FURTHEST = "furthest/"
+_REACHED = "reached/"
 """Key space of the state: the steps of roles that send rollouts or phases; they may have no rows of
 their own."""
 
@@ -117,7 +117,9 @@ class ReportWriter:
         may_settle = not settled and now_s - due_s < _SETTLE_S
         if not now and (may_settle or now_s - self._written_s < EVERY_S):
             return
-        self._due_s = None  # before the report is built: later changes make it due again
+        self._due_s = (
+            None  # before the report is built: later changes make it due again
+        )
         self._written_s = now_s
         try:
             report = self._report(workers, selection, engine_problems, ended=ended)
@@ -160,7 +162,8 @@ class ReportWriter:
             bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
             processes=self._processes(sources),
             roles={
-                role: RoleReport(*counts) for role, counts in translator.processes_by_role().items()
+                role: RoleReport(*counts)
+                for role, counts in translator.processes_by_role().items()
             },
             position=position,
             exporters={
@@ -190,24 +193,31 @@ class ReportWriter:
             unchosen=selection.unchosen,
             destinations=len(destinations),
             discarded={
-                name: records.discarded for name, records in given_up.items() if records.discarded
+                name: records.discarded
+                for name, records in given_up.items()
+                if records.discarded
             },
             evicted={
-                name: records.evicted for name, records in given_up.items() if records.evicted
+                name: records.evicted
+                for name, records in given_up.items()
+                if records.evicted
             },
             launcher=self._launcher,
             media=number_at(state, COUNTED),
             alerts=number_at(state, RAISED),
             awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
             slow_ranks={
-                role: dataclasses.asdict(rank) for role, rank in translator.slow_ranks().items()
+                role: dataclasses.asdict(rank)
+                for role, rank in translator.slow_ranks().items()
             },
             engine_problems=[*engine_problems, *translator.engine_problems()],
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )
 
-    def _processes(self, sources: Iterable[SegmentPosition]) -> dict[str, ProcessReport]:
+    def _processes(
+        self, sources: Iterable[SegmentPosition]
+    ) -> dict[str, ProcessReport]:
         """Return how far the segments of each process are read, whether it is alive, and its rows that wait."""
         waiting_rows = self._reader.translator.waiting_rows_of()
         processes: dict[str, ProcessReport] = {}
@@ -300,8 +310,8 @@ def _last_alert(value: object) -> dict[str, str | int]:
     return {}
 
 
-WINDOW_S: Final = 30.0
-_SAMPLE_S: Final = 1.0
+WINDOW_S = 30.0
+_SAMPLE_S = 1.0
 
 
 class Rates:

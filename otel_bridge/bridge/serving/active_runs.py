@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.exporter_environment import by_exporter
 from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
@@ -21,7 +20,11 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.discovery import AGAIN_S, ClosedRun, Discovery
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, drained, has_nothing_to_do
-from otel_bridge.bridge.serving.process_limits import DescriptorShares, descriptor_limit, exhausted
+from otel_bridge.bridge.serving.process_limits import (
+    DescriptorShares,
+    descriptor_limit,
+    exhausted,
+)
 from otel_bridge.bridge.serving.rotation import Rotation
 from otel_bridge.bridge.serving.run_failures import RunFailures
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
@@ -36,11 +39,11 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Status
 
-CLOSE_S: Final = 10.0
-_ROUND_S: Final = 0.25
+CLOSE_S = 10.0
+_ROUND_S = 0.25
 """Most seconds in which a round opens runs, and in which it closes some, because active runs wait
 meanwhile."""
-_FILES_S: Final = 0.5
+_FILES_S = 0.5
 """Pause before a run is opened again after no more files could be opened."""
 
 
@@ -94,7 +97,10 @@ class RunOpener:
     """
 
     def __init__(
-        self, options: BridgeOptions, wake: Callable[[], None], log_line: Callable[[str], None]
+        self,
+        options: BridgeOptions,
+        wake: Callable[[], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self._options = options
         self._wake = wake
@@ -115,7 +121,12 @@ class RunOpener:
             self._fullness[folder.base] = fullness_of(folder, self._options)
         fullness = self._fullness[folder.base]
         return RunBridge.open(
-            folder, self._options, wake=self._wake, log_line=log_line, lock=lock, fullness=fullness
+            folder,
+            self._options,
+            wake=self._wake,
+            log_line=log_line,
+            lock=lock,
+            fullness=fullness,
         )
 
 
@@ -208,7 +219,9 @@ class ActiveRuns:
         """Read what exists now, until `time.monotonic` is *until_s*, so that no run ends before its last spans."""
         self._discovery.try_again()
         self.find()
-        while (self.poll() or self._move_strays(now=True)) and time.monotonic() < until_s:
+        while (
+            self.poll() or self._move_strays(now=True)
+        ) and time.monotonic() < until_s:
             self.find()
 
     def write_reports(self) -> None:
@@ -239,7 +252,10 @@ class ActiveRuns:
     def nothing_left(self) -> bool:
         """Return whether no folder is open, waits in the queue, or needs work."""
         return not (
-            self._runs or self._leaving or self.rotation.waiting or self._discovery.finds_any()
+            self._runs
+            or self._leaving
+            or self.rotation.waiting
+            or self._discovery.finds_any()
         )
 
     def idle(self) -> bool:
@@ -251,7 +267,9 @@ class ActiveRuns:
             return self.nothing_left()
         if self._leaving or self.rotation.waiting:
             return False
-        return all(map(drained, self._runs.values())) and not self._discovery.finds_any()
+        return (
+            all(map(drained, self._runs.values())) and not self._discovery.finds_any()
+        )
 
     # --- requests to the host ---------------------------------------------------------------------
     def notify(self) -> None:
@@ -285,9 +303,13 @@ class ActiveRuns:
     def remaining(self) -> dict[str, RunStatus]:
         """Return the status of every run that was served since the start, by run id."""
         statuses = {
-            closed.remaining.run_id: closed.remaining for closed in self._discovery.closed.values()
+            closed.remaining.run_id: closed.remaining
+            for closed in self._discovery.closed.values()
         }
-        for run in (*(leaving.run for leaving in self._leaving.values()), *self._runs.values()):
+        for run in (
+            *(leaving.run for leaving in self._leaving.values()),
+            *self._runs.values(),
+        ):
             statuses[run.folder.run_id] = run.remaining()
         return statuses
 
@@ -295,7 +317,10 @@ class ActiveRuns:
         """Close every run until `time.monotonic` is *deadline_s*, and release all locks."""
         for run in self._runs.values():
             run.stop()
-        runs = [*self._runs.values(), *(leaving.run for leaving in self._leaving.values())]
+        runs = [
+            *self._runs.values(),
+            *(leaving.run for leaving in self._leaving.values()),
+        ]
         self._runs.clear()
         self._leaving.clear()
         for run in runs:
@@ -303,18 +328,24 @@ class ActiveRuns:
                 remaining = run.remaining()
                 self._close_run(run, deadline_s)
                 remaining = replace(remaining, exporters=run.exporter_states())
-                self._discovery.closed[run.folder.path] = ClosedRun(remaining, None, float("inf"))
+                self._discovery.closed[run.folder.path] = ClosedRun(
+                    remaining, None, float("inf")
+                )
             except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be released
                 self.failures.failed(run.folder.path, exc)
         for folder, _ in self.rotation.waiting.values():
             if folder.path not in self._discovery.closed:
                 remaining = RunStatus(folder.run_id, Outcome.BUSY, unread=True)
-                self._discovery.closed[folder.path] = ClosedRun(remaining, None, float("inf"))
+                self._discovery.closed[folder.path] = ClosedRun(
+                    remaining, None, float("inf")
+                )
         self._idle_runs.release()
 
     # --- inside -----------------------------------------------------------------------------------
     def _serves(self, path: Path) -> bool:
-        return path in self._runs or path in self._leaving or path in self.rotation.waiting
+        return (
+            path in self._runs or path in self._leaving or path in self.rotation.waiting
+        )
 
     def _leaving_many(self) -> bool:
         return 2 * len(self._leaving) > len(self._runs) > 1
@@ -376,7 +407,9 @@ class ActiveRuns:
         try:
             run = self._opener.open(folder, self._idle_runs.take(folder.path))
         except (FolderLockedError, FormatVersionError) as exc:
-            if not self._until_done:  # the plain bridge and `drain` report the reason when they end
+            if (
+                not self._until_done
+            ):  # the plain bridge and `drain` report the reason when they end
                 self.failures.report(folder.path, f"{folder.run_id}: {exc}")
             self._put_off(folder, str(exc), AGAIN_S)
             return False
@@ -392,7 +425,9 @@ class ActiveRuns:
         self.rotation.began(folder.path)
         # A request holds for runs found later too, or a drain would miss those that waited.
         self._requested.apply(run)
-        self._move_strays(now=True)  # before a run with nothing else to do is closed again
+        self._move_strays(
+            now=True
+        )  # before a run with nothing else to do is closed again
         return True
 
     def _reopen(self, folder: RunFolder) -> None:
@@ -402,7 +437,9 @@ class ActiveRuns:
     def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
         """Leave *folder* alone for *wait_s*, and report *reason* as what it waits for."""
         remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
-        self._discovery.closed[folder.path] = ClosedRun(remaining, None, time.monotonic() + wait_s)
+        self._discovery.closed[folder.path] = ClosedRun(
+            remaining, None, time.monotonic() + wait_s
+        )
 
     def _files_ran_out(self, folder: RunFolder) -> None:
         """Keep the run's position in the queue, and allow fewer active runs."""
@@ -442,7 +479,9 @@ class ActiveRuns:
             with contextlib.suppress(Exception):
                 run.close(time.monotonic())
             run.lease.release()
-            self._put_off(run.folder, str(exc), self.failures.failed(run.folder.path, exc))
+            self._put_off(
+                run.folder, str(exc), self.failures.failed(run.folder.path, exc)
+            )
 
     def _ended(self, run: RunBridge, deadline_s: float) -> None:
         """Close a folder with nothing left to do.
@@ -456,7 +495,10 @@ class ActiveRuns:
         )
         # The lock is free now. Data from before that is found here; a process that comes later
         # finds the lock free.
-        if remaining.outcome in {Outcome.DONE, Outcome.PARKED} and run.segments_read.anything_new():
+        if (
+            remaining.outcome in {Outcome.DONE, Outcome.PARKED}
+            and run.segments_read.anything_new()
+        ):
             self.rotation.wait(run.folder, first=True)
 
     def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
@@ -505,5 +547,7 @@ class ActiveRuns:
         try:
             self.hanging += run.close(deadline_s)
         except Exception as exc:  # noqa: BLE001  # the lock must be released, whatever the disk reports
-            self._log_line(f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}")
+            self._log_line(
+                f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}"
+            )
             run.lease.release()

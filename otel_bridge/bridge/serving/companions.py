@@ -6,14 +6,13 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import COMPANIONS, RunFolder
 from otel_bridge.journal.locks import RecordLock, probe
 from otel_bridge.journal.machine import start_ticks
 
-LOG_BYTES: Final = 4 << 20
+LOG_BYTES = 4 << 20
 
 
 class Companions:
@@ -43,7 +42,9 @@ class Companions:
 
     def folders(self) -> list[RunFolder]:
         """Return the folders of the runs; what each holds now is noted for `more_came`."""
-        named_folders = [RunFolder.at(self._leader.base / name) for name in self._names()]
+        named_folders = [
+            RunFolder.at(self._leader.base / name) for name in self._names()
+        ]
         existing = [folder for folder in named_folders if folder.exists()]
         self._listed = {folder.path: _held_by(folder) for folder in existing}
         self._by_run_id |= {folder.run_id: folder for folder in existing}
@@ -67,12 +68,21 @@ class Companions:
         """Write a line about a run into that run's log too, unless it is the leader's, which has all lines."""
         run_id, _, text = line.partition(": ")
         folder = self._by_run_id.get(run_id)
-        if folder is None or folder is self._leader or folder.path == self._leader.path or not text:
+        if (
+            folder is None
+            or folder is self._leader
+            or folder.path == self._leader.path
+            or not text
+        ):
             return
         with contextlib.suppress(OSError):
             # A link or a pipe in its place is neither followed nor waited for.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-            with open(os.open(folder.log_path, flags, 0o600), "a", encoding="utf-8") as file:
+            flags = (
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+            with open(
+                os.open(folder.log_path, flags, 0o600), "a", encoding="utf-8"
+            ) as file:
                 if file.tell() < LOG_BYTES:
                     file.write(f"{line}\n")
 
@@ -95,8 +105,14 @@ class Companions:
             names = sorted(os.listdir(self._notes))
         except OSError:
             return []
-        return [name for name in names if not name.startswith(".") and name != self._lock.path.name]
+        return [
+            name
+            for name in names
+            if not name.startswith(".") and name != self._lock.path.name
+        ]
 
 
 def _held_by(folder: RunFolder) -> tuple[tuple[str, int], ...]:
-    return tuple((segment.path.name, segment.size_bytes) for segment in folder.segments())
+    return tuple(
+        (segment.path.name, segment.size_bytes) for segment in folder.segments()
+    )

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from otel_bridge.bridge.run_pipeline import RunPipeline
 from otel_bridge.bridge.serving.shutdown import ShutdownState
-from otel_bridge.journal.control import ControlRequest, delete_control_request, receive_control
+from otel_bridge.journal.control import (
+    ControlRequest,
+    delete_control_request,
+    receive_control,
+)
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 from otel_bridge.translation.state import count
@@ -56,7 +60,9 @@ class ControlRequests:
         # Set before the work: an exception leaves it set, and the bridge stays for another try.
         self.unanswered = bool(requests)
         for request in requests:
-            if request.kind != "handover" or delete_control_request(self._folder, request):
+            if request.kind != "handover" or delete_control_request(
+                self._folder, request
+            ):
                 self._carry_out(request)
                 self._acted_on[request.name] = request
         self.unanswered = False
@@ -97,7 +103,9 @@ class ControlRequests:
 
     def _finish(self, values: Mapping[str, object]) -> None:
         try:
-            self._shutdown.request(Status(str(values.get("status", Status.FINISHED.value))))
+            self._shutdown.request(
+                Status(str(values.get("status", Status.FINISHED.value)))
+            )
         except ValueError as exc:
             self._malformed(f"finish: {exc}")
 

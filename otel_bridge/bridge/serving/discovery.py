@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.serving.idle_runs import IdleRuns, deleted
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
@@ -19,12 +18,12 @@ from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, read_report
 
-DISCOVER_S: Final = 0.25
-AGAIN_S: Final = 60.0
+DISCOVER_S = 0.25
+AGAIN_S = 60.0
 """Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or
 failing."""
-_COST_FACTOR: Final = 50
-_YOUNG_NS: Final = 2_000_000_000
+_COST_FACTOR = 50
+_YOUNG_NS = 2_000_000_000
 
 
 @dataclass(slots=True)
@@ -89,7 +88,9 @@ class Discovery:
         self._forget({folder.path for folder in folders})
         with_work = [folder for folder in folders if self._needs_work(folder)]
         # A fiftieth of the time at most, however many folders there are.
-        self.next_s = began_s + max(DISCOVER_S, _COST_FACTOR * (time.monotonic() - began_s))
+        self.next_s = began_s + max(
+            DISCOVER_S, _COST_FACTOR * (time.monotonic() - began_s)
+        )
         return with_work
 
     def _forget(self, listed: Collection[Path]) -> None:

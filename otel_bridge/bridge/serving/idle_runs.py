@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.lease import FolderLease
@@ -16,11 +15,11 @@ from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
-CHECK_S: Final = 60.0
+CHECK_S = 60.0
 """Seconds between two checks of an idle run: one of its processes may have died, or been silent for
 too long."""
-_EVERY_S: Final = 1.0
-_ENDED_S: Final = 5.0
+_EVERY_S = 1.0
+_ENDED_S = 5.0
 """Seconds that an ended run stays open; a receiver keeps the run's segment, and its liveness lock,
 for a minute."""
 
@@ -85,14 +84,19 @@ class IdleRuns:
             idle_s = min(idle_s, _ENDED_S)
         return now_s - since_s >= idle_s
 
-    def put(self, run: RunBridge, deadline_s: float, *, drained: bool = False) -> list[str]:
+    def put(
+        self, run: RunBridge, deadline_s: float, *, drained: bool = False
+    ) -> list[str]:
         """Close *run* except for its lock; return the exporters whose writer hangs."""
         # Each lock is an open file, of which a process may have few.
         keep = self._held < self._locks
         hanging = run.close(deadline_s, keep_lock=keep)
         self.forget(run.folder.path)
         self._asleep[run.folder.path] = _IdleRun(
-            run.lease if keep else None, run.segments_read, time.monotonic() + CHECK_S, drained
+            run.lease if keep else None,
+            run.segments_read,
+            time.monotonic() + CHECK_S,
+            drained,
         )
         self._held += keep
         return hanging

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Final
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import FolderLockedError, JournalError
@@ -17,7 +16,7 @@ from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import read_report
 
-HEARTBEAT_S: Final = 10.0
+HEARTBEAT_S = 10.0
 
 
 class FolderLease:
@@ -95,7 +94,10 @@ class FolderLease:
 
     def heartbeat(self) -> None:
         """Write a heartbeat when it is due; also while the run is idle."""
-        if self._lock is not None and time.monotonic() - self._heartbeat_s >= HEARTBEAT_S:
+        if (
+            self._lock is not None
+            and time.monotonic() - self._heartbeat_s >= HEARTBEAT_S
+        ):
             self._heartbeat_s = time.monotonic()
             with contextlib.suppress(JournalError):
                 self._folder.write_heartbeat(self._lock, time.time_ns())
@@ -116,7 +118,7 @@ class FolderLease:
             self._lock.release()
 
 
-OTHER_HOST_NS: Final = 60 * 10**9
+OTHER_HOST_NS = 60 * 10**9
 
 
 def take_lock(

@@ -12,18 +12,17 @@ import gc
 import os
 import resource
 from dataclasses import dataclass
-from typing import Final
 
-RUN_FILES: Final = 20
+RUN_FILES = 20
 """Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with
 three."""
-MOST_RUNS: Final = 512
-_UNLIMITED: Final = 1 << 20
-_OWN_FILES: Final = 64
+MOST_RUNS = 512
+_UNLIMITED = 1 << 20
+_OWN_FILES = 64
 """Files of the process itself, and of connections, on the smallest limits."""
-_LEAST: Final = 32
-_SPARE: Final = 8
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_LEAST = 32
+_SPARE = 8
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,9 @@ def exhausted(exc: BaseException | None = None) -> bool:
         exc = exc.__cause__ or exc.__context__
     opened: list[int] = []
     try:
-        opened.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE))
+        opened.extend(
+            os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)
+        )
     except OSError as failed:
         return failed.errno in _EXHAUSTED
     finally:
@@ -79,7 +80,7 @@ def exhausted(exc: BaseException | None = None) -> bool:
     return False
 
 
-ALLOCATIONS: Final = 20_000
+ALLOCATIONS = 20_000
 """New containers since the last collection that start another one; Python 3.11 uses 700."""
 
 

@@ -15,19 +15,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.idle_runs import has_nothing_to_do
 from otel_bridge.journal.folder import RunFolder
 
-STINT_S: Final = 10.0
+STINT_S = 10.0
 """Seconds that a run with progress stays active before it gives way."""
-STUCK_S: Final = 2.0
+STUCK_S = 2.0
 """The same for a run without progress."""
-_DECIDE_S: Final = 0.1
-_GROW_S: Final = 10.0
-_SHARE: Final = 4
+_DECIDE_S = 0.1
+_GROW_S = 10.0
+_SHARE = 4
 """Of the runs with something left to do, at most one in this number gives way at a time."""
 
 
@@ -60,7 +59,10 @@ class Rotation:
     @property
     def limit(self) -> int:
         """Return the most active runs at present: fewer for a while after no more files could be opened."""
-        if self._limit < self._max_runs and time.monotonic() - self._limited_s >= _GROW_S:
+        if (
+            self._limit < self._max_runs
+            and time.monotonic() - self._limited_s >= _GROW_S
+        ):
             self._limit = min(self._limit + max(self._limit // 4, 1), self._max_runs)
             self._limited_s = time.monotonic()
         return self._limit
@@ -68,7 +70,10 @@ class Rotation:
     @property
     def limited(self) -> bool:
         """Return whether the limit was lowered a moment ago because no more files could be opened."""
-        return time.monotonic() - self._limited_s < _GROW_S and self._limit < self._max_runs
+        return (
+            time.monotonic() - self._limited_s < _GROW_S
+            and self._limit < self._max_runs
+        )
 
     def longest_wait_s(self) -> float:
         """Return how long the first run in the queue has waited, 0 when none waits. May be called by any thread."""
@@ -96,7 +101,11 @@ class Rotation:
 
         ``None`` when none waits, *at_work* is the limit, or files ran out.
         """
-        if not self.waiting or at_work >= self.limit or time.monotonic() < self._open_again_s:
+        if (
+            not self.waiting
+            or at_work >= self.limit
+            or time.monotonic() < self._open_again_s
+        ):
             return None
         return self.waiting.popitem(last=False)[1][0]
 
@@ -116,7 +125,9 @@ class Rotation:
         """Forget a run that is no longer active."""
         self._stints.pop(path, None)
 
-    def to_give_way(self, runs: Iterable[RunBridge], *, leaving: int) -> list[RunBridge]:
+    def to_give_way(
+        self, runs: Iterable[RunBridge], *, leaving: int
+    ) -> list[RunBridge]:
         """Return the active runs that give way to waiting ones, the idlest first.
 
         Decides ten times a second.

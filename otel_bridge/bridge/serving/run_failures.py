@@ -7,13 +7,12 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.serving.idle_runs import deleted
 from otel_bridge.errors import OtelBridgeError
 
-LONGEST_S: Final = 10.0
+LONGEST_S = 10.0
 
 
 @dataclass(slots=True)
@@ -54,7 +53,9 @@ class RunFailures:
         # An expected error says what to do; any other is a bug, whose place is needed.
         details = str(exc) if is_expected else "".join(traceback.format_exception(exc))
         self._report(
-            failing, f"{type(exc).__name__}: {exc}", f"{path.name}: tried again: {details}"
+            failing,
+            f"{type(exc).__name__}: {exc}",
+            f"{path.name}: tried again: {details}",
         )
         return wait_s
 

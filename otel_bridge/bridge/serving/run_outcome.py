@@ -47,7 +47,9 @@ class RunStatus:
     position: Position = 0
     rows: int = 0
     rollouts: int = 0
-    exporters: Mapping[str, ExporterState] = field(default_factory=dict[str, ExporterState])
+    exporters: Mapping[str, ExporterState] = field(
+        default_factory=dict[str, ExporterState]
+    )
     reason: str = ""
     owed: Mapping[str, int] = field(default_factory=dict[str, int])
 

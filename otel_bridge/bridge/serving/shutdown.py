@@ -79,7 +79,9 @@ class ShutdownState:
 
         After `finish`, living processes do not count.
         """
-        return processes.has_unreported_ends() or bool(not self._finished and processes.living())
+        return processes.has_unreported_ends() or bool(
+            not self._finished and processes.living()
+        )
 
     def due(self, processes: ProcessMonitor) -> bool:
         """Return whether waiting data can be released now."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from typing import Final
 
 from otel_bridge.bridge.delivery.retry import Backoff
 
-LONGEST_PAUSE_S: Final = 5.0
+LONGEST_PAUSE_S = 5.0
 
 
 class StallWatch:

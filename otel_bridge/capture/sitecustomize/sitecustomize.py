@@ -47,7 +47,9 @@ class _FirstImport:
             # Once: the next captured package would fail in the same way.
             self._packages = set()
             self.otel_bridge_names = []
-            sys.stderr.write("otel-bridge: nothing is captured in this process: {}\n".format(exc))  # noqa: UP032
+            sys.stderr.write(
+                f"otel-bridge: nothing is captured in this process: {exc}\n"
+            )
             return None
         return hook.find(name, path, target)
 

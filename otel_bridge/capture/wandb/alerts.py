@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
-_DEFAULT_S: Final = 60.0
-_MAX_TITLES: Final = 10_000
+_DEFAULT_S = 60.0
+_MAX_TITLES = 10_000
 
 
 class AlertWaits:
@@ -39,7 +39,9 @@ class AlertWaits:
             if now < self._next.get(key, now):
                 return False
             if len(self._next) >= _MAX_TITLES:
-                self._next = {name: due_s for name, due_s in self._next.items() if due_s > now}
+                self._next = {
+                    name: due_s for name, due_s in self._next.items() if due_s > now
+                }
             # Beyond it titles are not remembered: the limit of the run still counts their alerts.
             if len(self._next) < _MAX_TITLES:
                 self._next[key] = now + _seconds(wait_duration)

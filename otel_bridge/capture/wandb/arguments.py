@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge import semconv
 from otel_bridge.capture.wandb.earlier import EarlierRun
@@ -19,27 +19,29 @@ from otel_bridge.emit.run import Run
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import PROJECT, RUN_ID, RUN_NAME
 
-_OF_SETTINGS: Final = {
+_OF_SETTINGS = {
     "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
     "job_type": "run_job_type", "notes": "run_notes", "tags": "run_tags", "mode": "mode", "reinit": "reinit",
     "resume": "resume", "sync_tensorboard": "sync_tensorboard", "fork_from": "fork_from", "resume_from": "resume_from",
 }  # fmt: skip
 """Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
-_OF_ENVIRONMENT: Final = {
+_OF_ENVIRONMENT = {
     "project": "WANDB_PROJECT", "name": "WANDB_NAME", "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP",
     "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
     "tags": "WANDB_TAGS", "reinit": "WANDB_REINIT", "fork_from": "WANDB_FORK_FROM", "resume_from": "WANDB_RESUME_FROM",
 }  # fmt: skip
-_CHOSEN: Final = {"project": PROJECT, "name": RUN_NAME, "id": RUN_ID}
+_CHOSEN = {"project": PROJECT, "name": RUN_NAME, "id": RUN_ID}
 """Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
-_OF_SETUP: Final = frozenset({"project", "name", "entity", "group", "job_type", "notes", "tags"})
+_OF_SETUP = frozenset(
+    {"project", "name", "entity", "group", "job_type", "notes", "tags"}
+)
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
-_VALID_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MOMENTS: Final = ("fork_from", "resume_from")
-_MOMENT: Final = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
-_TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+_VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MOMENTS = ("fork_from", "resume_from")
+_MOMENT = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
+_TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 """Texts that W&B reads as ``True``, in any case."""
-_FINISHES: Final = _TRUE | {"finish_previous"}
+_FINISHES = _TRUE | {"finish_previous"}
 """Values of *reinit* that end the run before."""
 
 
@@ -200,13 +202,19 @@ def rename(run: Run, name: object) -> bool:
     They do in place of a generated name. A name that was given when the run began stays.
     """
     printable_name = _printable(name)
-    if not printable_name or not run.facts.identity.name_generated or run.recorder is None:
+    if (
+        not printable_name
+        or not run.facts.identity.name_generated
+        or run.recorder is None
+    ):
         return False
     run.recorder.event(semconv.EVENT_RENAMED, {semconv.RUN_NAME: printable_name})
     return True
 
 
-def recording_of(run: Run, arguments: WandbArguments, earlier: EarlierRun | None) -> WandbRecording:
+def recording_of(
+    run: Run, arguments: WandbArguments, earlier: EarlierRun | None
+) -> WandbRecording:
     """Return what records *run*, from the step at which its arguments let it begin."""
     recording = WandbRecording(run, earlier, arguments.first_step)
     for name in _MOMENTS:
@@ -243,11 +251,16 @@ def _printable(text: Any) -> str | None:
     if text is None:
         return None
     return (
-        "".join(char for char in str(text).strip() if char.isprintable())[:MAX_NAME_CHARS] or None
+        "".join(char for char in str(text).strip() if char.isprintable())[
+            :MAX_NAME_CHARS
+        ]
+        or None
     )
 
 
-def goes_on(current: WandbRecording, facts: RunFacts, arguments: WandbArguments) -> bool:
+def goes_on(
+    current: WandbRecording, facts: RunFacts, arguments: WandbArguments
+) -> bool:
     """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
 
     In a forked child the current run is the parent's: the child continues it, unless it asks for
@@ -261,7 +274,12 @@ def goes_on(current: WandbRecording, facts: RunFacts, arguments: WandbArguments)
             (arguments["id"], facts.id),
             (arguments["project"], facts.project),
         )
-        return all(requested_name in {None, current_name} for requested_name, current_name in names)
+        return all(
+            requested_name in {None, current_name}
+            for requested_name, current_name in names
+        )
     # W&B's default: an interactive session ends the run before, a script goes on with it.
-    ends = str(reinit).lower() in _FINISHES or (reinit in (None, "default") and hasattr(sys, "ps1"))
+    ends = str(reinit).lower() in _FINISHES or (
+        reinit in (None, "default") and hasattr(sys, "ps1")
+    )
     return not ends

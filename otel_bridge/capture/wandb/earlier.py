@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
@@ -25,10 +25,10 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.records import axis_of
 from otel_bridge.text.secret_patterns import REDACTED
 
-_FILE: Final = "captured.json"
-_MAX_BYTES: Final = 64 << 20
-_EVERY_S: Final = 10.0
-_COST: Final = 100
+_FILE = "captured.json"
+_MAX_BYTES = 64 << 20
+_EVERY_S = 10.0
+_COST = 100
 """Least time between two savings, in units of what the last one took."""
 
 
@@ -62,7 +62,9 @@ def earlier_run(run: Run) -> EarlierRun | None:
         return None
     parts = saved or {"config": {}, "summary": {}}
     return EarlierRun(
-        _plain(parts["config"]), _plain(parts["summary"]), None if last is None else last + 1
+        _plain(parts["config"]),
+        _plain(parts["summary"]),
+        None if last is None else last + 1,
     )
 
 
@@ -97,7 +99,9 @@ class SavedRun:
                 part: earlier_parts[part] | config_of(values, count_nothing)
                 for part, values in values_by_part.items()
             }
-            put_file(self._path, orjson.dumps(merged_parts, option=orjson.OPT_NON_STR_KEYS))
+            put_file(
+                self._path, orjson.dumps(merged_parts, option=orjson.OPT_NON_STR_KEYS)
+            )
         except any_error():  # values of the user's, or the disk
             pass
         ended = time.monotonic()
@@ -109,7 +113,9 @@ def _read(path: Path) -> dict[str, dict[str, Any]] | None:
         content: Any = orjson.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
-    parts = cast("dict[str, dict[str, Any]]", content if isinstance(content, dict) else {})
+    parts = cast(
+        "dict[str, dict[str, Any]]", content if isinstance(content, dict) else {}
+    )
     if all(isinstance(parts.get(part), dict) for part in ("config", "summary")):
         return parts
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge import semconv
 from otel_bridge.capture.config import record_config
@@ -27,10 +27,10 @@ from otel_bridge.emit.run import Run
 from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
 
-_KEYS: Final = frozenset({str})
-_NUMBERS: Final = frozenset({int, float, bool})
-_CONFIG_OF_WANDB: Final = "_wandb"
-_OWN_KEYS: Final = frozenset({"_step", "_runtime", "_timestamp"})
+_KEYS = frozenset({str})
+_NUMBERS = frozenset({int, float, bool})
+_CONFIG_OF_WANDB = "_wandb"
+_OWN_KEYS = frozenset({"_step", "_runtime", "_timestamp"})
 """Keys of a row that W&B sets itself."""
 
 
@@ -58,7 +58,9 @@ class WandbRecording:
             counter = first_step
         else:
             counter = earlier.step
-        self.rows = MergedRows(run, counter or (0 if last is None else last + 1), self._completed)
+        self.rows = MergedRows(
+            run, counter or (0 if last is None else last + 1), self._completed
+        )
         self.last = RecordedSummary(self.summary)
         self._saved = SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)
@@ -88,7 +90,9 @@ class WandbRecording:
             if not _KEYS.issuperset(map(type, values)):
                 values = by_text(values, self.run.count_drop)
             if not _OWN_KEYS.isdisjoint(values):
-                values = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+                values = {
+                    key: value for key, value in values.items() if key not in _OWN_KEYS
+                }
             if _NUMBERS.issuperset(map(type, values.values())):
                 self._row = tuple(values)
             else:
@@ -97,7 +101,9 @@ class WandbRecording:
         except any_error():  # objects of the user's
             self.run.count_drop(INTERNAL_ERROR)
 
-    def _without_objects(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
+    def _without_objects(
+        self, values: Mapping[str, Any], step: Any
+    ) -> Mapping[str, Any]:
         """Record the media, tables and texts of a call.
 
         Return the others, arrays of one number as a number.
@@ -120,7 +126,11 @@ class WandbRecording:
         }
         plain, results = self._summaries.of_row(texts)
         self.last.show(
-            {key: value for key, value in logged.shown.items() if key in plain or key not in texts}
+            {
+                key: value
+                for key, value in logged.shown.items()
+                if key in plain or key not in texts
+            }
         )
         self.last.replace(results)
         return logged.row
@@ -163,7 +173,9 @@ class WandbRecording:
 
     def config(self, changed: Mapping[str, Any]) -> None:
         """Record entries of the config."""
-        entries = {key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB}
+        entries = {
+            key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB
+        }
         if entries:
             counts.captured("wandb.config", len(entries), run=self.run)
             record_config(self.run, entries)
@@ -183,14 +195,18 @@ class WandbRecording:
         values = by_text(changed, drop)
         # No kind ends the summary that the bridge computes of a key.
         self._define_summaries(dict.fromkeys(self._summaries.forget(values), ""))
-        self.run.summary({key: recorded_value(value, key, drop) for key, value in values.items()})
+        self.run.summary(
+            {key: recorded_value(value, key, drop) for key, value in values.items()}
+        )
 
     def not_captured(self, call: str) -> None:
         """Count a call that has no counterpart."""
         counts.not_captured(call)
         self.run.count_drop("not_captured", key=call)
 
-    def alert(self, title: Any, text: Any, level: Any, wait_duration: Any = None) -> None:
+    def alert(
+        self, title: Any, text: Any, level: Any, wait_duration: Any = None
+    ) -> None:
         """Record an alert, unless one of its title was raised within the wait that was given with it."""
         counts.captured("wandb.alert", run=self.run)
         if self._waits.passes(title, wait_duration):

@@ -8,27 +8,27 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.capture.wandb.arguments import RunFacts, rename
 from otel_bridge.capture.wandb.recording import WandbRecording
 
-NEUTRAL: Final = {
+NEUTRAL = {
     "display": False, "link_model": None, "log_code": None, "log_model": None, "mark_preempting": None,
     "pin_config_keys": None, "restore": None, "to_html": "", "unwatch": None, "watch": None, "write_logs": None,
 }  # fmt: skip
 """Methods without a counterpart, and what they return."""
-_ARTIFACTS: Final = ("log_artifact", "upsert_artifact", "finish_artifact", "link_artifact")
+_ARTIFACTS = ("log_artifact", "upsert_artifact", "finish_artifact", "link_artifact")
 """Methods that return an artifact, for which the program may wait."""
-NOT_RECORDED: Final = (*NEUTRAL, *_ARTIFACTS, "save", "status", "use_artifact")
+NOT_RECORDED = (*NEUTRAL, *_ARTIFACTS, "save", "status", "use_artifact")
 """Methods that record nothing."""
-_OF_ACTIVE_RUNS: Final = (
+_OF_ACTIVE_RUNS = (
     *_ARTIFACTS, "log", "alert", "save", "status", "use_artifact", "link_model", "log_code", "log_model",
     "mark_preempting", "pin_config_keys", "_config_callback", "_summary_update_callback",
 )  # fmt: skip
 """Methods that W&B refuses once the run has finished."""
-_LOGGED: Final = "otel_bridge_logged"
-_FIRST_VERSION: Final = "v0"
+_LOGGED = "otel_bridge_logged"
+_FIRST_VERSION = "v0"
 
 
 class NoArtifact:
@@ -60,7 +60,9 @@ def behave_as_logged(artifact: Any) -> None:
         "version": property(lambda _self: _FIRST_VERSION),
         "aliases": property(lambda _self: []),
     }
-    artifact.__class__ = type(kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **properties})
+    artifact.__class__ = type(
+        kind.__name__, (kind,), {_LOGGED: True, "wait": wait, **properties}
+    )
 
 
 def run_class(package: Any) -> Any:
@@ -71,7 +73,11 @@ def run_class(package: Any) -> Any:
     """
 
     def begin(
-        self: Any, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any
+        self: Any,
+        recording: WandbRecording,
+        facts: RunFacts,
+        settings: Any,
+        config: Any,
     ) -> None:
         package.Run.__init__(self, settings=settings)
         self.recording = recording
@@ -105,7 +111,9 @@ def run_class(package: Any) -> Any:
     for name in _OF_ACTIVE_RUNS:
         if name in body:
             # W&B's own decorator, so that the program gets W&B's own `UsageError`.
-            body[name] = package.sdk.wandb_run._raise_if_finished(_named(name, body[name]))
+            body[name] = package.sdk.wandb_run._raise_if_finished(
+                _named(name, body[name])
+            )
     return type("CapturedWandbRun", (package.Run,), body)
 
 
@@ -113,14 +121,20 @@ def _recorded(package: Any) -> dict[str, Any]:
     """Return the methods that record."""
 
     def log(
-        self: Any, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None
+        self: Any,
+        data: Any = None,
+        step: Any = None,
+        commit: Any = None,
+        sync: Any = None,
     ) -> None:
         """Record a row, by W&B's rules for *step* and *commit*."""
         # Of older versions; wandb 0.31 has no such argument.
         del sync
         self.recording.log(data, step, commit)
 
-    def finish(self: Any, exit_code: Any = None, *_arguments: Any, **_keywords: Any) -> None:
+    def finish(
+        self: Any, exit_code: Any = None, *_arguments: Any, **_keywords: Any
+    ) -> None:
         """End the run."""
         if self._is_finished:
             return
@@ -131,7 +145,11 @@ def _recorded(package: Any) -> dict[str, Any]:
             package.sdk.lib.module.unset_globals()
 
     def alert(
-        self: Any, title: Any = "", text: Any = "", level: Any = None, wait_duration: Any = None
+        self: Any,
+        title: Any = "",
+        text: Any = "",
+        level: Any = None,
+        wait_duration: Any = None,
     ) -> None:
         """Record an alert, at most one of a title in *wait_duration*.
 
@@ -143,7 +161,12 @@ def _recorded(package: Any) -> dict[str, Any]:
         """Note the definition that ``define_metric()`` has checked."""
         define_metric(self.recording, record)
 
-    def use_artifact(self: Any, artifact_or_name: Any, type: Any = None, **_keywords: Any) -> Any:  # noqa: A002
+    def use_artifact(
+        self: Any,
+        artifact_or_name: Any,
+        type: Any = None,  # noqa: A002  W&B's
+        **_keywords: Any,
+    ) -> Any:
         """Return the artifact, read by W&B's own public API.
 
         That the run used it is not recorded.
@@ -166,7 +189,9 @@ def _recorded(package: Any) -> dict[str, Any]:
 def _callbacks(package: Any) -> dict[str, Any]:
     """Return what config and summary call, and the calls that answer for files and uploads."""
 
-    def save(self: Any, glob_str: Any = None, *_arguments: Any, **_keywords: Any) -> list[str]:
+    def save(
+        self: Any, glob_str: Any = None, *_arguments: Any, **_keywords: Any
+    ) -> list[str]:
         """Return the files that are there; W&B returns its links to them.
 
         They are not stored, which is counted.
@@ -182,7 +207,10 @@ def _callbacks(package: Any) -> dict[str, Any]:
         return package.sdk.wandb_run.RunStatus()
 
     def record_config(
-        self: Any, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
+        self: Any,
+        key: Any = None,
+        val: Any = None,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         """Record a change of the config."""
         self.recording.config_callback(key, val, data)
@@ -201,7 +229,9 @@ def define_metric(recording: WandbRecording, record: Any) -> None:
     summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
     name = record.glob_name or record.name
     step_metric = record.step_metric or None
-    recording.define_metric(name, step_metric, summary, overwrite=bool(record._control.overwrite))
+    recording.define_metric(
+        name, step_metric, summary, overwrite=bool(record._control.overwrite)
+    )
 
 
 def _shown_facts(package: Any) -> dict[str, Any]:
@@ -268,7 +298,9 @@ def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
-    def call(self: Any, artifact_or_path: Any = None, *_arguments: Any, **_keywords: Any) -> Any:
+    def call(
+        self: Any, artifact_or_path: Any = None, *_arguments: Any, **_keywords: Any
+    ) -> Any:
         """Do nothing: the call has no counterpart, and is counted.
 
         The program may wait for its artifact.

@@ -8,12 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final
 
 from otel_bridge.capture.counts import counts
 from otel_bridge.emit.console import notify
 
-_MAX_FILES: Final = 10_000
+_MAX_FILES = 10_000
 
 
 class RunFiles:

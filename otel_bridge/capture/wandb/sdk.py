@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import signature
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.capture import tensorboard
 from otel_bridge.capture.config import requested_exporters
@@ -35,13 +35,13 @@ from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.settings import environment
 
-_MARK: Final = "otel_bridge_capture"
-_CHECKED: Final = {
+_MARK = "otel_bridge_capture"
+_CHECKED = {
     "reinit": "reinit", "mode": "mode", "resume": "resume", "id": "run_id", "fork_from": "fork_from",
     "resume_from": "resume_from",
 }  # fmt: skip
 """Arguments that W&B refuses when they are wrong, and the fields of its settings that check them, in its order."""
-_NOT_FOR_CONFIG: Final = (
+_NOT_FOR_CONFIG = (
     "resume",
     "resume_from",
     "fork_from",
@@ -51,14 +51,14 @@ _NOT_FOR_CONFIG: Final = (
     "dir",
 )
 """Arguments that act on W&B's own run only."""
-_GLOBALS: Final = (
+_GLOBALS = (
     "run", "config", "summary", "log", "save", "alert", "use_artifact", "log_artifact", "define_metric", "watch",
     "unwatch", "mark_preempting", "log_model", "use_model", "link_model", "pin_config_keys",
 )  # fmt: skip
 """Names of the package that belong to its current run."""
-_API_KEY: Final = "WANDB_API_KEY"
-_BASE_URL: Final = "WANDB_BASE_URL"
-_NEUTRAL_KEY: Final = "otel-bridge"
+_API_KEY = "WANDB_API_KEY"
+_BASE_URL = "WANDB_BASE_URL"
+_NEUTRAL_KEY = "otel-bridge"
 
 
 def install(module: ModuleType, mode: str) -> None:
@@ -114,7 +114,9 @@ class _Capture:
 
     def init(self, *positional: Any, **keywords: Any) -> Any:
         """Begin a run of otel-bridge in place of W&B's, or next to it."""
-        arguments = dict(signature(self._real_init).bind_partial(*positional, **keywords).arguments)
+        arguments = dict(
+            signature(self._real_init).bind_partial(*positional, **keywords).arguments
+        )
         wandb_arguments = self._arguments(arguments)
         if self._disabled(wandb_arguments):
             return self._real_init(*positional, **keywords)
@@ -126,7 +128,9 @@ class _Capture:
             # A run that goes on (`reinit`) has its copy already.
             if run is not run_before:
                 recording = WandbRecording(
-                    begin(wandb_arguments, name=run.name, id_=run.id, project=run.project)
+                    begin(
+                        wandb_arguments, name=run.name, id_=run.id, project=run.project
+                    )
                 )
                 if wandb_arguments["sync_tensorboard"]:
                     tensorboard.sync(recording.run)
@@ -148,7 +152,9 @@ class _Capture:
 
         This process's calls of W&B and the exporter use them.
         """
-        arguments = signature(self._real_login).bind_partial(*positional, **keywords).arguments
+        arguments = (
+            signature(self._real_login).bind_partial(*positional, **keywords).arguments
+        )
         key = arguments.get("key")
         host = arguments.get("host")
         if isinstance(host, str) and host:
@@ -172,13 +178,19 @@ class _Capture:
         sdk = self._package.sdk
         settings = sdk.wandb_setup.singleton().settings
         if host:
-            sdk.wandb_login._update_system_settings(settings.read_system_settings(), host=host)
+            sdk.wandb_login._update_system_settings(
+                settings.read_system_settings(), host=host
+            )
         if key:
-            sdk.lib.wbauth.wbnetrc.write_netrc_auth(host=str(settings.base_url), api_key=key)
+            sdk.lib.wbauth.wbnetrc.write_netrc_auth(
+                host=str(settings.base_url), api_key=key
+            )
 
     def setup(self, settings: Any = None) -> Any:
         """Load W&B's settings as its own call does, but start no service process."""
-        return self._package.sdk.wandb_setup._setup(settings=settings, start_service=False)
+        return self._package.sdk.wandb_setup._setup(
+            settings=settings, start_service=False
+        )
 
     def teardown(self, exit_code: Any = None) -> None:
         """End the run, and forget the settings: a sweep's agent names the next run by variables."""
@@ -191,7 +203,9 @@ class _Capture:
     def _arguments(self, arguments: dict[str, Any]) -> WandbArguments:
         if arguments.get("tensorboard") is not None:  # its older name
             arguments = {"sync_tensorboard": arguments["tensorboard"], **arguments}
-        return WandbArguments(arguments, self._package.sdk.wandb_setup.singleton().settings)
+        return WandbArguments(
+            arguments, self._package.sdk.wandb_setup.singleton().settings
+        )
 
     def _disabled(self, arguments: WandbArguments) -> bool:
         mode = arguments["mode"]
@@ -210,9 +224,13 @@ class _Capture:
             if arguments.get(name) is not None:
                 setattr(settings, field, arguments[name])
 
-    def _shown_settings(self, facts: RunFacts, arguments: WandbArguments) -> dict[str, Any]:
+    def _shown_settings(
+        self, facts: RunFacts, arguments: WandbArguments
+    ) -> dict[str, Any]:
         """Return the fields of ``run.settings`` that name the run."""
-        mode = arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
+        mode = (
+            arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
+        )
         return {
             "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode), "run_id": facts.id, "run_name": facts.name,
             "project": facts.project, "entity": facts.entity or None, "run_group": facts.group or None,
@@ -234,7 +252,10 @@ class _Capture:
         return current
 
     def _begin(
-        self, wandb_arguments: WandbArguments, arguments: dict[str, Any], trial: SweepTrial | None
+        self,
+        wandb_arguments: WandbArguments,
+        arguments: dict[str, Any],
+        trial: SweepTrial | None,
     ) -> Any:
         config, settings = self._parsed(arguments)
         if trial is not None:
@@ -244,11 +265,15 @@ class _Capture:
         earlier = earlier_run(run) if wandb_arguments.resumes else None
         recording = recording_of(run, wandb_arguments, earlier)
         facts = facts_of(run, wandb_arguments, resumed=earlier is not None)
-        settings = settings.model_copy(update=self._shown_settings(facts, wandb_arguments))
+        settings = settings.model_copy(
+            update=self._shown_settings(facts, wandb_arguments)
+        )
         config_entries = dict(config.items())
         if earlier is not None:  # what the program gives counts before it
             earlier_entries = {
-                key: value for key, value in earlier.config.items() if key not in config_entries
+                key: value
+                for key, value in earlier.config.items()
+                if key not in config_entries
             }
             config.update(earlier_entries, allow_val_change=True)
         captured = self._class(recording, facts, settings, config)
@@ -263,7 +288,9 @@ class _Capture:
     def _parsed(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
         """Return config and settings as W&B reads them: by its own ``init()`` of a disabled run."""
         kept_arguments = {
-            name: value for name, value in arguments.items() if name not in _NOT_FOR_CONFIG
+            name: value
+            for name, value in arguments.items()
+            if name not in _NOT_FOR_CONFIG
         }
         settings = kept_arguments.get("settings")
         if settings is not None:

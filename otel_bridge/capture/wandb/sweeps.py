@@ -11,15 +11,15 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.run import Run
 
-_DEFAULT_PROJECT: Final = "uncategorized"
-_TO_W_AND_B: Final = frozenset({"wandb", "otlp"})
+_DEFAULT_PROJECT = "uncategorized"
+_TO_W_AND_B = frozenset({"wandb", "otlp"})
 """Exporters that lead to W&B, ``otlp`` by way of another bridge."""
-_notified: Final[set[str]] = set()
+_notified: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,12 @@ class SweepTrial:
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments *arguments* to ``init()`` with what the sweep decides."""
-        return {**arguments, "id": self.run_id, "project": self.project, "entity": self.entity}
+        return {
+            **arguments,
+            "id": self.run_id,
+            "project": self.project,
+            "entity": self.entity,
+        }
 
     def lock_config(self, config: Any) -> None:
         """Set the parameters in a ``wandb.Config``, which ignores later changes of them with a warning."""

@@ -66,17 +66,23 @@ def _calls(run: Any, recording: WandbRecording) -> dict[str, Callable[..., Any]]
         real_finish(exit_code=exit_code, **keywords)
         recording.finish(exit_code)
 
-    def alert(title: Any, text: Any, level: Any = None, wait_duration: Any = None) -> None:
+    def alert(
+        title: Any, text: Any, level: Any = None, wait_duration: Any = None
+    ) -> None:
         """Raise the alert in both."""
         recording.alert(title, text, level, wait_duration)
         real_alert(title=title, text=text, level=level, wait_duration=wait_duration)
 
     counted = {name: getattr(run, name) for name in NOT_RECORDED if hasattr(run, name)}
-    counted_calls = {name: _counted(name, call, recording) for name, call in counted.items()}
+    counted_calls = {
+        name: _counted(name, call, recording) for name, call in counted.items()
+    }
     return {**counted_calls, "log": log, "finish": finish, "alert": alert}
 
 
-def _counted(name: str, call: Callable[..., Any], recording: WandbRecording) -> Callable[..., Any]:
+def _counted(
+    name: str, call: Callable[..., Any], recording: WandbRecording
+) -> Callable[..., Any]:
     def counted(*arguments: Any, **keywords: Any) -> Any:
         """Call W&B; the copy has no counterpart, which is counted."""
         recording.not_captured(f"wandb.run.{name}")

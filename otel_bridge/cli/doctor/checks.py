@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Final
 from urllib.parse import urlsplit
 
 import psutil
@@ -27,17 +26,21 @@ from otel_bridge.exporter import OTLP, Exporter, ExporterSettings
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge.text.addresses import without_credentials
 
-_TIMEOUT_S: Final = 3.0
-_SKEW_S: Final = 60.0
-_TOKEN_CHARACTERS: Final = 16
-_PORTS: Final = {4317: "OTLP over gRPC", 4318: "OTLP over HTTP"}
-_CREDENTIALS: Final[Mapping[str, Sequence[str]]] = {
+_TIMEOUT_S = 3.0
+_SKEW_S = 60.0
+_TOKEN_CHARACTERS = 16
+_PORTS = {4317: "OTLP over gRPC", 4318: "OTLP over HTTP"}
+_CREDENTIALS: Mapping[str, Sequence[str]] = {
     "wandb": ("WANDB_API_KEY",),
-    "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
+    "mlflow": (
+        "MLFLOW_TRACKING_TOKEN",
+        "MLFLOW_TRACKING_USERNAME",
+        "MLFLOW_TRACKING_PASSWORD",
+    ),
     "trackio": ("HF_TOKEN",),
     OTLP: ("OTEL_EXPORTER_OTLP_HEADERS",),
 }
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(slots=True)
@@ -74,14 +77,20 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
         return Finding([f"{name}: {sentence}" for sentence in exporter.probe(settings)])
     except Exception as exc:  # noqa: BLE001  # a tracker may raise anything while it is imported
         packages = " ".join(exporter.requires)
-        shown = incompatibility(exc, packages, f"pip install --upgrade {packages}") or exc
-        help_ = f"; {shown.help}" if isinstance(shown, BlockedError) and shown.help else ""
+        shown = (
+            incompatibility(exc, packages, f"pip install --upgrade {packages}") or exc
+        )
+        help_ = (
+            f"; {shown.help}" if isinstance(shown, BlockedError) and shown.help else ""
+        )
         return Finding(wrong=[f"{name}: {shown}{help_}"])
 
 
 def ports() -> Finding:
     """Return for each port of OTLP whether it is free here, or which process listens on it."""
-    return Finding([f"port {port} ({use}): {_holder(port)}" for port, use in _PORTS.items()])
+    return Finding(
+        [f"port {port} ({use}): {_holder(port)}" for port, use in _PORTS.items()]
+    )
 
 
 def _holder(port: int) -> str:
@@ -90,7 +99,9 @@ def _holder(port: int) -> str:
         if probe.connect_ex(("127.0.0.1", port)) != 0:
             return "free"
     try:
-        answer = HttpSession().get(f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S)
+        answer = HttpSession().get(
+            f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S
+        )
         if HEADER_SERVER in answer.headers:
             return f"otel-bridge {answer.headers[HEADER_SERVER]}"
     except requests.RequestException:
@@ -102,7 +113,12 @@ def _holder(port: int) -> str:
 def _process_at(port: int) -> str:
     try:
         for one in psutil.net_connections("tcp"):
-            if one.laddr and one.laddr[1] == port and one.status == psutil.CONN_LISTEN and one.pid:
+            if (
+                one.laddr
+                and one.laddr[1] == port
+                and one.status == psutil.CONN_LISTEN
+                and one.pid
+            ):
                 return f"taken by process {one.pid} ({psutil.Process(one.pid).name()})"
     except (psutil.Error, OSError):
         # Not allowed to look, or the process has just ended: the port is taken all the same.
@@ -130,7 +146,9 @@ def masked(secret: str) -> str:
     return f"{tail}{len(secret)} characters"
 
 
-def tracker(name: str, destination: Mapping[str, str], env: Mapping[str, str]) -> Finding:
+def tracker(
+    name: str, destination: Mapping[str, str], env: Mapping[str, str]
+) -> Finding:
     """Return which credentials a chosen exporter has, masked, and whether its addresses answer.
 
     Args:
@@ -139,9 +157,12 @@ def tracker(name: str, destination: Mapping[str, str], env: Mapping[str, str]) -
         env: The environment.
     """
     finding = Finding()
-    credentials = [variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)]
+    credentials = [
+        variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)
+    ]
     finding.shown += [
-        f"{name}: {variable} is set ({masked(env[variable])})" for variable in credentials
+        f"{name}: {variable} is set ({masked(env[variable])})"
+        for variable in credentials
     ]
     for address in dict.fromkeys(destination.values()):
         if urlsplit(address).scheme in _DEFAULT_PORTS:

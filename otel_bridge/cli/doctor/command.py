@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.table import Table
@@ -26,7 +26,7 @@ from otel_bridge.journal.base_dir import find_base
 from otel_bridge.otlp import destination
 from otel_bridge.text.printable import shown
 
-_PACKAGES: Final = (
+_PACKAGES = (
     "otel-bridge",
     "opentelemetry-sdk",
     "opentelemetry-exporter-otlp-proto-http",
@@ -38,18 +38,21 @@ _PACKAGES: Final = (
     "starlette",
     "uvicorn",
 )
-_WITHOUT_VARIABLES: Final = {
+_WITHOUT_VARIABLES = {
     "console": "the terminal of `otel-bridge run`, else bridge.log in the run folder",
     "file": "file/ in the run folder",
 }
 """Where the exporters deliver that no variable directs."""
-_DELIVERS_TO: Final = "delivers to, or what it needs"
-_MIN_FREE_BYTES: Final = 1 << 30
+_DELIVERS_TO = "delivers to, or what it needs"
+_MIN_FREE_BYTES = 1 << 30
 
 
 @click.command("doctor", epilog="Example: otel-bridge doctor --send")
 @click.option(
-    "--send", "sending", is_flag=True, help="Send a test row and rollout, and read them back."
+    "--send",
+    "sending",
+    is_flag=True,
+    help="Send a test row and rollout, and read them back.",
 )
 @click.option(
     "--all",
@@ -73,7 +76,9 @@ def command(*, sending: bool, whole: bool) -> None:
         findings.show("nothing was sent: first fix what is wrong")
     elif sending:
         findings.wrong += send(findings.show, env)
-    _print_verdict(console, findings.wrong, chosen=sending or bool(chosen_exporters(env)))
+    _print_verdict(
+        console, findings.wrong, chosen=sending or bool(chosen_exporters(env))
+    )
     findings.print(console)
     sys.exit(1 if findings.wrong else 0)
 
@@ -115,7 +120,8 @@ class _Findings:
         if not self.whole:
             console.print()
             console.print_line(
-                "`otel-bridge doctor --all` shows every setting, exporter, package and port", "dim"
+                "`otel-bridge doctor --all` shows every setting, exporter, package and port",
+                "dim",
             )
 
 
@@ -127,7 +133,8 @@ def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> 
         console.print_line(advice)
     elif not wrong:
         console.print_line(
-            "✓ nothing is wrong" if chosen else f"✓ nothing is wrong, but {advice}", "green"
+            "✓ nothing is wrong" if chosen else f"✓ nothing is wrong, but {advice}",
+            "green",
         )
 
 
@@ -140,11 +147,17 @@ def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
     with contextlib.suppress(ConfigError):  # already reported with the settings
         findings.add(checks.tokens(env))
     for name in names:
-        with contextlib.suppress(OtelBridgeError):  # already reported with the exporters
+        with contextlib.suppress(
+            OtelBridgeError
+        ):  # already reported with the exporters
             findings.add(checks.tracker(name, _places(name, env), env))
             if name != exporter.OTLP:
                 chosen = exporter.load(name)
-                findings.add(checks.abilities(name, chosen, chosen.read_settings(env, Path.cwd())))
+                findings.add(
+                    checks.abilities(
+                        name, chosen, chosen.read_settings(env, Path.cwd())
+                    )
+                )
 
 
 def _installed() -> dict[str, exporter.Exporter]:
@@ -184,7 +197,9 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
     findings.wrong += misspelt(env)
 
 
-def _value(findings: _Findings, setting: settings.Setting[Any], env: Mapping[str, str]) -> str:
+def _value(
+    findings: _Findings, setting: settings.Setting[Any], env: Mapping[str, str]
+) -> str:
     """Return the value of *setting* as it may be shown; one that cannot be read is a problem."""
     raw = env.get(setting.name, "").strip()
     try:
@@ -266,7 +281,9 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
         settings.LOGS_EXPORTER,
         settings.EXPORTERS,
     )
-    names = tuple(dict.fromkeys(name for setting in lists for name in setting.read(env)))
+    names = tuple(
+        dict.fromkeys(name for setting in lists for name in setting.read(env))
+    )
     if not names and destination.signals_with_endpoint(env):
         return (exporter.OTLP,)
     return names
@@ -279,7 +296,9 @@ def _destination(name: str, env: Mapping[str, str]) -> list[str]:
             for signal in destination.signals_sent(env)
         ]
     chosen = exporter.described(name).read_settings(env, Path.cwd())
-    values = [f"{key}={value}" for key, value in exporter.destination_of(chosen).items()]
+    values = [
+        f"{key}={value}" for key, value in exporter.destination_of(chosen).items()
+    ]
     return values or [_WITHOUT_VARIABLES.get(name, "")]
 
 
@@ -291,7 +310,9 @@ def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
     free_bytes = shutil.disk_usage(existing).free
     findings.show(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")
     if base.file_system:
-        findings.show(f"  the requested folder is on {base.file_system}, a network file system")
+        findings.show(
+            f"  the requested folder is on {base.file_system}, a network file system"
+        )
     if not os.access(existing, os.W_OK | os.X_OK):
         findings.wrong.append(
             f"{existing} is not writable; make it yours or set OTEL_BRIDGE_DIR to a writable folder"
@@ -336,5 +357,7 @@ class _Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for row in lines:
             # Aligned and unfolded, so that a line of a pipe is one row.
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            line = "  ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+            )
             console.print_line(line.rstrip())

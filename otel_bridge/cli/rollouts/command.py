@@ -6,13 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import click
 import orjson
 
 from otel_bridge.cli.errors import WrongCallError
-from otel_bridge.cli.rollouts.source import Payload, RolloutListing, RolloutSource, StoredRollout
+from otel_bridge.cli.rollouts.source import (
+    Payload,
+    RolloutListing,
+    RolloutSource,
+    StoredRollout,
+)
 from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.run_folders import chosen_folders
@@ -26,9 +31,9 @@ from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable_json
 from otel_bridge.tokens.view import view_in
 
-_SORT: Final = ("newest", "reward", "advantage", "step", "duration", "turns")
-_LIMIT: Final = 10
-_UNNAMED: Final = {"split": "train"}
+_SORT = ("newest", "reward", "advantage", "step", "duration", "turns")
+_LIMIT = 10
+_UNNAMED = {"split": "train"}
 """Values of a rollout that does not set them."""
 
 
@@ -61,7 +66,9 @@ class _Filter:
     @staticmethod
     def _has_id(facts: Payload, rollout_id: str) -> bool:
         """Return whether *rollout_id* begins the trace id, or is the rollout's own id."""
-        return str(facts["id"]).startswith(rollout_id) or facts["rollout_id"] == rollout_id
+        return (
+            str(facts["id"]).startswith(rollout_id) or facts["rollout_id"] == rollout_id
+        )
 
     def _is_used(self, facts: Payload) -> bool:
         """Return whether training steps consumed the rollout as the options require."""
@@ -71,10 +78,18 @@ class _Filter:
         return not (self.unused and trained_steps)
 
 
-@click.command("rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full")
-@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.command(
+    "rollouts", epilog="Example: otel-bridge rollouts --step 7 --sort reward --full"
+)
+@click.argument(
+    "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
+)
 @click.option(
-    "--step", "steps", type=int, multiple=True, help="Only this step; may be given several times."
+    "--step",
+    "steps",
+    type=int,
+    multiple=True,
+    help="Only this step; may be given several times.",
 )
 @click.option("--group", help="Only this group: the samples of one prompt.")
 @click.option("--role", help="Only this role.")
@@ -97,9 +112,14 @@ class _Filter:
     help="Only failed rollouts: with an error, a failed tool call, or without an end.",
 )
 @click.option(
-    "--consumed", metavar="STEP", type=int, help="Only rollouts that this training step consumed."
+    "--consumed",
+    metavar="STEP",
+    type=int,
+    help="Only rollouts that this training step consumed.",
 )
-@click.option("--unused", is_flag=True, help="Only rollouts that no training step has consumed.")
+@click.option(
+    "--unused", is_flag=True, help="Only rollouts that no training step has consumed."
+)
 @click.option(
     "--sort",
     type=click.Choice(_SORT),
@@ -127,10 +147,16 @@ class _Filter:
     help="Write the token view of one rollout as a page. DIR may be its ID.",
 )
 @click.option(
-    "-o", "output", type=click.Path(path_type=Path), help="With --html: the file. [default: stdout]"
+    "-o",
+    "output",
+    type=click.Path(path_type=Path),
+    help="With --html: the file. [default: stdout]",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per rollout, complete."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per rollout, complete.",
 )
 def command(
     *,
@@ -161,7 +187,12 @@ def command(
     """
     _check_forms(output, overlay, as_html=as_html, as_json=as_json)
     # ``rollouts --html ID`` is what people type, and such a folder does not exist.
-    if (as_html or overlay) and directory is not None and trace is None and not directory.exists():
+    if (
+        (as_html or overlay)
+        and directory is not None
+        and trace is None
+        and not directory.exists()
+    ):
         trace = str(directory)
         directory = None
     folders = chosen_folders(directory, run)
@@ -181,7 +212,9 @@ def command(
         echo("no rollouts", err=True)
 
 
-def _check_forms(output: Path | None, overlay: str | None, *, as_html: bool, as_json: bool) -> None:
+def _check_forms(
+    output: Path | None, overlay: str | None, *, as_html: bool, as_json: bool
+) -> None:
     """Raise `WrongCallError` for options that would have no effect together."""
     if output is not None and not as_html:
         raise WrongCallError("-o FILE is for the page of a rollout: add --html")
@@ -207,7 +240,9 @@ class _SortOrder:
         """Return the rollouts to show, in order; those without the value to sort by come last."""
         values = {id(rollout): _key(rollout, self.sort) for rollout in rollouts}
         ordered = [rollout for rollout in rollouts if values[id(rollout)] is not None]
-        ordered.sort(key=lambda rollout: values[id(rollout)] or 0.0, reverse=not self.reverse)
+        ordered.sort(
+            key=lambda rollout: values[id(rollout)] or 0.0, reverse=not self.reverse
+        )
         # Last in either direction, since they are neither high nor low.
         ordered += [rollout for rollout in rollouts if values[id(rollout)] is None]
         # A program that reads JSON wants all; a person sees the first ones.
@@ -249,7 +284,9 @@ def _show(
             count = len(rollouts.rollouts) + rollouts.gone
             if not count:
                 return 0
-            matching = [rollout for rollout in rollouts.rollouts if selection.takes(rollout)]
+            matching = [
+                rollout for rollout in rollouts.rollouts if selection.takes(rollout)
+            ]
             chosen = order.of(matching)
             if not order.as_json:
                 view.run(folder.run_id, read_report(folder))

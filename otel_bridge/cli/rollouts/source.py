@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import orjson
 
@@ -21,7 +21,14 @@ from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import TOKENS_ID, Evaluation, Json, MediaRecord, Record, RolloutRecord
+from otel_bridge.records import (
+    TOKENS_ID,
+    Evaluation,
+    Json,
+    MediaRecord,
+    Record,
+    RolloutRecord,
+)
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge_local.payload import evaluation_payload, rollout_payload
 
@@ -33,11 +40,11 @@ They are ``rollout_id``, ``turns``, ``tool_calls``, ``failed``, ``trained_steps`
 ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 """Reads a rollout again; returns ``None`` when it was deleted."""
 
-_BATCH: Final = 200
-_BATCH_BYTES: Final = 8 << 20
-_MARKS: Final = {b'{"kind":"rollout"': "rollout", b'{"kind":"evaluation"': "evaluation"}
-_MEDIA_MARK: Final = b'{"kind":"media"'
-_HEAVY: Final = ("messages", "spans", "metadata", "tools")
+_BATCH = 200
+_BATCH_BYTES = 8 << 20
+_MARKS = {b'{"kind":"rollout"': "rollout", b'{"kind":"evaluation"': "evaluation"}
+_MEDIA_MARK = b'{"kind":"media"'
+_HEAVY = ("messages", "spans", "metadata", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +108,15 @@ class RolloutSource:
         evaluations: dict[str, dict[str, Payload]] = {}
         result = RolloutListing()
         # Files first, so that the ledger, which has the newer state, replaces what they have.
-        for source, entries_read in (("file", self._of_files()), ("ledger", self._of_ledger())):
+        for source, entries_read in (
+            ("file", self._of_files()),
+            ("ledger", self._of_ledger()),
+        ):
             for payload, read in entries_read:
                 if payload["kind"] == "evaluation":
-                    evaluations.setdefault(str(payload["rollout_id"]), {})[str(payload["name"])] = (
-                        payload
-                    )
+                    evaluations.setdefault(str(payload["rollout_id"]), {})[
+                        str(payload["name"])
+                    ] = payload
                 else:
                     light = _counted(payload)
                     # Messages are most of a rollout: they are read again for those that are shown.
@@ -117,11 +127,15 @@ class RolloutSource:
                 result.sources.append(source)
         for rollout_id, (light, read) in reads.items():
             values = evaluations.get(rollout_id, {})
-            result.rollouts.append(StoredRollout(_with_evaluations(light, values), read, values))
+            result.rollouts.append(
+                StoredRollout(_with_evaluations(light, values), read, values)
+            )
         result.rollouts.sort(key=lambda rollout: cast("int", rollout.facts["position"]))
         total = self._view.meta("rollouts") if self._view is not None else 0
         # Files may hold rollouts that a rebuilt ledger never counted.
-        result.gone = max((total if isinstance(total, int) else 0) - len(result.rollouts), 0)
+        result.gone = max(
+            (total if isinstance(total, int) else 0) - len(result.rollouts), 0
+        )
         return result
 
     def token_pages(self, rollouts: Iterable[StoredRollout]) -> dict[str, str]:
@@ -131,7 +145,11 @@ class RolloutSource:
         for _, _, line in self._lines():
             payload = _parsed(line) if line.startswith(_MEDIA_MARK) else None
             trace_id = "" if payload is None else _trace_id_of_page(str(payload["id"]))
-            page = self._file_of(payload) if payload is not None and trace_id in trace_ids else None
+            page = (
+                self._file_of(payload)
+                if payload is not None and trace_id in trace_ids
+                else None
+            )
             if page is not None:
                 pages[trace_id] = page
         for record in self._records(TOKEN_VIEW):
@@ -146,7 +164,9 @@ class RolloutSource:
         """Return the text of the first item of a line of media, ``None`` without its file."""
         items = entries(payload.get("items"))
         try:
-            with open(open_regular(self._folder / str(items[0]["file"])), "rb") as opened:
+            with open(
+                open_regular(self._folder / str(items[0]["file"])), "rb"
+            ) as opened:
                 return opened.read().decode("utf-8", "replace")
         except (OSError, IndexError):
             return None
@@ -175,9 +195,15 @@ class RolloutSource:
     def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for record in self._records(ROLLOUT, EVALUATION):
             if isinstance(record, RolloutRecord):
-                yield rollout_payload(record), partial(self._rollout_at, record.position)
+                yield (
+                    rollout_payload(record),
+                    partial(self._rollout_at, record.position),
+                )
             elif isinstance(record, Evaluation):
-                yield evaluation_payload(record), partial(self._rollout_at, record.position)
+                yield (
+                    evaluation_payload(record),
+                    partial(self._rollout_at, record.position),
+                )
 
     def _rollout_at(self, position: int) -> Payload | None:
         if self._view is None:
@@ -198,7 +224,9 @@ class RolloutSource:
         position = 0
         while self._view is not None:
             # In batches: a ledger may hold more than the memory of this machine.
-            batch = self._view.records(position, kinds, limit=_BATCH, limit_bytes=_BATCH_BYTES)
+            batch = self._view.records(
+                position, kinds, limit=_BATCH, limit_bytes=_BATCH_BYTES
+            )
             yield from batch.records
             # A page that does not move would be read for ever.
             if batch.through <= position or not (batch.records or batch.broken):
@@ -244,7 +272,9 @@ def _counted(payload: Payload) -> Payload:
     metadata = payload.get("metadata")
     return {
         **payload,
-        "rollout_id": metadata.get("rollout_id") if isinstance(metadata, dict) else None,
+        "rollout_id": metadata.get("rollout_id")
+        if isinstance(metadata, dict)
+        else None,
         "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label"))
         if isinstance(metadata, dict)
         else [],
@@ -262,7 +292,10 @@ def _with_evaluations(payload: Payload, evaluations: Mapping[str, Payload]) -> P
     """Return a rollout with the evaluations that arrived after it."""
     rewards = payload.get("rewards")
     parts: dict[str, Json] = dict(rewards) if isinstance(rewards, dict) else {}
-    merged: Payload = {**payload, "evaluations": [dict(value) for value in evaluations.values()]}
+    merged: Payload = {
+        **payload,
+        "evaluations": [dict(value) for value in evaluations.values()],
+    }
     for name, value in evaluations.items():
         number = value.get("value")
         if name == TRAINED_STEP:

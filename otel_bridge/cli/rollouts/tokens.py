@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 import click
 from rich.text import Text
@@ -18,15 +17,15 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.text.printable import printable
 from otel_bridge.tokens.view import TokenView, shade
 
-_LARGEST: Final = 5
-_NO_TOKENS: Final = (
-    "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
-)
-_NO_ROLLOUT: Final = "no rollout here matches; see which there are with: otel-bridge rollouts"
+_LARGEST = 5
+_NO_TOKENS = "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
+_NO_ROLLOUT = "no rollout here matches; see which there are with: otel-bridge rollouts"
 
 
 def write_page(
-    folders: Sequence[RunFolder], takes: Callable[[StoredRollout], bool], output: Path | None
+    folders: Sequence[RunFolder],
+    takes: Callable[[StoredRollout], bool],
+    output: Path | None,
 ) -> None:
     """Write the page of the one rollout that *takes* chooses to *output*, else to stdout.
 
@@ -38,7 +37,9 @@ def write_page(
     pages: list[str] = []
     for folder in folders:
         with RolloutSource(folder) as source:
-            of_folder = [rollout for rollout in source.rollouts().rollouts if takes(rollout)]
+            of_folder = [
+                rollout for rollout in source.rollouts().rollouts if takes(rollout)
+            ]
             matching += of_folder
             pages += source.token_pages(of_folder).values()
     # A page shows one rollout.
@@ -62,7 +63,8 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
     values = view.overlays.get(overlay)
     if values is None:
         terminal.print_line(
-            f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}", style="dim"
+            f"  no {overlay} of its tokens; there are {', '.join(view.overlays)}",
+            style="dim",
         )
         return
     numbers = {index: value for index, value in enumerate(values) if value is not None}

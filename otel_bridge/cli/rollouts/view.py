@@ -8,7 +8,6 @@ terminal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
 
 import orjson
 from rich.console import Console
@@ -22,16 +21,16 @@ from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
 from otel_bridge.translation.tokens.step_values import PREFIX as TOKENS
 
-_ROLES: Final = {
+_ROLES = {
     "system": "magenta",
     "user": "cyan",
     "assistant": "green",
     "tool": "yellow",
     "developer": "magenta",
 }
-_LINES: Final = 12
+_LINES = 12
 """Lines of one message on a terminal."""
-_INDENT: Final = "    "
+_INDENT = "    "
 
 
 class RolloutView:
@@ -68,12 +67,17 @@ class RolloutView:
             self._message(message, names)
         if not messages:
             self._console.print(
-                Text("  no messages: none were sent, or their content is switched off", style="dim")
+                Text(
+                    "  no messages: none were sent, or their content is switched off",
+                    style="dim",
+                )
             )
 
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
         role = str(message.get("role") or "message")
-        tool = str(message.get("name") or names.get(str(message.get("tool_call_id"))) or "")
+        tool = str(
+            message.get("name") or names.get(str(message.get("tool_call_id"))) or ""
+        )
         self._console.print(
             Text(_one_line(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold"))
         )
@@ -122,21 +126,27 @@ def _heading(payload: Payload) -> Text:
 def _facts(payload: Payload) -> Iterator[tuple[str, str]]:
     """Yield each fact of a rollout's heading, with its style."""
     yield str(payload.get("key") or "rollouts"), "bold"
-    yield from ((f"{name} {payload[key]}", "") for name, key in _NAMES if _is_set(payload, key))
+    yield from (
+        (f"{name} {payload[key]}", "") for name, key in _NAMES if _is_set(payload, key)
+    )
     reward = _reward(payload)
     if reward:
         yield reward, "bold"
     if payload.get("advantage") is not None:
         yield f"advantage {_number(payload['advantage'])}", ""
-    yield from ((f"{name} {payload[key]}", "") for name, key in _END_NAMES if _is_set(payload, key))
+    yield from (
+        (f"{name} {payload[key]}", "")
+        for name, key in _END_NAMES
+        if _is_set(payload, key)
+    )
     yield from ((text, "") for text in (_duration(payload), _counts(payload)) if text)
     yield f"trace {payload['id']}", "dim"
 
 
-_NAMES: Final = (
+_NAMES = (
     ("step", "step"), ("split", "split"), ("group", "group"), ("sample", "sample"), ("id", "rollout_id"),
 )  # fmt: skip
-_END_NAMES: Final = (("finish", "finish_reason"), ("policy", "policy_version"))
+_END_NAMES = (("finish", "finish_reason"), ("policy", "policy_version"))
 
 
 def _is_set(payload: Payload, key: str) -> bool:
@@ -165,7 +175,8 @@ def _listed(numbers: Json, takes: Callable[[str], bool]) -> str:
         return ""
     selected = {name: number for name, number in numbers.items() if takes(name)}
     return ", ".join(
-        f"{name.removeprefix(TOKENS)} {_number(number)}" for name, number in selected.items()
+        f"{name.removeprefix(TOKENS)} {_number(number)}"
+        for name, number in selected.items()
     )
 
 
@@ -187,7 +198,9 @@ def _duration(payload: Payload) -> str:
 def _counts(payload: Payload) -> str:
     counts = ((payload.get("turns"), "turn"), (payload.get("tool_calls"), "tool call"))
     return ", ".join(
-        counted(count, name) for count, name in counts if isinstance(count, int) and count
+        counted(count, name)
+        for count, name in counts
+        if isinstance(count, int) and count
     )
 
 
@@ -198,13 +211,16 @@ def _remarks(payload: Payload) -> Iterator[Text]:
     for span in entries(payload.get("spans")):
         # The error of the root is the rollout's own, which is shown above.
         if span.get("error") and span.get("parent_id") is not None:
-            yield Text(_one_line(f"  {span.get('name')} failed: {span['error']}"), style="red")
+            yield Text(
+                _one_line(f"  {span.get('name')} failed: {span['error']}"), style="red"
+            )
     if payload.get("incomplete"):
         yield Text("  incomplete: its root span never arrived", style="red")
     clipped = payload.get("clipped_bytes")
     if isinstance(clipped, int) and clipped:
         yield Text(
-            f"  {clipped:,} bytes of its content were truncated before they arrived", style="yellow"
+            f"  {clipped:,} bytes of its content were truncated before they arrived",
+            style="yellow",
         )
     figures = _token_figures(payload)
     if figures:
@@ -233,7 +249,8 @@ def _texts(message: Payload) -> Iterator[str]:
             yield content
     elif content is not None:
         yield from (
-            part_text(part) for part in (content if isinstance(content, list) else [content])
+            part_text(part)
+            for part in (content if isinstance(content, list) else [content])
         )
     for call in entries(message.get("tool_calls")):
         name, arguments = _function(call)
@@ -244,9 +261,9 @@ def _function(call: Payload) -> tuple[str, str]:
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
     arguments = inner.get("arguments")
-    return str(inner.get("name") or "tool"), arguments if isinstance(arguments, str) else _json(
-        arguments
-    )
+    return str(inner.get("name") or "tool"), arguments if isinstance(
+        arguments, str
+    ) else _json(arguments)
 
 
 def _json(value: Json) -> str:

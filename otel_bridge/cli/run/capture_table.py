@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final
 
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +16,7 @@ from otel_bridge.cli.terminal import Terminal
 from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS
 from otel_bridge.text.printable import shown
 
-_MAX_LINES: Final = 20
+_MAX_LINES = 20
 
 
 class CaptureTable:
@@ -33,9 +32,13 @@ class CaptureTable:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._names = variables.get(CAPTURE.name, "")
         self._folder = (
-            Path(tempfile.mkdtemp(prefix="otel-bridge-capture-")) if self._names else None
+            Path(tempfile.mkdtemp(prefix="otel-bridge-capture-"))
+            if self._names
+            else None
         )
-        folder = {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
+        folder = (
+            {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
+        )
         self.environment = {**variables, **folder}
 
     def show(self, console: Terminal, *, recorded: bool = True) -> None:
@@ -54,7 +57,9 @@ class CaptureTable:
                 f"captured: nothing; no Python program of the command used {self._names}"
             )
             return
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        table = Table(
+            box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left"
+        )
         columns = [_cells(totals.captured)]
         table.add_column("captured")
         table.add_column("calls", justify="right")

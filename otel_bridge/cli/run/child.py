@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Final
 
 import click
 
 from otel_bridge.records import Status
 
-_FORWARDED: Final = (
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -23,8 +22,8 @@ _FORWARDED: Final = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
-_LOOK_S: Final = 0.2
+_FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT})
+_LOOK_S = 0.2
 
 
 class NotStartedError(click.ClickException):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -40,11 +39,11 @@ from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.wait_display import records_in_trackers
 
-DRAIN_S: Final = 300.0
-_STOP_S: Final = 10.0
-_READ_S: Final = 10.0
+DRAIN_S = 300.0
+_STOP_S = 10.0
+_READ_S = 10.0
 """Most seconds in which the last data is read: spans of one run may belong to another."""
-_LAST_DATA_S: Final = 0.5
+_LAST_DATA_S = 0.5
 """Seconds after the command's exit in which its last data and ends are recorded."""
 
 
@@ -59,9 +58,14 @@ _LAST_DATA_S: Final = 0.5
     help="Exporters of all signals, e.g. trackio,mlflow; overrides all variables.",
 )
 @click.option(
-    "--new", "new_run", is_flag=True, help="Start a new run even if one of this name exists."
+    "--new",
+    "new_run",
+    is_flag=True,
+    help="Start a new run even if one of this name exists.",
 )
-@click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
+@click.option(
+    "--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR)."
+)
 @click.option(
     "--listen",
     default="",
@@ -77,7 +81,9 @@ _LAST_DATA_S: Final = 0.5
     "slime. Without --tee the tracker itself gets nothing.",
 )
 @click.option(
-    "--tee", is_flag=True, help="With --capture: the tracker itself gets everything as well."
+    "--tee",
+    is_flag=True,
+    help="With --capture: the tracker itself gets everything as well.",
 )
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
@@ -122,7 +128,11 @@ def command(
     runs = LaunchedRuns(base)
     collect_less_often()
     host = BridgeSupervisor(
-        base, options, folders=runs.folders, may_join=lambda _run, _other: True, log_line=_notify
+        base,
+        options,
+        folders=runs.folders,
+        may_join=lambda _run, _other: True,
+        log_line=_notify,
     )
     receiver = LauncherReceiver(env, base, listen)
     host.start()
@@ -183,7 +193,9 @@ class _InterruptHandler:
             self._host.request_stop(_STOP_S)
 
 
-def _drain(host: BridgeSupervisor, give_up: _InterruptHandler, timeout_s: float | None) -> None:
+def _drain(
+    host: BridgeSupervisor, give_up: _InterruptHandler, timeout_s: float | None
+) -> None:
     """Deliver what is left, and show how much that is."""
     with Terminal(stderr=True).wait_display() as display:
 

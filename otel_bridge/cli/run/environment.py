@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 from otel_bridge import semconv, settings
@@ -18,10 +17,14 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE, SIGNALS
 from otel_bridge.otlp.proxies import direct_variables
 
-_BY_SIGNAL: Final = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
-MLFLOW_KEEPS_TRACES: Final = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
+_BY_SIGNAL = (
+    settings.METRICS_EXPORTER,
+    settings.TRACES_EXPORTER,
+    settings.LOGS_EXPORTER,
+)
+MLFLOW_KEEPS_TRACES = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
 """Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
-_TRACKER_NAMES: Final = {"wandb": "W&B", "trackio": "Trackio"}
+_TRACKER_NAMES = {"wandb": "W&B", "trackio": "Trackio"}
 """Captured trackers that get nothing in the mode ``replace``.
 
 TensorBoard's event files are written in either mode.
@@ -55,7 +58,9 @@ def child_environment(
     """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint."""
     # Stock SDKs send to this receiver; the user's endpoint is that of the bridge.
     child = {
-        name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")
+        name: value
+        for name, value in env.items()
+        if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
     # The launcher has decided these; a child that reads them again would decide otherwise.
     for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
@@ -100,11 +105,18 @@ def _exporter_variables(choice: RequestedDestinations) -> dict[str, str]:
     if choice.refused:
         return launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
     # Each child's own choice counts.
-    return {**launcher_environment(choice.by_signal), settings.LAUNCHER_EXPORTERS.name: ""}
+    return {
+        **launcher_environment(choice.by_signal),
+        settings.LAUNCHER_EXPORTERS.name: "",
+    }
 
 
 def capture_of(
-    option: str, env: Mapping[str, str], choice: RequestedDestinations, *, tee: bool = False
+    option: str,
+    env: Mapping[str, str],
+    choice: RequestedDestinations,
+    *,
+    tee: bool = False,
 ) -> dict[str, str]:
     """Return the variables by which the command's Python programs are captured.
 
@@ -121,10 +133,16 @@ def capture_of(
     names = settings.names(option) if option else settings.CAPTURE.read(env)
     unknown = {*names} - {*KNOWN}
     if unknown or (option and not names):
-        source = f"--capture {option}" if option else f"{settings.CAPTURE.name}={','.join(names)}"
+        source = (
+            f"--capture {option}"
+            if option
+            else f"{settings.CAPTURE.name}={','.join(names)}"
+        )
         raise ConfigError(f"{source}: expected some of {', '.join(KNOWN)}")
     if tee and not names:
-        raise ConfigError("--tee: nothing is captured; add --capture, e.g. --capture wandb")
+        raise ConfigError(
+            "--tee: nothing is captured; add --capture, e.g. --capture wandb"
+        )
     mode = "tee" if tee else settings.CAPTURE_MODE.read(env)
     refuse_twice(names, mode, choice.names)
     if names:
@@ -132,7 +150,9 @@ def capture_of(
     return {}
 
 
-def replaced_trackers(variables: Mapping[str, str], choice: RequestedDestinations) -> str:
+def replaced_trackers(
+    variables: Mapping[str, str], choice: RequestedDestinations
+) -> str:
     """Return a line on captured trackers that get nothing of the run; empty when there are none.
 
     Args:

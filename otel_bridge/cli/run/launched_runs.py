@@ -13,7 +13,11 @@ import threading
 import time
 from pathlib import Path
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    InstrumentationScope,
+    KeyValue,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -111,11 +115,15 @@ class _LauncherSegment:
             observed_time_unix_nano=now,
             event_name=semconv.EVENT_END,
             attributes=[
-                KeyValue(key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)),
+                KeyValue(
+                    key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)
+                ),
                 KeyValue(key=semconv.EVENT_SEQ, value=AnyValue(int_value=1)),
             ],
         )
-        scope = ScopeLogs(scope=InstrumentationScope(name=semconv.SCOPE_NAME), log_records=[record])
+        scope = ScopeLogs(
+            scope=InstrumentationScope(name=semconv.SCOPE_NAME), log_records=[record]
+        )
         try:
             self._writer.append(Signal.LOGS, scope.SerializeToString(), now)
         finally:
@@ -130,12 +138,15 @@ class _LauncherSegment:
             semconv.INSTANCE_ID: self._instance_id,
         }
         attributes = [
-            KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+            KeyValue(key=key, value=AnyValue(string_value=text))
+            for key, text in texts.items()
         ]
         flags = [semconv.LAUNCHER]
         flags += [semconv.PROJECT_GENERATED] if "project" in of.generated else []
         flags += [semconv.RUN_NAME_GENERATED] if "run_name" in of.generated else []
-        attributes += [KeyValue(key=key, value=AnyValue(bool_value=True)) for key in flags]
+        attributes += [
+            KeyValue(key=key, value=AnyValue(bool_value=True)) for key in flags
+        ]
         return Resource(attributes=attributes).SerializeToString()
 
 
@@ -155,6 +166,8 @@ def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
         header = header_in(segment.path)
         if header is None or header.created_unix_ns < since_ns:
             continue
-        if header.launcher == mark or (header.kind == "receiver" and header.pid == os.getpid()):
+        if header.launcher == mark or (
+            header.kind == "receiver" and header.pid == os.getpid()
+        ):
             return header
     return None

@@ -61,7 +61,9 @@ class LauncherReceiver:
             self.environment |= _variables_of(signal, env, http_endpoint, grpc_endpoint)
         if token:
             first = token.partition(",")[0]
-            self.environment[f"{PREFIX}HEADERS"] = f"authorization=Bearer%20{quote(first)}"
+            self.environment[f"{PREFIX}HEADERS"] = (
+                f"authorization=Bearer%20{quote(first)}"
+            )
             self.environment[settings.TOKEN.name] = token
 
     def stop(self) -> None:
@@ -106,5 +108,7 @@ def _address(listen: str) -> tuple[str, int]:
         return "127.0.0.1", 0
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or not 0 < int(port) < 65535:
-        raise ConfigError(f"--listen={listen!r}: expected HOST:PORT, where PORT + 1 is free too")
+        raise ConfigError(
+            f"--listen={listen!r}: expected HOST:PORT, where PORT + 1 is free too"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)

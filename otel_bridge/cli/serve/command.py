@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -41,17 +41,19 @@ if TYPE_CHECKING:
 
     from otel_bridge_collector import Receiver
 
-DRAIN_S: Final = 30.0
-IDLE_S: Final = 60.0
-FILES: Final = 65_536
-_STOP_S: Final = 10.0
-_THREADS_S: Final = 2.0
-_OFF: Final = "off"
-_NAMED_RUNS: Final = 5
+DRAIN_S = 30.0
+IDLE_S = 60.0
+FILES = 65_536
+_STOP_S = 10.0
+_THREADS_S = 2.0
+_OFF = "off"
+_NAMED_RUNS = 5
 """Most runs that the line on earlier runs names."""
 
 
-@click.command("serve", epilog="Example: otel-bridge serve --exporters mlflow --http 0.0.0.0:4318")
+@click.command(
+    "serve", epilog="Example: otel-bridge serve --exporters mlflow --http 0.0.0.0:4318"
+)
 @click.option(
     "--exporters",
     default="",
@@ -62,7 +64,9 @@ _NAMED_RUNS: Final = 5
 @click.option("--http", "http_address", default="127.0.0.1:4318", metavar="HOST:PORT", show_default=True,
               help="Where to receive OTLP over HTTP, with /healthz, /readyz, /metrics and /status; "
                    "off disables it.")  # fmt: skip
-@click.option("--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR).")
+@click.option(
+    "--dir", "directory", default="", help="Where run folders are (OTEL_BRIDGE_DIR)."
+)
 @click.option(
     "--log-format",
     type=click.Choice(["plain", "json"]),
@@ -71,7 +75,11 @@ _NAMED_RUNS: Final = 5
     help="Format of the log on stderr, one line per event.",
 )
 def command(
-    exporters: str, grpc_address: str, http_address: str, directory: str, log_format: str
+    exporters: str,
+    grpc_address: str,
+    http_address: str,
+    directory: str,
+    log_format: str,
 ) -> None:
     """Receive OTLP and deliver every run of one directory to the trackers, until SIGTERM or SIGINT.
 
@@ -122,7 +130,9 @@ def earlier_runs_line(base: Path) -> str:
             names.append(f"{report.project}/{report.name}")
     if not names:
         return ""
-    unnamed = f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
+    unnamed = (
+        f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
+    )
     runs = counted(len(folders), "run")
     follow = "follows" if len(names) == 1 else "follow"
     return (
@@ -168,7 +178,11 @@ def _choice(env: Mapping[str, str], cwd: Path, exporters: str) -> RequestedDesti
     """
     if not exporters:
         return choose(None, env, cwd)
-    of_signals = (settings.METRICS_EXPORTER, settings.TRACES_EXPORTER, settings.LOGS_EXPORTER)
+    of_signals = (
+        settings.METRICS_EXPORTER,
+        settings.TRACES_EXPORTER,
+        settings.LOGS_EXPORTER,
+    )
     overridden = {setting.name for setting in of_signals}
     rest = {name: value for name, value in env.items() if name not in overridden}
     return choose(None, {**rest, settings.EXPORTERS.name: exporters}, cwd)
@@ -178,7 +192,13 @@ class _Service:
     """Runs the supervisor of all run folders and the receiver, and shuts both down."""
 
     def __init__(
-        self, env: Mapping[str, str], cwd: Path, base: Path, *, exporters: str, log: ServiceLog
+        self,
+        env: Mapping[str, str],
+        cwd: Path,
+        base: Path,
+        *,
+        exporters: str,
+        log: ServiceLog,
     ) -> None:
         self._env = env
         self._base = base
@@ -212,7 +232,8 @@ class _Service:
     def _may_join(self, run_id: str, other_run_id: str) -> bool:
         """Return whether the sender of one run may send the other, so that spans may move there."""
         return self._one_token or (
-            self._receiver is not None and self._receiver.same_token(run_id, other_run_id)
+            self._receiver is not None
+            and self._receiver.same_token(run_id, other_run_id)
         )
 
     def listen(self, grpc_address: str, http_address: str) -> None:
@@ -284,9 +305,9 @@ class _Service:
             )
 
     def _send_own_metrics(self) -> None:
-        is_sent = "metrics" in self._choice.signals_of(OTLP) and "metrics" in signals_sent(
-            self._env
-        )
+        is_sent = "metrics" in self._choice.signals_of(
+            OTLP
+        ) and "metrics" in signals_sent(self._env)
         if is_sent and self._receiver is not None:
             from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
 
@@ -339,26 +360,33 @@ class _Service:
             end()
         except Exception as exc:  # noqa: BLE001  # the other parts must be shut down too
             self._log.log_line(
-                f"the receiver failed to shut down: {type(exc).__name__}: {exc}", level="warning"
+                f"the receiver failed to shut down: {type(exc).__name__}: {exc}",
+                level="warning",
             )
 
     def _metrics(self) -> list[Metric]:
         from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
         folders = run_folders(self._base)
-        reports = {folder.run_id: self._states.reports.read(folder) for folder in folders}
+        reports = {
+            folder.run_id: self._states.reports.read(folder) for folder in folders
+        }
         unread = {
             folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id])
             for folder in folders
         }
-        known_reports = {run_id: report for run_id, report in reports.items() if report is not None}
+        known_reports = {
+            run_id: report for run_id, report in reports.items() if report is not None
+        }
         return [
             *of_host(self._host.state()),
             *of_runs(known_reports, time.time_ns(), unread=unread),
         ]
 
     def _status(self) -> bytes:
-        return overview_of(self._base, run_folders(self._base), self._env, self._states).to_json()
+        return overview_of(
+            self._base, run_folders(self._base), self._env, self._states
+        ).to_json()
 
 
 def _address(option: str, address: str) -> tuple[str, int] | None:
@@ -367,5 +395,7 @@ def _address(option: str, address: str) -> tuple[str, int] | None:
         return None
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{option}={address!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off")
+        raise ConfigError(
+            f"{option}={address!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off"
+        )
     return host.strip("[]"), int(port)

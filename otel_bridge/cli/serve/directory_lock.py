@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.cli.directory import made
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.locks import RecordLock, content, probe
 
-_NAME: Final = "serve.lock"
+_NAME = "serve.lock"
 
 
 class ServiceLock:

@@ -13,16 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, TextIO, cast
+from typing import TextIO, cast
 
 import orjson
 
 from otel_bridge.cli.errors import exit_code_of, text_of
 from otel_bridge.text.printable import shown
 
-_LEVEL: Final = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-_LEVEL_CHARS: Final = 80
-_LONGEST_LINE: Final = 64 << 10
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_LEVEL_CHARS = 80
+_LONGEST_LINE = 64 << 10
 
 
 class ServiceLog(logging.Handler):
@@ -43,7 +43,12 @@ class ServiceLog(logging.Handler):
 
     def log_line(self, line: str, *, level: str = "info", **facts: object) -> None:
         """Write one line; a closed stderr is not an error."""
-        self._log_to(sys.stderr if self._streams is None else self._streams[1], line, level, facts)
+        self._log_to(
+            sys.stderr if self._streams is None else self._streams[1],
+            line,
+            level,
+            facts,
+        )
 
     def log_run_line(self, line: str) -> None:
         """Write a line of the bridge supervisor, which begins with the run's id."""
@@ -98,11 +103,11 @@ class ServiceLog(logging.Handler):
 
         return cast("TextIO", PrintedLines(stream, log))
 
-    def _log_to(self, stream: TextIO, line: str, level: str, facts: dict[str, object]) -> None:
+    def _log_to(
+        self, stream: TextIO, line: str, level: str, facts: dict[str, object]
+    ) -> None:
         now_s = time.time()
-        stamp = (
-            f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
-        )
+        stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
         if self._as_json:
             entry = {"time": stamp, "level": level, "message": line, **facts}
             written = orjson.dumps(

@@ -7,7 +7,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import click
 import orjson
@@ -17,7 +16,13 @@ from rich.text import Text
 from otel_bridge import settings
 from otel_bridge.cli.run_folders import existing_folders, folders_of
 from otel_bridge.cli.status.run_state import RunState, StateReader
-from otel_bridge.cli.status.source import Overview, ReadOverview, from_service, is_url, overview_of
+from otel_bridge.cli.status.source import (
+    Overview,
+    ReadOverview,
+    from_service,
+    is_url,
+    overview_of,
+)
 from otel_bridge.cli.status.view import (
     next_commands,
     overview_view,
@@ -29,7 +34,7 @@ from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.printable import printable_json, shown
 
-_EVERY_S: Final = 1.0
+_EVERY_S = 1.0
 
 
 @click.command("status", epilog="Example: otel-bridge status --watch")
@@ -52,7 +57,9 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
         read: ReadOverview = partial(from_service, location, env)
     else:
         reader = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
-        read = partial(_here, None if location is None else Path(location), reader, watching=watch)
+        read = partial(
+            _here, None if location is None else Path(location), reader, watching=watch
+        )
     if not watch:
         _print(read(), as_json=as_json)
         return
@@ -66,7 +73,9 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
     # A watch may begin before the first run, so that none is not an error then.
     folders = folders_of(directory) if watching else existing_folders(directory)
-    base = base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    base = (
+        base_dir(settings.environment(), Path.cwd()) if directory is None else directory
+    )
     return overview_of(
         folders[0].base if folders else base, folders, settings.environment(), reader
     )
@@ -85,12 +94,16 @@ def _print(overview: Overview, *, as_json: bool) -> None:
         for line in next_commands(state, here=overview.here):
             console.print_line(line)  # unwrapped, so that it can be copied
     if space := space_line(overview):
-        console.print(Text(shown(space), style="dim"), soft_wrap=not console.is_terminal)
+        console.print(
+            Text(shown(space), style="dim"), soft_wrap=not console.is_terminal
+        )
 
 
 def _watch(read: ReadOverview) -> None:
     console = Terminal()
-    with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+    with Live(
+        console=console, auto_refresh=False, screen=False, vertical_overflow="crop"
+    ) as live:
         while True:
             live.update(overview_view(read()), refresh=True)
             time.sleep(_EVERY_S)
@@ -102,7 +115,11 @@ def _watch_lines(read: ReadOverview, *, as_json: bool) -> None:
         overview = read()
         for state in overview.runs:
             # Compared as it is printed: a pipe gets a line for each change that a reader can see.
-            line = _json(state) if as_json else f"{shown(state_line(state, here=overview.here))}\n"
+            line = (
+                _json(state)
+                if as_json
+                else f"{shown(state_line(state, here=overview.here))}\n"
+            )
             if printed.get(state.run_id) != line:
                 printed[state.run_id] = line
                 sys.stdout.write(line)

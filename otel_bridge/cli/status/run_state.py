@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge import settings
 from otel_bridge.bridge.ledger.codec import (
@@ -34,12 +34,18 @@ from otel_bridge.journal.folder_scan import FolderScan, scan_folder
 from otel_bridge.journal.liveness import judge_processes
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.quota import Quota, bytes_below
-from otel_bridge.journal.report import ProcessReport, Report, ReportCache, report_from, unread_bytes
+from otel_bridge.journal.report import (
+    ProcessReport,
+    Report,
+    ReportCache,
+    report_from,
+    unread_bytes,
+)
 from otel_bridge.journal.segment import SegmentFile
 
-_HELD_BYTES: Final = 4 << 10
-_LEDGERS_LIMIT_BYTES: Final = 8_192 * _HELD_BYTES
-_KINDS: Final = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA, TOKEN_VIEW)
+_HELD_BYTES = 4 << 10
+_LEDGERS_LIMIT_BYTES = 8_192 * _HELD_BYTES
+_KINDS = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA, TOKEN_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,9 @@ class DirectoryUse:
     of_disk: bool = False
 
 
-def room_of(base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()) -> DirectoryUse:
+def room_of(
+    base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()
+) -> DirectoryUse:
     """Measure the directory of run folders.
 
     Sizes of the folders in *states* are taken from there.
@@ -137,7 +145,9 @@ class StateReader:
         reports: The cache of reports, which callers may use too.
     """
 
-    def __init__(self, liveness_timeout_s: float = settings.LIVENESS_TIMEOUT_S.default) -> None:
+    def __init__(
+        self, liveness_timeout_s: float = settings.LIVENESS_TIMEOUT_S.default
+    ) -> None:
         self._liveness_timeout_ns = int(liveness_timeout_s * 1e9)
         self.reports = ReportCache()
         self._ledgers = StampedCache[Path, _InLedger](_LEDGERS_LIMIT_BYTES)
@@ -218,15 +228,22 @@ def run_state_from(raw: object) -> RunState | None:
             run_id=str(table["run_id"]),
             folder=str(table["folder"]),
             bridge_alive=bool(table["bridge_alive"]),
-            report=report_from(table["report"]) if table["report"] is not None else None,
+            report=report_from(table["report"])
+            if table["report"] is not None
+            else None,
             bytes={
-                name: int(size) for name, size in cast("dict[str, int]", table["bytes"]).items()
+                name: int(size)
+                for name, size in cast("dict[str, int]", table["bytes"]).items()
             },
             held={
                 name: KeptRecords(
-                    int(kept["records"] or 0), int(kept["bytes"] or 0), kept["unwritten_unix_ns"]
+                    int(kept["records"] or 0),
+                    int(kept["bytes"] or 0),
+                    kept["unwritten_unix_ns"],
                 )
-                for name, kept in cast("dict[str, dict[str, int | None]]", table["held"]).items()
+                for name, kept in cast(
+                    "dict[str, dict[str, int | None]]", table["held"]
+                ).items()
             },
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
             unread_bytes=int(cast("int", table.get("unread_bytes", 0))),
@@ -238,7 +255,9 @@ def run_state_from(raw: object) -> RunState | None:
         return None
 
 
-def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) -> float | None:
+def lasts_s(
+    states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int
+) -> float | None:
     """Return in how many seconds the space is full at this rate; ``None`` when nothing fills it.
 
     The rate of a running run is the size of its kept records divided by the age of the oldest one.
@@ -250,7 +269,9 @@ def lasts_s(states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int) ->
             # At least a second: a run that has just begun would seem to fill the disk at once.
             age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
             # The largest, not the sum, since exporters may keep the same records.
-            growth += max((kept.bytes for kept in state.held.values()), default=0) / age_s
+            growth += (
+                max((kept.bytes for kept in state.held.values()), default=0) / age_s
+            )
     if growth > 0:
         return max(room.limit_bytes - room.used_bytes, 0) / growth
     return None
@@ -269,7 +290,11 @@ def _grows(state: RunState) -> bool:
 
 def _sizes(scan: FolderScan) -> dict[str, int]:
     file_bytes = scan.total_bytes - scan.segment_bytes - scan.ledger_bytes
-    return {"segments": scan.segment_bytes, "ledger": scan.ledger_bytes, "files": file_bytes}
+    return {
+        "segments": scan.segment_bytes,
+        "ledger": scan.ledger_bytes,
+        "files": file_bytes,
+    }
 
 
 def _refused(folder: RunFolder) -> str:
@@ -324,7 +349,9 @@ def _label(destination: ExporterState) -> str:
 
 def _time_behind(view: LedgerView, position: int) -> int | None:
     records = view.records(position, _KINDS, limit=1, limit_bytes=1).records
-    time_unix_ns: object = getattr(records[0], "time_unix_ns", None) if records else None
+    time_unix_ns: object = (
+        getattr(records[0], "time_unix_ns", None) if records else None
+    )
     if time_unix_ns is None and records:
         time_unix_ns = getattr(records[0], "start_unix_ns", None)
     if isinstance(time_unix_ns, int) and time_unix_ns > 0:
@@ -332,7 +359,9 @@ def _time_behind(view: LedgerView, position: int) -> int | None:
     return None
 
 
-def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> dict[str, KeptRecords]:
+def _not_forwarded(
+    segments: Iterable[SegmentFile], report: Report
+) -> dict[str, KeptRecords]:
     """Return what ``otlp`` has not forwarded, by its name; empty for a run without it.
 
     It is counted in bytes of segments after its offsets, with the age of their files.
@@ -348,7 +377,11 @@ def _not_forwarded(segments: Iterable[SegmentFile], report: Report) -> dict[str,
         rest = segment.size_bytes - offset
         if segment.number >= number and rest > 0:
             rest_bytes += rest
-            oldest_ns = segment.mtime_ns if oldest_ns is None else min(oldest_ns, segment.mtime_ns)
+            oldest_ns = (
+                segment.mtime_ns
+                if oldest_ns is None
+                else min(oldest_ns, segment.mtime_ns)
+            )
     otlp = report.exporters[OTLP]
     behind = report.position > otlp.written
     records = max(report.position - otlp.written, 0)

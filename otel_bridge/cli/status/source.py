@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -26,7 +26,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge.text.addresses import without_credentials
 
-_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ def overview_of(
     """
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
-    return Overview(str(base), states, room_of(base, env, states) if base.is_dir() else None)
+    return Overview(
+        str(base), states, room_of(base, env, states) if base.is_dir() else None
+    )
 
 
 def is_url(location: str) -> bool:
@@ -86,7 +88,9 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
         session = HttpSession()
         address = f"{url.rstrip('/')}/status"
         # Without redirects, which could take the token to another server.
-        answer = session.get(address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False)
+        answer = session.get(
+            address, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False
+        )
     except requests.exceptions.SSLError as exc:
         raise JournalError(
             f"{server} answers, but TLS fails; for a certificate of your own CA, "
@@ -124,7 +128,9 @@ def _overview(url: str, body: bytes) -> Overview | None:
             None
             if room is None
             else DirectoryUse(
-                int(room["used_bytes"]), int(room["limit_bytes"]), bool(room.get("of_disk"))
+                int(room["used_bytes"]),
+                int(room["limit_bytes"]),
+                bool(room.get("of_disk")),
             ),
             int(cast("int", table["time_unix_ns"])),
             here=False,

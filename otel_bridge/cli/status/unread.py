@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_bridge.emit.console import drain_command
 from otel_bridge.journal.folder import RunFolder
@@ -14,14 +14,14 @@ from otel_bridge.journal.segment import header_in
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable
 
-_STARTING_S: Final = 10
+_STARTING_S = 10
 """Seconds that a starting bridge may take to lock the folder on a busy machine.
 
 An idle machine needs half a second.
 """
 
 
-_HEADERS_READ: Final = 8
+_HEADERS_READ = 8
 """Segments whose headers are read for exporters: processes of a run rarely differ in them."""
 
 
@@ -33,7 +33,12 @@ class Unread(NamedTuple):
 
 
 def unread(
-    run_id: str, folder: RunFolder, waiting_bytes: int, *, served: bool, here: bool = True
+    run_id: str,
+    folder: RunFolder,
+    waiting_bytes: int,
+    *,
+    served: bool,
+    here: bool = True,
 ) -> Unread:
     """Return the message about a run that no bridge has reported on yet.
 
@@ -55,7 +60,9 @@ def unread(
         if here and (line := end_of_log(folder.log_path)):
             log_end = f"; its bridge's log ends: {line}"
     if served:
-        return Unread(f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch)
+        return Unread(
+            f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch
+        )
     drain = drain_command(folder, chosen=_names_exporters(folder))
     return Unread(f"{run_id}: no bridge has read it yet, {waits}{log_end}", drain)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -28,19 +27,24 @@ from otel_bridge.emit.console import (
 from otel_bridge.emit.drops import MEANING
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ExporterReport, Report, sampled_out_lines, view_links
+from otel_bridge.journal.report import (
+    ExporterReport,
+    Report,
+    sampled_out_lines,
+    view_links,
+)
 from otel_bridge.records import AXIS, axis_of
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.counts import counted, first_ones, records_waiting
 from otel_bridge.text.printable import printable, shown
 
-_AWAITED_S: Final = 5.0
+_AWAITED_S = 5.0
 """Time that ranks have waited for one before `status` names it."""
-_OLD_NS: Final = 10_000_000_000
-_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
-_DELIVERING: Final = frozenset({"idle", "writing"})
-_STYLES: Final = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
+_OLD_NS = 10_000_000_000
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_DELIVERING = frozenset({"idle", "writing"})
+_STYLES = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
 def run_table(
@@ -70,12 +74,19 @@ def run_table(
     if state is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
     parts.append(
-        _roles(report, now_ns if state is not None else None, unseen_senders=unseen_senders)
+        _roles(
+            report, now_ns if state is not None else None, unseen_senders=unseen_senders
+        )
     )
     parts.append(_trackers(report, state, now_ns))
     parts += [
         Text(line, style="dim")
-        for line in (*_derived(report), *_media(report), *_degraded(report), *_former(report))
+        for line in (
+            *_derived(report),
+            *_media(report),
+            *_degraded(report),
+            *_former(report),
+        )
     ]
     parts += [
         Text(line, style="yellow")
@@ -86,13 +97,18 @@ def run_table(
             *_alerts(report, now_ns),
         )
     ]
-    lines = [*(_undelivered(state, live=live) if state is not None else ()), *warnings(report)]
+    lines = [
+        *(_undelivered(state, live=live) if state is not None else ()),
+        *warnings(report),
+    ]
     return Group(*parts, *(Text(line, style="yellow") for line in lines))
 
 
 def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
     """Return one line for each reason, not in the report, why records reach no tracker."""
-    lines = [f"this version cannot serve the run: {state.refused}"] if state.refused else []
+    lines = (
+        [f"this version cannot serve the run: {state.refused}"] if state.refused else []
+    )
     if state.unread_bytes and not live:
         lines.append(
             f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread"
@@ -107,7 +123,9 @@ def warnings(report: Report) -> Sequence[str]:
         lines += _warnings_of(name, exporter)
     lines += sampled_out_lines(report)
     if report.lacks_exporter:
-        lines.append(f"no exporter is chosen, and {records_waiting(report.position)} for one")
+        lines.append(
+            f"no exporter is chosen, and {records_waiting(report.position)} for one"
+        )
     lines += [owed_line(name, count) for name, count in report.owed.items()]
     lines += [
         f"{name}: {_records(name, count)} were discarded with --discard"
@@ -164,7 +182,9 @@ def place_commands(report: Report) -> Sequence[str]:
     The exporter ``otlp`` has none.
     """
     links = view_links(report)
-    width = max(map(len, (*report.exporters, *(link.label for link in links))), default=0)
+    width = max(
+        map(len, (*report.exporters, *(link.label for link in links))), default=0
+    )
     return [f"{label:<{width}}  {text}" for label, text in links]
 
 
@@ -201,14 +221,17 @@ def _curve(values: Sequence[float]) -> str:
     height = max(values) - low
     top = len(_HEIGHTS) - 1
     return "".join(
-        _HEIGHTS[round((value - low) / height * top) if height else 0] for value in values
+        _HEIGHTS[round((value - low) / height * top) if height else 0]
+        for value in values
     )
 
 
 def run_view(state: RunState, overview: Overview) -> RenderableType:
     """Return one run: its tables, or one line when no bridge has read it."""
     if state.report is None:
-        refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+        refused = (
+            f"; this version cannot serve it: {state.refused}" if state.refused else ""
+        )
         return Text(shown(_unread(state, here=overview.here).message + refused))
     return run_table(
         state.run_id,
@@ -273,12 +296,16 @@ def state_line(state: RunState, *, here: bool) -> str:
     trackers = (
         "; ".join(
             f"{name} {_exporter_state(exporter, served=state.bridge_alive)}, "
-            f"{_waiting(report, exporter)} waiting" + f", {exporter.reason}" * bool(exporter.reason)
+            f"{_waiting(report, exporter)} waiting"
+            + f", {exporter.reason}"
+            * bool(exporter.reason)
             for name, exporter in report.exporters.items()
         )
         or f"no exporter, {report.position} waiting" * report.lacks_exporter
     )
-    refused = f"; this version cannot serve it: {state.refused}" if state.refused else ""
+    refused = (
+        f"; this version cannot serve it: {state.refused}" if state.refused else ""
+    )
     # A bridge that runs is about to read them.
     unread_bytes = 0 if state.bridge_alive else state.unread_bytes
     waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
@@ -290,14 +317,20 @@ def state_line(state: RunState, *, here: bool) -> str:
     )
     # An ended run needs no bridge, so that its own status is shown.
     served = report.ended or state.bridge_alive
-    status = report.status if served else _unserved(report, unseen_senders=state.unseen_senders)
+    status = (
+        report.status
+        if served
+        else _unserved(report, unseen_senders=state.unseen_senders)
+    )
     return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
 
 
 def _unread(state: RunState, *, here: bool) -> Unread:
     folder = RunFolder.at(Path(state.folder))
     waiting_bytes = state.bytes.get("segments", 0)
-    return unread(state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here)
+    return unread(
+        state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here
+    )
 
 
 def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
@@ -308,7 +341,11 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
     for state in states:
         report = state.report
         state_file_bytes = state.bytes.get("files", 0)
-        if report is None or not report.ended or state_file_bytes <= state.total_bytes // 2:
+        if (
+            report is None
+            or not report.ended
+            or state_file_bytes <= state.total_bytes // 2
+        ):
             continue
         runs += 1
         file_bytes += state_file_bytes
@@ -325,13 +362,16 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
 
 def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
     if report.ended:
-        return Text(report.status, style="green" if report.status == "finished" else "red")
+        return Text(
+            report.status, style="green" if report.status == "finished" else "red"
+        )
     if live:
         if report.status != "running":
             return Text(f"{report.status}, delivering", style="cyan")
         # A process that crashed may be restarted; until then its run is neither running nor over.
         return Text(
-            "running" if _any_runs(report) else "ending (none of its processes runs)", style="cyan"
+            "running" if _any_runs(report) else "ending (none of its processes runs)",
+            style="cyan",
         )
     # Not below 0: the report may be of a machine with another clock.
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
@@ -361,12 +401,16 @@ def _unserved(report: Report, *, unseen_senders: bool) -> str:
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
     """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
-    parts_text = ", ".join(f"{name} {size(count)}" for name, count in state.bytes.items() if count)
+    parts_text = ", ".join(
+        f"{name} {size(count)}" for name, count in state.bytes.items() if count
+    )
     # Without a bridge the report is of its last moment, and its rate is over.
     rate = _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
     parts = [] if report.ended else [f"{rate:g} rows/s in"]
     parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
-    return "; ".join([*parts, f"{size(state.total_bytes)} here ({parts_text or 'nothing'})"])
+    return "; ".join(
+        [*parts, f"{size(state.total_bytes)} here ({parts_text or 'nothing'})"]
+    )
 
 
 def _current(rate: float, report: Report, now_ns: int) -> float:
@@ -392,7 +436,12 @@ def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table
 
 
 def _role_cells(
-    report: Report, role: str, step: int | None, now_ns: int | None, *, unseen_senders: bool
+    report: Report,
+    role: str,
+    step: int | None,
+    now_ns: int | None,
+    *,
+    unseen_senders: bool,
 ) -> dict[str, str]:
     """Return the cells of one role by column.
 
@@ -444,9 +493,13 @@ def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
 def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     # Speeds and lags of an ended run are over.
-    speeds = ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
+    speeds = (
+        ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
+    )
     for column in ("tracker", "state", "rows", "rollouts", "waiting", *speeds):
-        table.add_column(column, justify="left" if column in {"tracker", "state"} else "right")
+        table.add_column(
+            column, justify="left" if column in {"tracker", "state"} else "right"
+        )
     for name, exporter in report.exporters.items():
         label = (
             exporter.state
@@ -455,14 +508,22 @@ def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
         )
         state_cell = Text(label, style=_STYLES.get(label, ""))
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
-        counts = ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
+        counts = (
+            ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
+        )
         cells = [*counts, str(_waiting(report, exporter))]
         if speeds and state is not None:
             kept = state.held.get(name, KeptRecords())
             lag_s = (
-                0.0 if kept.unwritten_unix_ns is None else (now_ns - kept.unwritten_unix_ns) / 1e9
+                0.0
+                if kept.unwritten_unix_ns is None
+                else (now_ns - kept.unwritten_unix_ns) / 1e9
             )
-            rate = _current(exporter.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
+            rate = (
+                _current(exporter.rows_per_s, report, now_ns)
+                if state.bridge_alive
+                else 0.0
+            )
             cells += [f"{rate:g}", age(lag_s), size(kept.bytes)]
         table.add_row(name, state_cell, *cells)
     return table
@@ -481,11 +542,17 @@ def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
 def _alerts(report: Report, now_ns: int) -> Sequence[str]:
     """Return a line with the number of alerts and the last one; nothing without an alert."""
     last = report.last_alert
-    title, level, time_ns = (last.get(name) for name in ("title", "level", "time_unix_ns"))
+    title, level, time_ns = (
+        last.get(name) for name in ("title", "level", "time_unix_ns")
+    )
     if not report.alerts or not isinstance(time_ns, int):
         return ()
-    count = "1 alert" if report.alerts == 1 else f"{report.alerts:,} alerts, the last one"
-    return (f"{count} {age((now_ns - time_ns) / 1e9)} ago: {shown(str(title))} ({level})",)
+    count = (
+        "1 alert" if report.alerts == 1 else f"{report.alerts:,} alerts, the last one"
+    )
+    return (
+        f"{count} {age((now_ns - time_ns) / 1e9)} ago: {shown(str(title))} ({level})",
+    )
 
 
 def _awaited(report: Report, now_ns: int) -> Sequence[str]:
@@ -494,7 +561,11 @@ def _awaited(report: Report, now_ns: int) -> Sequence[str]:
     for role, rank in sorted(report.awaited_ranks.items()):
         waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
         if waited_s >= _AWAITED_S and not report.ended:
-            ranks = f"{rank['others']} ranks wait" if rank["others"] != 1 else "1 rank waits"
+            ranks = (
+                f"{rank['others']} ranks wait"
+                if rank["others"] != 1
+                else "1 rank waits"
+            )
             phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
             lines.append(
                 f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
@@ -516,7 +587,9 @@ def _engines(report: Report) -> Sequence[str]:
     problems = report.engine_problems
     if not problems:
         return ()
-    return (f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}",)
+    return (
+        f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}",
+    )
 
 
 def _derived(report: Report) -> Sequence[str]:
@@ -558,9 +631,7 @@ def _former(report: Report) -> Sequence[str]:
         lacking = _waiting(report, exporter)
         if lacking:
             command = f"`drain --exporters {name}`"
-            line += (
-                f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
-            )
+            line += f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
         lines.append(line)
     return lines
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from rich.text import Text
 
@@ -18,9 +17,9 @@ from otel_bridge.translation.phases.step_times import (
     step_values,
 )
 
-_FILLS: Final = ("█", "▓", "▒", "░", "▚", "▞", "▟", "▙")
-_STYLES: Final = ("blue", "green", "yellow", "magenta", "cyan", "red", "white", "bright_blue")
-_IDLE: Final = "·"
+_FILLS = ("█", "▓", "▒", "░", "▚", "▞", "▟", "▙")
+_STYLES = ("blue", "green", "yellow", "magenta", "cyan", "red", "white", "bright_blue")
+_IDLE = "·"
 
 
 def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
@@ -31,12 +30,18 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         width: Columns of the longest bar.
     """
     ranks = {step.step: _ranks(step) for step in steps}
-    values = {number: step_values(of_step) for number, of_step in ranks.items() if of_step}
+    values = {
+        number: step_values(of_step) for number, of_step in ranks.items() if of_step
+    }
     if not values:
         return []
     # A step without a duration must not divide by zero.
     longest_s = max(of_step[PREFIX + STEP] for of_step in values.values()) or 1.0
-    names = list(dict.fromkeys(name for of_step in ranks.values() for name in _outermost(of_step)))
+    names = list(
+        dict.fromkeys(
+            name for of_step in ranks.values() for name in _outermost(of_step)
+        )
+    )
     lines = [_legend(names)]
     for number, of_step in values.items():
         columns = max(round(width * of_step[PREFIX + STEP] / longest_s), 1)
@@ -65,7 +70,12 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
                 event.track, RankTimes(event.facts.get("rank", 0), forked=forked)
             )
             rank.phases.add(
-                PhaseTime(event.name, event.facts.get("outer", ""), event.start_ns, event.end_ns)
+                PhaseTime(
+                    event.name,
+                    event.facts.get("outer", ""),
+                    event.start_ns,
+                    event.end_ns,
+                )
             )
     return list(ranks.values())
 
@@ -73,7 +83,11 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
 def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
     """Return the names of the outermost phases, in the order of their first start."""
     phases = sorted((phase.start_ns, phase) for rank in ranks for phase in rank.phases)
-    return [phase.name for _, phase in phases if phase.name != STEP and phase.outer in {"", STEP}]
+    return [
+        phase.name
+        for _, phase in phases
+        if phase.name != STEP and phase.outer in {"", STEP}
+    ]
 
 
 def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
 
-_PLAUSIBLE_NS: Final = 2_000_000_000
+_PLAUSIBLE_NS = 2_000_000_000
 """Delay of a clock that needs no other reason than batches and the network."""
-_TYPICAL: Final = 0.1
+_TYPICAL = 0.1
 """Quantile of the delays: up to here they exceed the smallest by the usual change of the way."""
 
 
@@ -81,9 +80,15 @@ def aligned(
         role_shift_ns = clocks[next(iter(of_role))].shift_ns if len(of_role) == 1 else 0
         events: list[TimelineEvent] = []
         for event in step.events:
-            shift_ns = clocks[host_of(event)].shift_ns if event.kind == "phase" else role_shift_ns
+            shift_ns = (
+                clocks[host_of(event)].shift_ns
+                if event.kind == "phase"
+                else role_shift_ns
+            )
             events.append(
-                event._replace(start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns)
+                event._replace(
+                    start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns
+                )
             )
         shifted.append(TimelineStep(step.role, step.step, events))
     return shifted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import Final
 
 import click
 import orjson
@@ -21,20 +20,24 @@ from otel_bridge.cli.timeline.clocks import MachineClock, aligned, clocks_of
 from otel_bridge.cli.timeline.trace_events import trace_of
 from otel_bridge.journal.folder import RunFolder
 
-_LAST: Final = 20
+_LAST = 20
 """Number of steps of a role that are shown unless the call names steps."""
-_NEVER: Final = 1 << 62
-_STEPS: Final = re.compile(r"(-?\d+)?(?:(-)(\d+)?)?")
-_BESIDE: Final = 52
+_NEVER = 1 << 62
+_STEPS = re.compile(r"(-?\d+)?(?:(-)(\d+)?)?")
+_BESIDE = 52
 """Columns beside a bar."""
-_MIN_COLUMNS: Final = 20
-_MAX_COLUMNS: Final = 100
+_MIN_COLUMNS = 20
+_MAX_COLUMNS = 100
 """Columns of the longest bar: a pipe has no width, and a pager has that of a terminal."""
 
 
-@click.command("timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json")
+@click.command(
+    "timeline", epilog="Example: otel-bridge timeline ppo --steps 10-20 -o run.json"
+)
 @click.argument("run", required=False)
-@click.argument("directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.argument(
+    "directory", required=False, metavar="[DIR]", type=click.Path(path_type=Path)
+)
 @click.option(
     "--steps",
     "steps",
@@ -61,7 +64,9 @@ def command(
         first, last = _range(steps)
         timeline_steps = _read(folder, first, last)
         # Marks alone are rows, of which a bar or a track shows nothing.
-        if not any(event.kind != "mark" for step in timeline_steps for event in step.events):
+        if not any(
+            event.kind != "mark" for step in timeline_steps for event in step.events
+        ):
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
         clocks = clocks_of(event for step in timeline_steps for event in step.events)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
 
-_SYNC: Final = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
+_SYNC = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
 """Words in the names of phases that update the weights of the engines.
 
 ``async`` and ``weighted`` are other words.
@@ -74,16 +74,18 @@ class _TraceWriter:
         for step in steps:
             for event in step.events:
                 if event.kind == "phase":
-                    by_rank.setdefault((event.facts.get("rank", 0), event.track), []).append(
-                        (step.step, event)
-                    )
+                    by_rank.setdefault(
+                        (event.facts.get("rank", 0), event.track), []
+                    ).append((step.step, event))
                 elif event.kind == "mark":
                     self._mark(pid, step.step, event)
                 else:
                     rollouts.append((step.step, event))
         for (rank, _), phases in sorted(by_rank.items()):
             host = phases[0][1].facts.get("host")
-            self._rank(pid, f"rank {rank} on {host}" if host else f"rank {rank}", phases)
+            self._rank(
+                pid, f"rank {rank} on {host}" if host else f"rank {rank}", phases
+            )
         if rollouts:
             self._rollouts(self._process(f"{role or 'run'} rollouts"), rollouts)
 
@@ -93,7 +95,9 @@ class _TraceWriter:
         for step, event in sorted(phases, key=_by_start):
             lane = lanes.place(event.start_ns, event.end_ns)
             if lane == len(tids):
-                tids.append(self._thread(pid, name if not lane else f"{name}, {lane + 1}"))
+                tids.append(
+                    self._thread(pid, name if not lane else f"{name}, {lane + 1}")
+                )
             track = pid, tids[lane]
             self._span(track, event, event.name, {"step": step})
             # Across all tracks: rollouts after it were sampled by the new weights.
@@ -107,7 +111,9 @@ class _TraceWriter:
         tids: list[int] = []
         for step, event in sorted(events, key=_by_start):
             # Its spans come after their rollout, and begin to look at the rollout's own lane.
-            lane = lanes.place(event.start_ns, event.end_ns, first=lane_of.get(event.track, 0))
+            lane = lanes.place(
+                event.start_ns, event.end_ns, first=lane_of.get(event.track, 0)
+            )
             if lane == len(tids):
                 tids.append(self._thread(pid, f"lane {lane + 1}"))
             track = pid, tids[lane]
@@ -129,11 +135,21 @@ class _TraceWriter:
         for key, value in event.facts.items():
             time_us = self._time_us(event.start_ns)
             self.events.append(
-                {"ph": "C", "name": key, "pid": pid, "ts": time_us, "args": {"value": value}}
+                {
+                    "ph": "C",
+                    "name": key,
+                    "pid": pid,
+                    "ts": time_us,
+                    "args": {"value": value},
+                }
             )
 
     def _span(
-        self, track: tuple[int, int], event: TimelineEvent, name: str, arguments: dict[str, Any]
+        self,
+        track: tuple[int, int],
+        event: TimelineEvent,
+        name: str,
+        arguments: dict[str, Any],
     ) -> None:
         pid, tid = track
         self.events.append({
@@ -141,7 +157,9 @@ class _TraceWriter:
             "dur": (event.end_ns - event.start_ns) / 1000, "args": arguments,
         })  # fmt: skip
 
-    def _instant(self, track: tuple[int, int], name: str, time_ns: int, scope: str) -> None:
+    def _instant(
+        self, track: tuple[int, int], name: str, time_ns: int, scope: str
+    ) -> None:
         pid, tid = track
         time_us = self._time_us(time_ns)
         self.events.append(
@@ -152,7 +170,13 @@ class _TraceWriter:
         self._processes += 1
         pid = self._processes
         self.events.append(
-            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": pid,
+                "tid": 0,
+                "args": {"name": name},
+            }
         )
         self.events.append(
             {
@@ -169,7 +193,13 @@ class _TraceWriter:
         self._threads += 1
         tid = self._threads
         self.events.append(
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": pid,
+                "tid": tid,
+                "args": {"name": name},
+            }
         )
         self.events.append(
             {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.console import wait_display
@@ -22,9 +21,9 @@ from otel_bridge.journal.report import (
 from otel_bridge.text.counts import counted
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
-_POLL_S: Final = 0.02
+_POLL_S = 0.02
 # These wait for a person, or for a tracker that is down, so possibly for hours.
-_NOT_WAITED_FOR: Final = frozenset({"blocked", "retrying"})
+_NOT_WAITED_FOR = frozenset({"blocked", "retrying"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,9 @@ class FlushOutcome:
 
     def _in_state(self, state: str) -> tuple[str, ...]:
         exporters = {} if self.report is None else self.report.exporters
-        return tuple(name for name, exporter in exporters.items() if exporter.state == state)
+        return tuple(
+            name for name, exporter in exporters.items() if exporter.state == state
+        )
 
 
 class DeliveryWaiter:
@@ -133,7 +134,9 @@ class DeliveryWaiter:
         if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
             return False
         # A launcher chooses its exporters itself.
-        if not self._is_kept_open(report) and not report.exporters.keys() >= set(self._exporters):
+        if not self._is_kept_open(report) and not report.exporters.keys() >= set(
+            self._exporters
+        ):
             return False
         if self._position is None:
             # Noted once: what arrives later is not awaited.
@@ -159,7 +162,9 @@ class DeliveryWaiter:
         self._gone = True
         return was_gone
 
-    def _is_written(self, report: Report, mine: ProcessReport | None, position: int) -> bool:
+    def _is_written(
+        self, report: Report, mine: ProcessReport | None, position: int
+    ) -> bool:
         """Return whether every exporter that is waited for has the records up to *position*."""
         for name, exporter in report.exporters.items():
             if exporter.state in _NOT_WAITED_FOR or exporter.state == "ended":
@@ -169,7 +174,8 @@ class DeliveryWaiter:
             else:  # segments are deleted when they are forwarded too
                 is_written = (
                     mine is None
-                    or (mine.forwarded_segment, mine.forwarded_offset) >= self._end_position
+                    or (mine.forwarded_segment, mine.forwarded_offset)
+                    >= self._end_position
                 )
             if not is_written:
                 return False
@@ -191,7 +197,9 @@ class DeliveryWaiter:
     def _given_up(self, report: Report | None) -> FlushOutcome:
         """Return the outcome of a wait that is over, with why records remain."""
         has_begun = self._position is not None
-        if report is not None and (has_begun or self._checkpoint.instance_id in report.processes):
+        if report is not None and (
+            has_begun or self._checkpoint.instance_id in report.processes
+        ):
             return FlushOutcome(
                 False, report, (*_remains(report), "not all records are written yet")
             )
@@ -209,7 +217,9 @@ def _remains(report: Report) -> tuple[str, ...]:
         if exporter.state in _NOT_WAITED_FOR:
             remedy = f"; {exporter.help}" if exporter.help else ""
             missing = _to_go(name, exporter, report)
-            lines.append(f"{name} is {exporter.state}{missing}: {exporter.reason}{remedy}")
+            lines.append(
+                f"{name} is {exporter.state}{missing}: {exporter.reason}{remedy}"
+            )
     return tuple(lines)
 
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import orjson
 
@@ -21,16 +21,16 @@ from otel_bridge.journal import folder as folders
 from otel_bridge.journal import header as headers
 from otel_bridge.settings import BRIDGE_PYTHON
 
-HINT: Final = (
+HINT = (
     "or leave this environment as it is: uv tool install 'otel-bridge[all]' once for the machine, and "
     f'export {BRIDGE_PYTHON.name}="$(uv tool dir)/otel-bridge/bin/python"'
 )
-_ASK_S: Final = 20.0
-_FORMATS: Final = {"segments": headers.FORMAT, "folder": folders.FORMAT}
+_ASK_S = 20.0
+_FORMATS = {"segments": headers.FORMAT, "folder": folders.FORMAT}
 
 # Code that runs there. It imports only modules of every version; -I keeps the training program's
 # modules away.
-_QUESTION: Final = """
+_QUESTION = """
 import json
 from importlib import import_module, metadata, util
 answer = {}
@@ -106,7 +106,9 @@ def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
     lacking = [name for name in names if other_python.missing[name]]
     if not lacking:
         return ""
-    modules = dict.fromkeys(module for name in lacking for module in other_python.missing[name])
+    modules = dict.fromkeys(
+        module for name in lacking for module in other_python.missing[name]
+    )
     extras = ",".join(lacking)
     return (
         f"that environment lacks {', '.join(modules)}: {other_python.path} -m pip install 'otel-bridge[{extras}]', "
@@ -114,7 +116,7 @@ def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
     )
 
 
-_queried: Final[dict[str, OtherPython]] = {}
+_queried: dict[str, OtherPython] = {}
 """Interpreters that this process has queried; a process may begin many runs."""
 
 
@@ -124,7 +126,9 @@ def _query(python: str, env: Mapping[str, str]) -> OtherPython:
     Raises:
         ConfigError: It is not an interpreter that can run the bridge.
     """
-    if not (os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)):
+    if not (
+        os.path.isabs(python) and os.path.isfile(python) and os.access(python, os.X_OK)
+    ):
         raise ConfigError(
             f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter"
         )
@@ -142,13 +146,17 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
             check=False,
         )
         # The last line: packages that are imported there may print, too.
-        answer: object = orjson.loads(done.stdout.splitlines()[-1] if done.stdout else b"null")
+        answer: object = orjson.loads(
+            done.stdout.splitlines()[-1] if done.stdout else b"null"
+        )
     except subprocess.TimeoutExpired as exc:
         raise ConfigError(
             f"{python}: no answer within {_ASK_S:.0f} s; expected a Python with otel-bridge"
         ) from exc
     except (OSError, orjson.JSONDecodeError) as exc:
-        raise ConfigError(f"{python}: {exc}; expected a Python with otel-bridge") from exc
+        raise ConfigError(
+            f"{python}: {exc}; expected a Python with otel-bridge"
+        ) from exc
     if not isinstance(answer, dict):
         raise ConfigError(
             f"{python}: it ended with {done.returncode} and no answer; expected a Python with otel-bridge"
@@ -174,7 +182,9 @@ def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
             f"({_listed(_FORMATS)}); install the same version in both environments"
         )
     missing = cast("Mapping[str, Sequence[str]]", answer.get("missing") or {})
-    return OtherPython(python, version, {name: tuple(modules) for name, modules in missing.items()})
+    return OtherPython(
+        python, version, {name: tuple(modules) for name, modules in missing.items()}
+    )
 
 
 def _listed(formats: Mapping[str, int]) -> str:

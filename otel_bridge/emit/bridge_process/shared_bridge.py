@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.emit.bridge_process.spawn import bridge_environment, start_bridge
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder, companions_mark, put_file
 from otel_bridge.journal.locks import probe
 
-_LOADING_S: Final = 10.0
+_LOADING_S = 10.0
 """Longest time for which a bridge that was started here, and has logged nothing yet, counts as loading."""
 
 
@@ -58,7 +57,9 @@ class SharedBridge:
             # Before the probe: a bridge that ends reads the notes after it has released the lock.
             put_file(notes / folder.path.name, b"")
         except OSError as exc:
-            raise JournalError(f"{notes} cannot be written: {exc.strerror or exc}") from exc
+            raise JournalError(
+                f"{notes} cannot be written: {exc.strerror or exc}"
+            ) from exc
         if self._loads(leader) or probe(leader.companions_lock_path(self._mark)):
             return
         self._started_s = time.monotonic()
@@ -67,7 +68,10 @@ class SharedBridge:
 
     def _loads(self, leader: RunFolder) -> bool:
         """Return whether the bridge that was started last has not taken its lock yet, after which it logs a line."""
-        return log_bytes(leader) == self._logged and time.monotonic() - self._started_s < _LOADING_S
+        return (
+            log_bytes(leader) == self._logged
+            and time.monotonic() - self._started_s < _LOADING_S
+        )
 
 
 def log_bytes(folder: RunFolder) -> int:
@@ -84,7 +88,9 @@ class SharedBridges:
     def __init__(self) -> None:
         self._bridges: dict[tuple[object, ...], SharedBridge] = {}
 
-    def of(self, folder: RunFolder, env: Mapping[str, str], *, python: str | None) -> SharedBridge:
+    def of(
+        self, folder: RunFolder, env: Mapping[str, str], *, python: str | None
+    ) -> SharedBridge:
         """Return the bridge for runs beside *folder* with this environment.
 
         Another one has its own.

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import orjson
 
@@ -24,19 +23,19 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
 
-_INTERPRETER: Final = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
-_AUTO_INSTRUMENTATION: Final = os.path.join(
+_INTERPRETER = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
+_AUTO_INSTRUMENTATION = os.path.join(
     "opentelemetry", "instrumentation", "auto_instrumentation"
 )
-_LONGEST_START_S: Final = 10.0
+_LONGEST_START_S = 10.0
 # The training goes before the bridge where both want one core (docs/decisions/0009).
-_NICE: Final = 5
+_NICE = 5
 
 # Variables of the training process that would affect the bridge, which is an isolated interpreter
 # with its own SDKs, without rank or accelerator. OTEL_EXPORTER_OTLP_* stay: they name the endpoint
 # and headers of `otlp`.
 # An inherited WANDB_SERVICE makes wandb refuse the run: its id is "in use".
-_DROPPED: Final = frozenset(
+_DROPPED = frozenset(
     {
         "WANDB_SERVICE",
         "LD_PRELOAD",
@@ -49,12 +48,12 @@ _DROPPED: Final = frozenset(
     }
 )
 # `opentelemetry-instrument` would load its SDK in the bridge through PYTHONPATH.
-_DROPPED_PREFIXES: Final = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
-_KEPT_PREFIXES: Final = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
+_DROPPED_PREFIXES = ("PYTHON", "MASTER_", "CUDA_", "OTEL_")
+_KEPT_PREFIXES = ("OTEL_BRIDGE_", "OTEL_EXPORTER_OTLP_")
 
 # -S: site is imported after the fork, where no process waits. It finds editable installs and
 # virtual environments.
-_BOOTSTRAP: Final = f"""
+_BOOTSTRAP = f"""
 import os, sys
 os.setsid()
 try:
@@ -105,8 +104,13 @@ def start_bridge(
         raise JournalError(
             f"sys.executable is {sys.executable!r}: no Python interpreter to start the bridge with"
         )
-    folder_and_mark = [os.fsdecode(folder.path), *([] if companions is None else [companions])]
-    arguments = orjson.dumps([[] if python else bridge_path(), *folder_and_mark]).decode()
+    folder_and_mark = [
+        os.fsdecode(folder.path),
+        *([] if companions is None else [companions]),
+    ]
+    arguments = orjson.dumps(
+        [[] if python else bridge_path(), *folder_and_mark]
+    ).decode()
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -124,14 +128,20 @@ def start_bridge(
             setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     except OSError as exc:
-        raise JournalError(f"{executable} cannot be started: {exc.strerror or exc}") from exc
+        raise JournalError(
+            f"{executable} cannot be started: {exc.strerror or exc}"
+        ) from exc
     _wait_for(pid)
 
 
 def interpreter() -> str | None:
     """Return the Python interpreter for the bridge; ``None`` in a frozen or embedding program."""
     executable = sys.executable
-    if not executable or getattr(sys, "frozen", False) or not os.access(executable, os.X_OK):
+    if (
+        not executable
+        or getattr(sys, "frozen", False)
+        or not os.access(executable, os.X_OK)
+    ):
         return None
     if _INTERPRETER.fullmatch(os.path.basename(executable)):
         return executable
@@ -142,7 +152,9 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return *env* without the variables that concern only the training process."""
     variables = {NO_BRIDGE.name: "1"}
     for name, value in without_capture(env).items():
-        is_foreign = name.startswith(_DROPPED_PREFIXES) and not name.startswith(_KEPT_PREFIXES)
+        is_foreign = name.startswith(_DROPPED_PREFIXES) and not name.startswith(
+            _KEPT_PREFIXES
+        )
         if not is_foreign and name not in _DROPPED:
             variables.setdefault(name, value)
     return variables
@@ -158,7 +170,11 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
     entries: list[str] = []
     for entry in sys.path if path is None else path:
         whole = os.path.abspath(entry) if entry else ""
-        if whole in left_out or whole.endswith(_AUTO_INSTRUMENTATION) or is_capture_folder(whole):
+        if (
+            whole in left_out
+            or whole.endswith(_AUTO_INSTRUMENTATION)
+            or is_capture_folder(whole)
+        ):
             continue
         entries.append(whole)
     package_folder = os.fspath(Path(__file__).resolve().parents[3])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridge, log_bytes
 from otel_bridge.emit.bridge_process.spawn import start_bridge
@@ -16,14 +15,14 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import LockUnsupportedError, probe
 from otel_bridge.text.command_line import command_line
 
-_FIRST_PAUSE_S: Final = 5.0
-_LONGEST_PAUSE_S: Final = 60.0
-_HEARTBEAT_NS: Final = 60_000_000_000
-_LOADING_S: Final = 60.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 60.0
+_HEARTBEAT_NS = 60_000_000_000
+_LOADING_S = 60.0
 """Longest time in which a bridge may load its packages on a slow machine before it counts as failed."""
-_LOCK_S: Final = 1.0
+_LOCK_S = 1.0
 """Longest time from a bridge's first log line until it holds the lock."""
-_POLL_S: Final = 0.02
+_POLL_S = 0.02
 
 
 class _StartPauses:
@@ -159,7 +158,10 @@ class BridgeStarter:
         except LockUnsupportedError:
             # Without record locks the age of the holder's heartbeat decides.
             holder = self._folder.holder()
-            return holder is not None and time.time_ns() - holder.heartbeat_unix_ns < _HEARTBEAT_NS
+            return (
+                holder is not None
+                and time.time_ns() - holder.heartbeat_unix_ns < _HEARTBEAT_NS
+            )
         except JournalError:
             return False
 

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.control import send_control
@@ -16,9 +15,9 @@ from otel_bridge.journal.locks import probe
 from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import Report
 
-_HAND_OVER_S: Final = 10.0
-_POLL_S: Final = 0.02
-_CREDENTIALS: Final = {
+_HAND_OVER_S = 10.0
+_POLL_S = 0.02
+_CREDENTIALS = {
     "wandb": ("WANDB_API_KEY",),
     "mlflow": ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "DATABRICKS_TOKEN"),
     "trackio": ("TRACKIO_WRITE_TOKEN", "HF_TOKEN"),
@@ -28,7 +27,9 @@ _CREDENTIALS: Final = {
 def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
     """Return whether an exporter is blocked and *env* holds a credential for this exporter."""
     for name, exporter in report.exporters.items():
-        if exporter.state == "blocked" and any(map(env.get, _CREDENTIALS.get(name, ()))):
+        if exporter.state == "blocked" and any(
+            map(env.get, _CREDENTIALS.get(name, ()))
+        ):
             return True
     return False
 

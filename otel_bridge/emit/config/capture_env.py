@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS, CAPTURE_MODE
 
-_BELOW: Final = os.path.join("otel_bridge", "capture", "sitecustomize")
-_PATH: Final = "PYTHONPATH"
-_NAMES: Final = (CAPTURE.name, CAPTURE_MODE.name, CAPTURE_COUNTS.name)
+_BELOW = os.path.join("otel_bridge", "capture", "sitecustomize")
+_PATH = "PYTHONPATH"
+_NAMES = (CAPTURE.name, CAPTURE_MODE.name, CAPTURE_COUNTS.name)
 
 
 def capture_folder() -> str:
@@ -45,7 +44,10 @@ def capture_variables(
         for entry in env.get(_PATH, "").split(os.pathsep)
         if entry and not is_capture_folder(entry)
     ]
-    variables = {CAPTURE.name: ",".join(names), _PATH: os.pathsep.join([capture_folder(), *path])}
+    variables = {
+        CAPTURE.name: ",".join(names),
+        _PATH: os.pathsep.join([capture_folder(), *path]),
+    }
     if mode:
         return {**variables, CAPTURE_MODE.name: mode}
     return variables
@@ -96,9 +98,9 @@ def set_capture_aside() -> dict[str, str]:
 
     Return the variables that only its children use.
     """
-    removed = {name: os.environ[name] for name in _NAMES if name in os.environ} | inherited_capture(
-        os.environ
-    )
+    removed = {
+        name: os.environ[name] for name in _NAMES if name in os.environ
+    } | inherited_capture(os.environ)
     remaining = without_capture(os.environ)
     for name in (*_NAMES, _PATH):
         if name in remaining:

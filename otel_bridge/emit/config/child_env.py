@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.exporter import OTLP, SIGNALS
@@ -70,10 +69,12 @@ class ChildEnvironment:
 
 # Environment variables that let a worker on another machine join this run.
 
-_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def variables_for_others(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def variables_for_others(
+    env: Mapping[str, str], names: Sequence[str]
+) -> dict[str, str]:
     """Return the variables that others need besides the run: the endpoint, with its token, and the capture.
 
     A worker whose environment asks for a new run, as this one's does, joins all the same.
@@ -102,7 +103,9 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     if launched and destination.host(env) in _HERE:
         return {}
     variables = {
-        name: value for name, value in env.items() if name.startswith(destination.PREFIX) and value
+        name: value
+        for name, value in env.items()
+        if name.startswith(destination.PREFIX) and value
     }
     if TOKEN.read(env):
         variables[TOKEN.name] = env[TOKEN.name]
@@ -114,7 +117,7 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 # The launcher ``otel-bridge run``: while the launcher of this process lives, it is the bridge and
 # chose the exporters.
 
-NO_SYSTEM_METRICS: Final = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
+NO_SYSTEM_METRICS = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
 """Default that disables system metrics in programs. The extra ``system`` installs this instrumentation for the bridge;
 ``opentelemetry-instrument`` would record 150 keys of the machine and interpreter inside each
 program."""

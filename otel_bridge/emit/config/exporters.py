@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.emit.config.child_env import launcher_exporters
 from otel_bridge.errors import ConfigError
@@ -34,13 +34,17 @@ from otel_bridge.settings import (
     names,
 )
 
-_BY_SIGNAL: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+_BY_SIGNAL = {
+    "metrics": METRICS_EXPORTER,
+    "traces": TRACES_EXPORTER,
+    "logs": LOGS_EXPORTER,
+}
 # Values that only stock SDKs know: intended for the SDK, not misspelt.
-_STOCK_ONLY: Final = frozenset(
+_STOCK_ONLY = frozenset(
     {"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"}
 )
-_STOCK_OTLP: Final = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
-_LOCAL_FIRST: Final = ("trackio", "mlflow", "wandb")
+_STOCK_OTLP = {"otlp_proto_http": OTLP, "otlp_proto_grpc": OTLP}
+_LOCAL_FIRST = ("trackio", "mlflow", "wandb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,17 @@ class RequestedDestinations:
     @property
     def names(self) -> tuple[str, ...]:
         """Return every exporter named for any signal, in the order named."""
-        return tuple(dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen))
+        return tuple(
+            dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen)
+        )
 
     def signals_of(self, exporter: str) -> list[str]:
         """Return the signals that *exporter* was named for."""
-        return [signal for signal, exporters in self.by_signal.items() if exporter in exporters]
+        return [
+            signal
+            for signal, exporters in self.by_signal.items()
+            if exporter in exporters
+        ]
 
 
 def choose(
@@ -102,15 +112,23 @@ def choose(
     else:
         by_signal = _by_environment(requested, env)
     choice = RequestedDestinations(
-        by_signal={signal: _without_none(exporters) for signal, exporters in by_signal.items()},
+        by_signal={
+            signal: _without_none(exporters) for signal, exporters in by_signal.items()
+        },
         destinations={},
         refused=any(NONE in exporters for exporters in by_signal.values()),
     )
     find = described if elsewhere else load
-    settings = {name: find(name).read_settings(env, cwd) for name in choice.names if name != OTLP}
+    settings = {
+        name: find(name).read_settings(env, cwd)
+        for name in choice.names
+        if name != OTLP
+    }
     destinations = {name: destination_of(settings[name]) for name in settings}
     if OTLP in choice.names:
-        if not launched:  # the launcher checked its own, and the children's lead to its receiver
+        if (
+            not launched
+        ):  # the launcher checked its own, and the children's lead to its receiver
             destination.check(choice.signals_of(OTLP), env, elsewhere=elsewhere)
         destinations[OTLP] = destination.variables(env)
     return replace(
@@ -123,7 +141,9 @@ def choose(
 
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
     """Return the exporters of *choice* whose tracker this environment lacks, each with a message."""
-    messages = {name: missing_of(name, described(name)) for name in choice.names if name != OTLP}
+    messages = {
+        name: missing_of(name, described(name)) for name in choice.names if name != OTLP
+    }
     return {name: message for name, message in messages.items() if message}
 
 
@@ -161,7 +181,9 @@ def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[st
     return {name: mode for name, mode in modes.items() if mode != "full"}
 
 
-def _by_launcher(requested: tuple[str, ...], env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _by_launcher(
+    requested: tuple[str, ...], env: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
     """Return the launcher's choice, or the exporters that this process requests when the launcher chose none."""
     by_signal = launcher_exporters(env)
     if any(by_signal.values()):
@@ -174,7 +196,8 @@ def _by_environment(
 ) -> dict[str, tuple[str, ...]]:
     fallback = requested or EXPORTERS.read(env)
     by_signal = {
-        signal: _ours(setting.read(env)) or fallback for signal, setting in _BY_SIGNAL.items()
+        signal: _ours(setting.read(env)) or fallback
+        for signal, setting in _BY_SIGNAL.items()
     }
     if any(by_signal.values()):
         return by_signal
@@ -187,7 +210,9 @@ def _by_environment(
 
 def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
     return tuple(
-        dict.fromkeys(_STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY)
+        dict.fromkeys(
+            _STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY
+        )
     )
 
 

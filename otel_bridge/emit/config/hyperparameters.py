@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.values.plain import (
@@ -18,8 +18,8 @@ from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
-MAX_TEXT_CHARS: Final = 10_000
-_RULES: Final = ReadingRules(
+MAX_TEXT_CHARS = 10_000
+_RULES = ReadingRules(
     number=lambda number: number,
     entries=10_000,
     depth=16,
@@ -29,7 +29,9 @@ _RULES: Final = ReadingRules(
 )
 
 
-def config_of(config: object, drop: Callable[[str, int, str], None]) -> dict[str, Attribute]:
+def config_of(
+    config: object, drop: Callable[[str, int, str], None]
+) -> dict[str, Attribute]:
     """Return *config* as nested plain values.
 
     Args:
@@ -62,7 +64,9 @@ def config_snapshot(config: object) -> dict[str, Attribute]:
         return {}
 
 
-def replaced_entries(config: Mapping[str, Attribute], later: Mapping[str, Attribute]) -> list[str]:
+def replaced_entries(
+    config: Mapping[str, Attribute], later: Mapping[str, Attribute]
+) -> list[str]:
     """Return the keys of *config* for which *later* has another value."""
     return [
         key

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote
 
 from otel_bridge import semconv
@@ -35,20 +34,22 @@ from otel_bridge.settings import (
     text,
 )
 
-_RESOURCE_ATTRIBUTES: Final = Setting(
+_RESOURCE_ATTRIBUTES = Setting(
     "OTEL_RESOURCE_ATTRIBUTES", "", text, "Attributes of the resource."
 )
-_RANK: Final = Setting("RANK", 0, non_negative_int, "Rank of this process.")
-WORLD_SIZE: Final = Setting("WORLD_SIZE", 0, non_negative_int, "Number of processes of the job.")
-_GROUP_RANK: Final = Setting(
+_RANK = Setting("RANK", 0, non_negative_int, "Rank of this process.")
+WORLD_SIZE = Setting(
+    "WORLD_SIZE", 0, non_negative_int, "Number of processes of the job."
+)
+_GROUP_RANK = Setting(
     "GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it."
 )
-_SLURM_NODEID: Final = Setting(
+_SLURM_NODEID = Setting(
     "SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it."
 )
 # Characters that W&B accepts in an id, without those that a folder name cannot hold.
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-MAX_NAME_CHARS: Final = 256
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MAX_NAME_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,9 @@ def identify(
         world_size=world_size,
         node_rank=node_rank(env),
         request=replace(request, config=None),
-        resource={key: value for key, value in resource.items() if not key.startswith("rl.")},
+        resource={
+            key: value for key, value in resource.items() if not key.startswith("rl.")
+        },
         project_generated=project_generated,
         name_generated=name_generated,
     )
@@ -191,7 +194,9 @@ def _given_name(
     return name, not name or (request.name is None and name in generated)
 
 
-def _completed_name(name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str) -> str:
+def _completed_name(
+    name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str
+) -> str:
     """Return *name* with what makes it that of a new run where one is asked for.
 
     A missing name is made.
@@ -254,7 +259,9 @@ def _first(*sources: tuple[str, object]) -> str:
         if value is None or value == "":
             continue
         if not isinstance(value, str):
-            raise ConfigError(f"{source}={value!r}: a {type(value).__name__}, expected text")
+            raise ConfigError(
+                f"{source}={value!r}: a {type(value).__name__}, expected text"
+            )
         # os.environ has half surrogate pairs for bytes that are not UTF-8.
         cleaned = value.encode("utf-8", "replace").decode().strip()
         if not cleaned or len(cleaned) > MAX_NAME_CHARS or not cleaned.isprintable():
@@ -292,10 +299,10 @@ def _script() -> str:
 
 
 def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
-    if explicit_rank is not None and (not isinstance(explicit_rank, int) or explicit_rank < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"rank={explicit_rank!r}: expected an integer of 0 or more")
     if explicit_rank is None:
         rank = _RANK.read(env)
+    elif not isinstance(explicit_rank, int) or explicit_rank < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"rank={explicit_rank!r}: expected an integer of 0 or more")
     else:
         rank = int(explicit_rank)
     return rank, max(WORLD_SIZE.read(env), rank + 1)

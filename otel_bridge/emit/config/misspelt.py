@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import OTLP, available, load
 from otel_bridge.settings import Setting, content_of, declared
 
-_PREFIX: Final = "OTEL_BRIDGE_"
+_PREFIX = "OTEL_BRIDGE_"
 
 
 def all_settings() -> list[Setting[Any]]:
@@ -25,7 +25,11 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     reported.
     """
     core_names = {setting.name for setting in declared()}
-    suspects = [name for name in sorted(env) if name.startswith(_PREFIX) and name not in core_names]
+    suspects = [
+        name
+        for name in sorted(env)
+        if name.startswith(_PREFIX) and name not in core_names
+    ]
     if not suspects:  # the usual case: `init()` imports no exporter for this check
         return []
     import difflib  # noqa: PLC0415  # for a typing error only
@@ -46,7 +50,12 @@ def _prefixes_without_settings() -> tuple[str, ...]:
     """Return the beginnings of variables that are named after an exporter which declares none."""
     declared_names = [setting.name for setting in _declared_by_name()]
     prefixes = [f"{_PREFIX}{exporter_name.upper()}_" for exporter_name in available()]
-    used = {prefix for prefix in prefixes for name in declared_names if name.startswith(prefix)}
+    used = {
+        prefix
+        for prefix in prefixes
+        for name in declared_names
+        if name.startswith(prefix)
+    }
     return tuple(prefix for prefix in prefixes if prefix not in used)
 
 

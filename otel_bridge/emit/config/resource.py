@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
@@ -20,7 +20,7 @@ from otel_bridge.text.secret_patterns import redact_text
 
 # A service reads the trackers' identity only from here: the service's own environment belongs to
 # another job.
-_TRACKER_VARIABLES: Final = {
+_TRACKER_VARIABLES = {
     semconv.WANDB_RUN_ID: "WANDB_RUN_ID",
     semconv.WANDB_ENTITY: "WANDB_ENTITY",
     semconv.WANDB_PROJECT: "WANDB_PROJECT",
@@ -38,21 +38,28 @@ _TRACKER_VARIABLES: Final = {
 
 _NO_COUNT: int | None = None
 # Both count from 0: the first start has had no restart.
-_RESTARTS: Final = (
+_RESTARTS = (
     Setting(
         "TORCHELASTIC_RESTART_COUNT",
         _NO_COUNT,
         non_negative_int,
         "Restarts, as torchrun counts them.",
     ),
-    Setting("SLURM_RESTART_COUNT", _NO_COUNT, non_negative_int, "Restarts, as Slurm counts them."),
+    Setting(
+        "SLURM_RESTART_COUNT",
+        _NO_COUNT,
+        non_negative_int,
+        "Restarts, as Slurm counts them.",
+    ),
 )
 
 
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
     """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
     values = {
-        attribute: env[name] for attribute, name in _TRACKER_VARIABLES.items() if env.get(name)
+        attribute: env[name]
+        for attribute, name in _TRACKER_VARIABLES.items()
+        if env.get(name)
     }
     for attribute in values.keys() & semconv.FREE_TEXTS:
         values[attribute] = redact_text(values[attribute])
@@ -104,7 +111,9 @@ def encode_resource(
         semconv.ROLE: identity.role,
         semconv.RANK: identity.rank,
         semconv.WORLD_SIZE: identity.world_size,
-        semconv.RANKS: RANKS.read(env) if merges_ranks(identity.world_size, env) else None,
+        semconv.RANKS: RANKS.read(env)
+        if merges_ranks(identity.world_size, env)
+        else None,
         semconv.NODE_RANK: identity.node_rank,
         semconv.INSTANCE_ID: instance_id,
         semconv.INSTANCE_START: started_unix_ns,
@@ -117,12 +126,16 @@ def encode_resource(
         semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),
     }
-    return attributes(1, [(key, value) for key, value in values.items() if value is not None])
+    return attributes(
+        1, [(key, value) for key, value in values.items() if value is not None]
+    )
 
 
 def _service_name(identity: Identity, env: Mapping[str, str]) -> str:
     """Return the service of the process: as the variables of OpenTelemetry name it, else its role or project."""
-    explicit_name = env.get("OTEL_SERVICE_NAME") or identity.resource.get(semconv.SERVICE_NAME)
+    explicit_name = env.get("OTEL_SERVICE_NAME") or identity.resource.get(
+        semconv.SERVICE_NAME
+    )
     return explicit_name or identity.role or identity.project
 
 
@@ -156,8 +169,8 @@ def _attempt(env: Mapping[str, str]) -> int | None:
 #
 # Source: OpenTelemetry semantic conventions (host, process, vcs); gitrepository-layout(5).
 
-_REVISION: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_FILE_BYTES: Final = 1 << 20
+_REVISION = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_FILE_BYTES = 1 << 20
 
 
 def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
@@ -192,7 +205,9 @@ def revision_of(folder: Path) -> str | None:
             if git.is_file():  # a worktree or submodule: the folder is elsewhere
                 real = parent / _read(git).removeprefix("gitdir:").strip()
                 common = real / "commondir"
-                return _head(real, real / _read(common).strip() if common.is_file() else real)
+                return _head(
+                    real, real / _read(common).strip() if common.is_file() else real
+                )
     except (OSError, UnicodeDecodeError, ValueError):
         pass
     return None

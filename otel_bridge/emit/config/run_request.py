@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.settings import GENERATED_NAME, GENERATED_PROJECT, PROJECT, RUN_NAME, Setting
+from otel_bridge.settings import (
+    GENERATED_NAME,
+    GENERATED_PROJECT,
+    PROJECT,
+    RUN_NAME,
+    Setting,
+)
 
-_ATTRIBUTES: Final = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
-_NAMES: Final = ("project", "name", "role", "id")
-_GENERATED: Final = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
+_ATTRIBUTES = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
+_NAMES = ("project", "name", "role", "id")
+_GENERATED = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
 """Variable that names a run to the one that holds a generated name."""
 
 
@@ -60,14 +66,20 @@ class RunRequest:
         They do not decide which run it is.
         """
         values = {name: getattr(self, name) for name in _ATTRIBUTES}
-        return {name: value for name, value in values.items() if value not in (None, (), False)}
+        return {
+            name: value
+            for name, value in values.items()
+            if value not in (None, (), False)
+        }
 
     @property
     def is_open(self) -> bool:
         """Return whether this request fits any run: it gives no names, attributes or exporters."""
         names = [getattr(self, name) for name in _NAMES]
         return (
-            not self.attributes and self.exporters is None and all(name is None for name in names)
+            not self.attributes
+            and self.exporters is None
+            and all(name is None for name in names)
         )
 
 

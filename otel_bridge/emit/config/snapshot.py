@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from otel_bridge import settings
 from otel_bridge.content.policy import ContentPolicy
@@ -42,8 +42,8 @@ class RunSettings:
 
 # Settings of rollouts.
 
-EVAL: Final = "eval"
-_LARGEST: Final = 60 << 20
+EVAL = "eval"
+_LARGEST = 60 << 20
 """Size limit of a rollout, which must fit into one record of a segment, its facts included."""
 
 
@@ -78,7 +78,9 @@ class RolloutOptions:
             cap,
             cap if cap_eval is None else cap_eval,
             settings.ROLLOUT_SELECTION.read(env),
-            MessageLimits(ContentPolicy.read(env), min(settings.ROLLOUT_BYTES.read(env), _LARGEST)),
+            MessageLimits(
+                ContentPolicy.read(env), min(settings.ROLLOUT_BYTES.read(env), _LARGEST)
+            ),
             env.get(settings.ROLLOUT_KEY.name, "").strip(),
         )
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from otel_bridge.emit.console import shown_key
 from otel_bridge.journal.report import Report
 
-_FROM_ENVIRONMENT: Final = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}
-_PROJECTS: Final = {
+_FROM_ENVIRONMENT = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}
+_PROJECTS = {
     "wandb": ("WANDB_PROJECT", "project"),
     "mlflow": ("MLFLOW_EXPERIMENT_NAME", "experiment"),
     "trackio": ("TRACKIO_PROJECT", "project"),
 }
-_TAKES_OURS: Final = frozenset({"wandb", "trackio"})
+_TAKES_OURS = frozenset({"wandb", "trackio"})
 
 
 def tracker_run_id(
-    exporter: str, run_id: str, env: Mapping[str, str], report: Report | None, *, node_rank: int = 0
+    exporter: str,
+    run_id: str,
+    env: Mapping[str, str],
+    report: Report | None,
+    *,
+    node_rank: int = 0,
 ) -> str | None:
     """Return the run's id in *exporter*; ``None`` while only the tracker knows it.
 
@@ -38,7 +42,9 @@ def tracker_run_id(
     return explicit_id or (run_id if exporter in _TAKES_OURS else None)
 
 
-def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, str]) -> list[str]:
+def named_elsewhere(
+    exporters: Sequence[str], project: str, env: Mapping[str, str]
+) -> list[str]:
     """Return the notes of ``init()`` on trackers whose own variable names another run or project.
 
     Args:
@@ -51,11 +57,17 @@ def named_elsewhere(exporters: Sequence[str], project: str, env: Mapping[str, st
         variable = _FROM_ENVIRONMENT.get(exporter, "")
         run_id = env.get(variable, "").strip()
         if run_id:
-            notes.append(f"{exporter} writes to its run {shown_key(run_id)} ({variable})")
+            notes.append(
+                f"{exporter} writes to its run {shown_key(run_id)} ({variable})"
+            )
         variable, noun = _PROJECTS.get(exporter, ("", ""))
         other_project = env.get(variable, "").strip()
         # A run's experiment is given with it.
-        if other_project and other_project != project and not (run_id and exporter == "mlflow"):
+        if (
+            other_project
+            and other_project != project
+            and not (run_id and exporter == "mlflow")
+        ):
             notes.append(
                 f"{exporter} has the run in the {noun} {shown_key(other_project)} ({variable})"
             )

@@ -14,13 +14,19 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, cast
+from typing import cast
 
-from otel_bridge.emit.encode.protobuf import double, fixed64, message, pack_double, pack_fixed64
+from otel_bridge.emit.encode.protobuf import (
+    double,
+    fixed64,
+    message,
+    pack_double,
+    pack_fixed64,
+)
 
-MAX_EDGES: Final = 4_097
+MAX_EDGES = 4_097
 """Most edges; the bridge shows no buckets of a point that has more than 4,096."""
-_MAX_COUNT: Final = 1 << 63
+_MAX_COUNT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,11 @@ def point_of_buckets(
         drop("empty_distribution", 1)
         return None
     fits = len(ends) == len(numbers) + 1 and sum(numbers) < _MAX_COUNT
-    if not fits or any(low > high for low, high in pairwise(ends)) or ends[0] == ends[-1]:
+    if (
+        not fits
+        or any(low > high for low, high in pairwise(ends))
+        or ends[0] == ends[-1]
+    ):
         drop("bad_histogram", 1)
         return None
     return _point(*_joined(numbers, ends))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sized
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.values.reading import ReadBudget, is_list_like, is_text
 from otel_bridge.emit.values.scalars import is_array, name_of, number_of
 from otel_bridge.errors import any_error
 
-_INT64: Final = 1 << 63
-_MAX_NAME_CHARS: Final = 1024
-_MAX_NUMBERS: Final = 1_000_000
+_INT64 = 1 << 63
+_MAX_NAME_CHARS = 1024
+_MAX_NUMBERS = 1_000_000
 """Most numbers of one reward."""
-_TOTALS: Final = ("reward", "total", "score")
+_TOTALS = ("reward", "total", "score")
 
 
 def number(value: object, *, mean: bool = False) -> float | None:
@@ -59,7 +59,9 @@ def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
     return float(plain)
 
 
-def _combined(entries: Iterable[object], budget: ReadBudget, *, mean: bool) -> float | None:
+def _combined(
+    entries: Iterable[object], budget: ReadBudget, *, mean: bool
+) -> float | None:
     """Return the sum or mean of the numbers among *entries*, ``None`` when none is.
 
     Raises on too many.

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, zigzag
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Both are the defaults of OpenTelemetry's SDK specification for exponential histograms.
-MAX_SCALE: Final = 20
-MAX_BUCKETS: Final = 160
+MAX_SCALE = 20
+MAX_BUCKETS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,20 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
     )
 
 
-def distribution_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]]) -> HistogramPoint:
+def distribution_of_array(
+    numbers: np.ndarray[Any, np.dtype[np.float64]],
+) -> HistogramPoint:
     """Count a flat numpy array (finite, at least one) into buckets.
 
     The sum is numpy's, in its own order.
     """
     positive = numbers[numbers > 0]
     negative = -numbers[numbers < 0]
-    sides = [(float(side.min()), float(side.max())) for side in (positive, negative) if len(side)]
+    sides = [
+        (float(side.min()), float(side.max()))
+        for side in (positive, negative)
+        if len(side)
+    ]
     scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
     # A sum beyond a double is an infinity, no warning.
     with sys.modules["numpy"].errstate(all="ignore"):
@@ -168,10 +174,14 @@ def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
     counts_by_index = Counter([ceil(log2(number) * factor) for number in numbers])
     first = min(counts_by_index)
     last = max(counts_by_index)
-    return Buckets(first - 1, tuple(counts_by_index[index] for index in range(first, last + 1)))
+    return Buckets(
+        first - 1, tuple(counts_by_index[index] for index in range(first, last + 1))
+    )
 
 
-def _buckets_of_array(numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int) -> Buckets:
+def _buckets_of_array(
+    numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int
+) -> Buckets:
     if not len(numbers):
         return Buckets(0, ())
     numpy = sys.modules["numpy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.journal.folder import RunFolder
@@ -11,7 +11,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import header_in
 
-_MAX_SEGMENTS: Final = 64
+_MAX_SEGMENTS = 64
 
 
 class _Known(NamedTuple):
@@ -28,7 +28,9 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
         identity: The run; a run without a given id is found by its names, which therefore stay.
         folder: The run's folder on this machine, if there is one.
     """
-    if not (identity.id_given and (identity.project_generated or identity.name_generated)):
+    if not (
+        identity.id_given and (identity.project_generated or identity.name_generated)
+    ):
         return identity
     known_pairs = [*_of_report(folder), *_of_headers(folder)]
     projects = [project for project, _ in known_pairs if project.text]
@@ -36,7 +38,9 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
     if identity.project_generated and projects:
         # A chosen text goes before a generated one; of several the first, that of the report.
         project = min(projects, key=lambda known_text: known_text.generated)
-        identity = replace(identity, project=project.text, project_generated=project.generated)
+        identity = replace(
+            identity, project=project.text, project_generated=project.generated
+        )
     if identity.name_generated and names:
         name = min(names, key=lambda known_text: known_text.generated)
         identity = replace(identity, name=name.text, name_generated=name.generated)
@@ -49,7 +53,10 @@ def _of_report(folder: RunFolder) -> list[tuple[_Known, _Known]]:
         return []
     generated = report.generated.split(",")
     return [
-        (_Known(report.project, "project" in generated), _Known(report.name, "name" in generated))
+        (
+            _Known(report.project, "project" in generated),
+            _Known(report.name, "name" in generated),
+        )
     ]
 
 

@@ -7,7 +7,6 @@ value. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.emit.encode.protobuf import (
     Attribute,
@@ -19,7 +18,7 @@ from otel_bridge.emit.encode.protobuf import (
 )
 from otel_bridge.emit.encode.row import SCOPE
 
-_NONE: Final[Mapping[str, Attribute]] = {}
+_NONE: Mapping[str, Attribute] = {}
 
 
 def event(

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-Attribute: TypeAlias = (
-    "bool | int | float | str | bytes | Sequence[Attribute] | Mapping[str, Attribute] | None"
-)
+Attribute: TypeAlias = "bool | int | float | str | bytes | Sequence[Attribute] | Mapping[str, Attribute] | None"
 
-MASK_64: Final = (1 << 64) - 1
-pack_double: Final[Callable[[float], bytes]] = Struct("<d").pack
-pack_int64: Final[Callable[[int], bytes]] = Struct("<q").pack
-pack_fixed64: Final[Callable[[int], bytes]] = Struct("<Q").pack
+MASK_64 = (1 << 64) - 1
+pack_double: Callable[[float], bytes] = Struct("<d").pack
+pack_int64: Callable[[int], bytes] = Struct("<q").pack
+pack_fixed64: Callable[[int], bytes] = Struct("<Q").pack
 
-_DECIMAL_BITS: Final = 2_000
+_DECIMAL_BITS = 2_000
 """Integers of at most this many bits have decimal digits at any limit: the lowest is 640 digits, about 2,126 bits."""
-_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
+_ONE_BYTE = tuple(bytes((number,)) for number in range(128))
 
 
 def varint(number: int) -> bytes:
@@ -91,7 +89,9 @@ def any_value(value: Attribute) -> bytes:
     if value is None or isinstance(value, int | float):
         return _number(value)
     if isinstance(value, Mapping):
-        return message(6, b"".join(message(1, key_value(key, item)) for key, item in value.items()))
+        return message(
+            6, b"".join(message(1, key_value(key, item)) for key, item in value.items())
+        )
     return message(5, b"".join(message(1, any_value(item)) for item in value))
 
 

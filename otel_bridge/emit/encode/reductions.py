@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.emit.values.plain import CountKeyedDrop
 from otel_bridge.errors import any_error
@@ -15,7 +15,7 @@ from otel_bridge.semconv import REDUCE_PREFIX
 
 Reduction: TypeAlias = str | tuple[str, float]
 """Name of a reduction, or ``("mean", weight)``."""
-_NAMES: Final = frozenset({"mean", "sum", "min", "max"})
+_NAMES = frozenset({"mean", "sum", "min", "max"})
 
 
 def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> object:
@@ -47,8 +47,11 @@ def _named(reduction: object) -> tuple[str, float]:
 
     Raises `ValueError` when they cannot be used, or what a number's conversion raises.
     """
-    name, weight = reduction if isinstance(reduction, tuple | list) else (reduction, 1.0)  # pyright: ignore[reportUnknownVariableType]
-    weight = float(cast("float", weight))
+    name = reduction
+    weight = 1.0
+    if isinstance(reduction, tuple | list):
+        name, given_weight = cast("tuple[object, float]", reduction)
+        weight = float(given_weight)
     if name not in _NAMES or not 0 <= weight < math.inf:
         raise ValueError(f"{name}, {weight}")
-    return cast("str", name), weight
+    return str(name), weight

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import Final
 
 from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, encode_point
@@ -24,21 +23,21 @@ from otel_bridge.emit.encode.protobuf import (
 from otel_bridge.emit.encode.values import Value
 from otel_bridge.semconv import ROLE, ROW, ROW_TIME, SCOPE_NAME, SEQ, STEP
 
-SCOPE: Final = message(1, text(1, SCOPE_NAME))
+SCOPE = message(1, text(1, SCOPE_NAME))
 """Field 1 of ``ScopeMetrics``, ``ScopeSpans`` and ``ScopeLogs`` alike."""
-CACHE_BYTES: Final = 2 << 20
+CACHE_BYTES = 2 << 20
 """Bound of the cache of keys."""
 
-_MAX_VARINT_BYTES: Final = 10
-_INT_VALUE: Final = b"\x18"
+_MAX_VARINT_BYTES = 10
+_INT_VALUE = b"\x18"
 """Tag of ``AnyValue.int_value``."""
-_MAX_ROLES: Final = 64
-_CACHED_KEY_BYTES: Final = 200
+_MAX_ROLES = 64
+_CACHED_KEY_BYTES = 200
 """Memory of a cached key beside its text."""
-_timed_double: Final = Struct("<Qcd").pack
-_timed_int: Final = Struct("<Qcq").pack
-_AS_DOUBLE: Final = b"\x21"
-_AS_INT: Final = b"\x31"
+_timed_double = Struct("<Qcd").pack
+_timed_int = Struct("<Qcq").pack
+_AS_DOUBLE = b"\x21"
+_AS_INT = b"\x31"
 
 
 class _IntAttribute:
@@ -50,7 +49,9 @@ class _IntAttribute:
     __slots__ = ("_heads",)
 
     def __init__(self, key: str) -> None:
-        self._heads = tuple(_attribute_head(key, digits) for digits in range(_MAX_VARINT_BYTES + 1))
+        self._heads = tuple(
+            _attribute_head(key, digits) for digits in range(_MAX_VARINT_BYTES + 1)
+        )
 
     def encode(self, number: int) -> bytes:
         """Encode the attribute; *number* is masked to 64 bits."""
@@ -74,8 +75,12 @@ def _prefix(name: str, suffix_bytes: int) -> bytes:
     name_field = text(1, name)
     point = varint(18 + suffix_bytes)
     gauge = varint(1 + len(point) + 18 + suffix_bytes)
-    metric = varint(len(name_field) + 1 + len(gauge) + 1 + len(point) + 18 + suffix_bytes)
-    return b"".join((b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19"))
+    metric = varint(
+        len(name_field) + 1 + len(gauge) + 1 + len(point) + 18 + suffix_bytes
+    )
+    return b"".join(
+        (b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19")
+    )
 
 
 class RowEncoder:
@@ -121,7 +126,11 @@ class RowEncoder:
         return head + suffix.join(pieces)
 
     def encode_part(
-        self, values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None
+        self,
+        values: Mapping[str, Value],
+        time_unix_ns: int,
+        step: int,
+        role: str | None,
     ) -> bytes:
         """Encode some values of a row whose number follows with `encode_number`, at the same time."""
         suffix = self._suffix(step, role)
@@ -134,7 +143,9 @@ class RowEncoder:
     ) -> bytes:
         """Encode the number of a row of *count* values, whose parts were encoded before."""
         suffix = self._suffix(step, role)
-        return SCOPE + suffix.join(self._row_point(count, time_unix_ns, len(suffix), seq))
+        return SCOPE + suffix.join(
+            self._row_point(count, time_unix_ns, len(suffix), seq)
+        )
 
     def _gauges(
         self, values: Mapping[str, Value], time_unix_ns: int, suffix_bytes: int
@@ -160,7 +171,12 @@ class RowEncoder:
         return suffix + (self._roles.get(role) or self._learn_role(role))
 
     def _row_point(
-        self, count: int, time_unix_ns: int, suffix_bytes: int, seq: int, own_ns: int = 0
+        self,
+        count: int,
+        time_unix_ns: int,
+        suffix_bytes: int,
+        seq: int,
+        own_ns: int = 0,
     ) -> tuple[bytes, bytes]:
         """Return the bytes of the point ``rl.row`` before and after the suffix."""
         end = self._seqs.encode(seq)
@@ -189,7 +205,11 @@ class RowEncoder:
 
 
 def _head(
-    values: Mapping[str, Value], gauges: int, time_unix_ns: int, step: int, role: str | None
+    values: Mapping[str, Value],
+    gauges: int,
+    time_unix_ns: int,
+    step: int,
+    role: str | None,
 ) -> bytes:
     """Return the scope with the distributions among *values*: what is none of the *gauges* numbers."""
     if gauges == len(values):
@@ -202,13 +222,21 @@ def _head(
 
 
 def _distribution(
-    name: str, value: HistogramPoint | BucketPoint, time_unix_ns: int, step: int, role: str | None
+    name: str,
+    value: HistogramPoint | BucketPoint,
+    time_unix_ns: int,
+    step: int,
+    role: str | None,
 ) -> bytes:
     """Encode a metric whose one point is a distribution."""
     if isinstance(value, HistogramPoint):
-        point = encode_point(value, time_unix_ns, _distribution_attributes(1, step, role))
+        point = encode_point(
+            value, time_unix_ns, _distribution_attributes(1, step, role)
+        )
     else:
-        point = encode_buckets(value, time_unix_ns, _distribution_attributes(9, step, role))
+        point = encode_buckets(
+            value, time_unix_ns, _distribution_attributes(9, step, role)
+        )
     return message(2, text(1, name) + point)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 # By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources; SDK 1.45.2), and fails
 # in a thread that outlives the main thread.
-_TEXT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+_TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
     "ReadableSpan": (
         "_name",
         "_attributes",

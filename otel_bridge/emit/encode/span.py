@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from otel_bridge.emit.encode.protobuf import (
     Attribute,
@@ -23,15 +23,15 @@ from otel_bridge.emit.encode.protobuf import (
 )
 from otel_bridge.emit.encode.row import SCOPE
 
-KIND_INTERNAL: Final = 1
-KIND_CLIENT: Final = 3
-_TIMES: Final = struct.Struct("<BQBQ").pack
-_NO_REMOTE_PARENT: Final = b"\x85\x01\x00\x01\x00\x00"
+KIND_INTERNAL = 1
+KIND_CLIENT = 3
+_TIMES = struct.Struct("<BQBQ").pack
+_NO_REMOTE_PARENT = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
-_STATUS_UNSET: Final = b"\x7a\x00"
-_PLAIN_TAIL: Final = _STATUS_UNSET + _NO_REMOTE_PARENT
-_MAX_CACHED: Final = 4096
-_MAX_CACHED_CHARS: Final = 64
+_STATUS_UNSET = b"\x7a\x00"
+_PLAIN_TAIL = _STATUS_UNSET + _NO_REMOTE_PARENT
+_MAX_CACHED = 4096
+_MAX_CACHED_CHARS = 64
 _KEYS: dict[str, bytes] = {}
 
 
@@ -143,7 +143,8 @@ def span(
         # Nearly every span: without events, links and error its tail is constant.
         tail = _PLAIN_TAIL
     return Pieces(
-        [head, *packed_attributes.parts, tail], len(head) + packed_attributes.size + len(tail)
+        [head, *packed_attributes.parts, tail],
+        len(head) + packed_attributes.size + len(tail),
     )
 
 
@@ -164,7 +165,9 @@ def exception_event(time_unix_ns: int, kind: str, about: str) -> bytes:
 
 def link(trace_id: bytes, span_id: bytes) -> bytes:
     """Encode a link to a span of this process as field 13 of a ``Span``."""
-    return message(13, b"\x0a\x10" + trace_id + b"\x12\x08" + span_id + b"\x35\x00\x01\x00\x00")
+    return message(
+        13, b"\x0a\x10" + trace_id + b"\x12\x08" + span_id + b"\x35\x00\x01\x00\x00"
+    )
 
 
 def rollout_link(trace_id: bytes) -> bytes:

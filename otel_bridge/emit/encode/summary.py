@@ -6,15 +6,20 @@ Nothing raises.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.emit.config.hyperparameters import MAX_TEXT_CHARS, redacted
 from otel_bridge.emit.encode.values import MAX_KEY_CHARS
-from otel_bridge.emit.values.plain import CountKeyedDrop, Losses, PlainReader, ReadingRules
+from otel_bridge.emit.values.plain import (
+    CountKeyedDrop,
+    Losses,
+    PlainReader,
+    ReadingRules,
+)
 from otel_bridge.records import Json, Scalar
 from otel_bridge.text.secret_patterns import scrubbed
 
-_RULES: Final = ReadingRules(
+_RULES = ReadingRules(
     number=lambda number: number, entries=10_000, text_chars=MAX_TEXT_CHARS
 )
 
@@ -35,7 +40,9 @@ def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
     mapping = cast("Mapping[object, object]", values)
     plain = PlainReader(_RULES, redacted, losses.add).read_mapping(mapping, mapping)
     # Before it is flat: a name of a secret covers everything below it.
-    without_secrets = cast("dict[str, Json]", scrubbed(cast("Json", plain), shapes=False))
+    without_secrets = cast(
+        "dict[str, Json]", scrubbed(cast("Json", plain), shapes=False)
+    )
     flat: dict[str, Scalar] = {}
     _flatten_into(flat, "", without_secrets, losses)
     losses.report(drop)

@@ -12,7 +12,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import (
@@ -22,7 +22,12 @@ from otel_bridge.emit.encode.histogram import (
     distribution_of_array,
 )
 from otel_bridge.emit.media.values import media_in
-from otel_bridge.emit.values.plain import CLIPPED, MAX_DEPTH, CountKeyedDrop, count_nothing
+from otel_bridge.emit.values.plain import (
+    CLIPPED,
+    MAX_DEPTH,
+    CountKeyedDrop,
+    count_nothing,
+)
 from otel_bridge.emit.values.reading import (
     ReadBudget,
     Unreadable,
@@ -49,17 +54,17 @@ if TYPE_CHECKING:
 
 FoundMedia: TypeAlias = tuple[str, Sequence[object]]
 """Key, and the media that were logged under it."""
-MAX_KEY_CHARS: Final = 4096
-MAX_KEYS: Final = 1_000_000
-_INT64: Final = 1 << 63
-_MEDIA: Final = {
+MAX_KEY_CHARS = 4096
+MAX_KEYS = 1_000_000
+_INT64 = 1 << 63
+_MEDIA = {
     "wandb": "wandb_media", "mlflow": "mlflow_media", "trackio": "trackio_media",
     "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
 }  # fmt: skip
 """Package of an object that is not a number, to the reason whose message names the right call."""
-_WITH_HISTOGRAMS: Final = frozenset({"wandb", "trackio"})
-_NUMBERS: Final = frozenset({int, bool, float, str, type(None)})
-_FLAT: Final = frozenset({int, float, bool, str, list, tuple, type(None)})
+_WITH_HISTOGRAMS = frozenset({"wandb", "trackio"})
+_NUMBERS = frozenset({int, bool, float, str, type(None)})
+_FLAT = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
 
 
@@ -95,7 +100,9 @@ def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
     if len(row) > MAX_KEYS:
         return None
     for key, value in row.items():
-        if type(value) is not float and (type(value) is not int or not -_INT64 <= value < _INT64):
+        if type(value) is not float and (
+            type(value) is not int or not -_INT64 <= value < _INT64
+        ):
             return None
         if type(key) is not str or not 0 < len(key) <= MAX_KEY_CHARS or key == ROW:
             return None
@@ -150,7 +157,9 @@ class _Keyed:
         self._drop(reason, number, self.key)
 
 
-def distinct(values: dict[str, Value], role: str | None, drop: CountKeyedDrop) -> dict[str, Value]:
+def distinct(
+    values: dict[str, Value], role: str | None, drop: CountKeyedDrop
+) -> dict[str, Value]:
     """Return *values* without those that trackers would show under another value's key.
 
     The last value wins.
@@ -210,7 +219,9 @@ def _flatten_into(
 
 
 def _is_nested(value: object) -> TypeGuard[Mapping[object, object]]:
-    return type(value) is dict or (type(value) not in _FLAT and isinstance(value, Mapping))
+    return type(value) is dict or (
+        type(value) not in _FLAT and isinstance(value, Mapping)
+    )
 
 
 def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
@@ -285,7 +296,8 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     Any other object is left out and counted.
     """
     if any(
-        name == "Histogram" and package in _WITH_HISTOGRAMS for package, name in bases_of(value)
+        name == "Histogram" and package in _WITH_HISTOGRAMS
+        for package, name in bases_of(value)
     ):
         return point_of_buckets(
             getattr(value, "histogram", None), getattr(value, "bins", None), drop
@@ -305,7 +317,11 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
         counts_and_edges = counts_beside_edges if counts_and_edges is None else ()
     if histogram.values is not None and counts_and_edges is None:
         return distribution(histogram.values, to_value, drop)
-    if histogram.values is not None or counts_and_edges is None or len(counts_and_edges) != 2:
+    if (
+        histogram.values is not None
+        or counts_and_edges is None
+        or len(counts_and_edges) != 2
+    ):
         drop("bad_histogram", 1)
         return None
     counts, edges = counts_and_edges
@@ -316,11 +332,15 @@ def _reason(value: object) -> str:
     if isinstance(value, Unreadable):
         return "unreadable_value"
     is_complex = (
-        isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c"
+        isinstance(value, complex)
+        or getattr(getattr(value, "dtype", None), "kind", "") == "c"
     )
     if is_complex:
         return "complex"
-    return next((_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA), "object")
+    return next(
+        (_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA),
+        "object",
+    )
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:
@@ -349,9 +369,9 @@ Value: TypeAlias = "int | float | HistogramPoint | BucketPoint"
 CountDrop: TypeAlias = Callable[[str, int], None]
 """Callable with a reason and the number of dropped values."""
 
-MAX_NUMBERS: Final = 4_000_000
-_SEQUENCES: Final = (list, tuple, range, deque, array.array, Set)
-_DOUBLE_BITS: Final = 1000
+MAX_NUMBERS = 4_000_000
+_SEQUENCES = (list, tuple, range, deque, array.array, Set)
+_DOUBLE_BITS = 1000
 """Most bits of an integer that surely has a double."""
 
 
@@ -361,7 +381,9 @@ def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
 
 
 def distribution(
-    values: object, convert: Callable[[object, CountDrop], Value | None], drop: CountDrop
+    values: object,
+    convert: Callable[[object, CountDrop], Value | None],
+    drop: CountDrop,
 ) -> HistogramPoint | None:
     """Return the distribution of the finite numbers in *values*.
 
@@ -387,7 +409,12 @@ def distribution(
         values = values.tolist()
     numbers: list[float] = []
     if not _collect(
-        numbers, cast("Iterable[object]", values), convert, drop, 0, budget=ReadBudget(MAX_NUMBERS)
+        numbers,
+        cast("Iterable[object]", values),
+        convert,
+        drop,
+        0,
+        budget=ReadBudget(MAX_NUMBERS),
     ):
         drop("too_many_numbers", 1)
         return None
@@ -406,7 +433,9 @@ def _report(count: int, finite: int, drop: CountDrop) -> bool:
     return finite > 0
 
 
-def _as_numpy(values: Array, drop: CountDrop) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+def _as_numpy(
+    values: Array, drop: CountDrop
+) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """Return *values* as a flat array of doubles, when numpy is loaded and accepts them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -429,7 +458,8 @@ def _finite_of(
     doubles: np.ndarray[Any, np.dtype[np.float64]],
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     return cast(
-        "np.ndarray[Any, np.dtype[np.float64]]", doubles[sys.modules["numpy"].isfinite(doubles)]
+        "np.ndarray[Any, np.dtype[np.float64]]",
+        doubles[sys.modules["numpy"].isfinite(doubles)],
     )
 
 
@@ -445,7 +475,9 @@ def _collect(
     """Append the numbers of nested *values*; return false when there are too many."""
     for value in values:
         # Nearly every number of a list, without a call; float() of a longer integer would raise.
-        if type(value) is float or (type(value) is int and value.bit_length() < _DOUBLE_BITS):
+        if type(value) is float or (
+            type(value) is int and value.bit_length() < _DOUBLE_BITS
+        ):
             numbers.append(float(value))
         elif is_sequence(value):
             if depth >= MAX_DEPTH:  # also a collection that holds itself

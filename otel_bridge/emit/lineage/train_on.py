@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.encode.span import rollout_link, scope_spans, span, span_attributes
+from otel_bridge.emit.encode.span import (
+    rollout_link,
+    scope_spans,
+    span,
+    span_attributes,
+)
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.journal.frames import Signal
@@ -23,9 +28,9 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
     from otel_bridge.emit.encode.protobuf import Attribute
 
-_MAX_LINKS: Final = 10_000
+_MAX_LINKS = 10_000
 """Most links of one span (300 KB); the rest of a call goes into further spans of the same step."""
-_MAX_REASON_CHARS: Final = 64
+_MAX_REASON_CHARS = 64
 
 
 def train_on(
@@ -72,5 +77,7 @@ def _trace_ids(run: EmitRun, rollouts: object) -> list[bytes]:
     """Return the trace id of each rollout, each once; a rollout without an id is counted."""
     ids = rollout_ids(run, rollouts, "train")
     return list(
-        dict.fromkeys(trace_id_bytes(run.id, rollout_id) for rollout_id in ids if rollout_id)
+        dict.fromkeys(
+            trace_id_bytes(run.id, rollout_id) for rollout_id in ids if rollout_id
+        )
     )

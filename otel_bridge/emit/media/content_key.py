@@ -9,24 +9,31 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media, Table
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules, count_nothing, dumps
+from otel_bridge.emit.values.plain import (
+    PlainReader,
+    ReadingRules,
+    count_nothing,
+    dumps,
+)
 from otel_bridge.emit.values.scalars import Array
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
-_MAX_ENTRIES: Final = 2_000_000
-_LISTED_NUMBERS: Final = 1_000
+_MAX_ENTRIES = 2_000_000
+_LISTED_NUMBERS = 1_000
 """Most numbers of an array that equals a list of them."""
-_RULES: Final = ReadingRules(entries=_MAX_ENTRIES)
-_MAX_FIGURE_BYTES: Final = 32 << 20
-_OBJECTS: Final = "O"
+_RULES = ReadingRules(entries=_MAX_ENTRIES)
+_MAX_FIGURE_BYTES = 32 << 20
+_OBJECTS = "O"
 
 
-def content_key(value: object, own_key: Callable[[object], str | None] | None = None) -> bytes:
+def content_key(
+    value: object, own_key: Callable[[object], str | None] | None = None
+) -> bytes:
     """Return bytes that are equal for values of equal content, whatever their types, in every process.
 
     Args:
@@ -97,4 +104,6 @@ def _digest_of_picture(value: object) -> str:
 
 
 def _digest(data: bytes, *parts: Sequence[object]) -> str:
-    return hashlib.md5(b"%b%b" % (repr(parts).encode(), data), usedforsecurity=False).hexdigest()
+    return hashlib.md5(
+        b"%b%b" % (repr(parts).encode(), data), usedforsecurity=False
+    ).hexdigest()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.user_function import hooked
@@ -27,16 +27,16 @@ from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
 from otel_bridge.text.secret_search import may_hold_secret
 
-MAX_CAPTION_CHARS: Final = 10_000
-_MIMES: Final = {
+MAX_CAPTION_CHARS = 10_000
+_MIMES = {
     "text": "text/plain",
     "markdown": "text/markdown",
     "html": "text/html",
     "table": "application/json",
 }
-_MAX_CELLS: Final = 2_000_000
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-_INT64: Final = 1 << 63
+_MAX_CELLS = 2_000_000
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_INT64 = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _number(value: float) -> int | float | str | None:
     return None
 
 
-_CELLS: Final = ReadingRules(number=_number, entries=1_000_000)
+_CELLS = ReadingRules(number=_number, entries=1_000_000)
 
 
 @dataclass(slots=True)
@@ -131,23 +131,27 @@ class MediaEncoder:
         value = medium.value
         is_html = medium.kind == "html"
         if is_html and isinstance(value, os.PathLike):
-            value = file_bytes(cast("os.PathLike[str]", value), self.limit_bytes).decode(
-                "utf-8", "replace"
-            )
+            value = file_bytes(
+                cast("os.PathLike[str]", value), self.limit_bytes
+            ).decode("utf-8", "replace")
         if isinstance(value, (bytes, bytearray)):  # the encoding of a page may be any
             value = value.decode("utf-8", "replace")
         text = value if isinstance(value, str) else str(self._plain(value))
         if len(text) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         limit = self.policy.limit
-        if is_html and limit is not None and len(text) > limit:  # half of a page is not valid
+        if (
+            is_html and limit is not None and len(text) > limit
+        ):  # half of a page is not valid
             raise MediaDropped("media_html_cut")
         return self._filter().text(text).encode("utf-8", "replace")
 
     def _filter(self) -> ContentFilter:
         return ContentFilter(self.policy, self.limit_bytes)
 
-    def _add(self, medium: Media, mime: str, data: bytes, *, cell: bool = False) -> None:
+    def _add(
+        self, medium: Media, mime: str, data: bytes, *, cell: bool = False
+    ) -> None:
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         if isinstance(medium.caption, str):
@@ -187,12 +191,15 @@ class MediaEncoder:
         return self._plain(value)
 
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
-        data = dumps({"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)})
+        data = dumps(
+            {"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)}
+        )
         policy = self.policy
         # One search of the whole: each cell by itself would cost a table of 5,000 cells some ten
         # milliseconds.
         if not (policy.email or policy.limit is not None or hooked()) and not (
-            policy.secrets and (may_hold_secret(data) or any(map(may_be_secret, columns)))
+            policy.secrets
+            and (may_hold_secret(data) or any(map(may_be_secret, columns)))
         ):
             return data
         is_secret = [policy.secrets and may_be_secret(column) for column in columns]
@@ -210,7 +217,9 @@ class MediaEncoder:
         rows: list[Json] = [
             [allowed(cell, column) for column, cell in enumerate(row)] for row in cells
         ]
-        return dumps({"columns": [policy.redact(column) for column in columns], "rows": rows})
+        return dumps(
+            {"columns": [policy.redact(column) for column in columns], "rows": rows}
+        )
 
     def _plain(self, value: object) -> Json:
         """Return a value as a number, a text or nothing.
@@ -307,7 +316,9 @@ def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], b
     """Return the cells of *row* by *columns*, and whether it had a cell for each and no other."""
     if isinstance(row, Mapping):
         entries = cast("Mapping[object, object]", row)
-        return [entries.get(column) for column in columns], set(columns).issuperset(entries)
+        return [entries.get(column) for column in columns], set(columns).issuperset(
+            entries
+        )
     cells = _cells_of(row)
     missing = len(columns) - len(cells)
     if missing == 0:

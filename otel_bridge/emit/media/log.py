@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.content.policy import DEFAULT_POLICY, ContentPolicy
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from otel_bridge.emit.media.encode import EncodedMedium
     from otel_bridge.emit.values.plain import CountKeyedDrop
 
-PART_BYTES: Final = 1 << 20
+PART_BYTES = 1 << 20
 """Most bytes of one event: a Collector and gRPC take 4 MiB a request by default."""
-_MAX_KEYS: Final = 10_000
+_MAX_KEYS = 10_000
 
 Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
 """Appends one event with its attributes and its body; returns whether that was possible."""
@@ -59,7 +59,9 @@ class MediaLog:
     ) -> None:
         """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
         for key, key_media in media:
-            for pairs, body in self.events(key, key_media, step=step, role=role, drop=drop):
+            for pairs, body in self.events(
+                key, key_media, step=step, role=role, drop=drop
+            ):
                 if not put(pairs, body):
                     break
 
@@ -110,7 +112,10 @@ class MediaLog:
         for part, start in enumerate(range(0, len(data), PART_BYTES)):
             # The first part describes the items of all, so that the others carry bytes only.
             first: Mapping[str, Attribute] = {} if part else pairs
-            yield {**first, **numbers, semconv.MEDIA_PART: part}, data[start : start + PART_BYTES]
+            yield (
+                {**first, **numbers, semconv.MEDIA_PART: part},
+                data[start : start + PART_BYTES],
+            )
 
 
 def _described(item: EncodedMedium) -> Mapping[str, Attribute]:

@@ -11,22 +11,22 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.journal.files import read_regular
 
-PNG: Final = "image/png"
-_MAX_SIDE: Final = 1 << 16
-_LEVEL: Final = 1
+PNG = "image/png"
+_MAX_SIDE = 1 << 16
+_LEVEL = 1
 """Fastest level of compression: the training loop waits."""
-_MAX_PIXEL_FACTOR: Final = 4
+_MAX_PIXEL_FACTOR = 4
 """Most numbers for a byte of the limit: the loop waits for their encoding."""
-_MAX_SHARE: Final = 2.0
+_MAX_SHARE = 2.0
 """Largest float of an image of shares: resizing and rounding pass 1 by a little."""
-_CHANNELS: Final = frozenset({1, 2, 3, 4})
-_PIL_KEPT: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
-_PIL_NUMBERS: Final = frozenset({"F", "I", "I;16", "I;16B", "I;16L", "I;16N"})
-_PIL_ALPHA: Final = {"PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
+_CHANNELS = frozenset({1, 2, 3, 4})
+_PIL_KEPT = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_PIL_NUMBERS = frozenset({"F", "I", "I;16", "I;16B", "I;16L", "I;16N"})
+_PIL_ALPHA = {"PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
 
 
 class MediaDropped(Exception):  # noqa: N818  # an outcome, caught in this package

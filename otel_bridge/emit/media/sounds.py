@@ -13,7 +13,7 @@ import os
 import sys
 import wave
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import (
     LimitedFile,
@@ -24,26 +24,28 @@ from otel_bridge.emit.media.pictures import (
     pillow_image,
 )
 
-WAV: Final = "audio/wav"
-GIF: Final = "image/gif"
-_DEFAULT_FPS: Final = 4
-_MAX_FRAMES: Final = 10_000
+WAV = "audio/wav"
+GIF = "image/gif"
+_DEFAULT_FPS = 4
+_MAX_FRAMES = 10_000
 # GIF89a 23: the delay of a frame has 16 bits, in hundredths of a second.
-_MAX_FRAME_MS: Final = 655_350
-_FAST_OCTREE: Final = 2
+_MAX_FRAME_MS = 655_350
+_FAST_OCTREE = 2
 """``PIL.Image.Quantize.FASTOCTREE``."""
-_CHANNELS: Final = frozenset({1, 3, 4})
-_AUDIO: Final[Sequence[tuple[bytes, str]]] = (
+_CHANNELS = frozenset({1, 3, 4})
+_AUDIO: Sequence[tuple[bytes, str]] = (
     (b"ID3", "audio/mpeg"),
     (b"OggS", "audio/ogg"),
     (b"fLaC", "audio/flac"),
 )
-_VIDEO: Final[Sequence[tuple[bytes, str]]] = (
+_VIDEO: Sequence[tuple[bytes, str]] = (
     (b"\x1aE\xdf\xa3", "video/webm"), (b"OggS", "video/ogg"), (b"GIF87a", GIF), (b"GIF89a", GIF),
 )  # fmt: skip
 
 
-def audio_bytes(value: object, sample_rate: object, limit_bytes: int) -> tuple[str, bytes]:
+def audio_bytes(
+    value: object, sample_rate: object, limit_bytes: int
+) -> tuple[str, bytes]:
     """Return MIME type and bytes of a sound.
 
     Raises:
@@ -122,14 +124,19 @@ def _as_16_bits(samples: Any) -> Any:
     if samples.dtype.kind == "f":
         with numpy.errstate(all="ignore"):
             return (
-                numpy.nan_to_num(samples.astype(numpy.float32), posinf=1.0, neginf=-1.0).clip(-1, 1)
+                numpy.nan_to_num(
+                    samples.astype(numpy.float32), posinf=1.0, neginf=-1.0
+                ).clip(-1, 1)
                 * 32_767
             )
     if samples.dtype.kind == "b":
         raise MediaDropped("media_format")
     if samples.dtype == numpy.uint8:
         return (samples.astype(numpy.int16) - 128) * 256
-    if samples.dtype == numpy.int32 and max(samples.max(), -int(samples.min())) > 1 << 15:
+    if (
+        samples.dtype == numpy.int32
+        and max(samples.max(), -int(samples.min())) > 1 << 15
+    ):
         return samples >> 16
     return samples.clip(-32_768, 32_767)
 
@@ -161,6 +168,11 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
     file = LimitedFile(limit_bytes)
     later_images = map(shown, frames[1:])
     shown(frames[0]).save(
-        file, "GIF", save_all=True, append_images=later_images, duration=duration_ms, loop=0
+        file,
+        "GIF",
+        save_all=True,
+        append_images=later_images,
+        duration=duration_ms,
+        loop=0,
     )
     return file.getvalue()

@@ -9,7 +9,7 @@ cannot be encoded is dropped then, counted and printed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 
 class Media:
@@ -97,7 +97,9 @@ class Audio(Media):
     __slots__ = ("sample_rate",)
     kind = "audio"
 
-    def __init__(self, value: object, sample_rate: object = None, caption: object = None) -> None:
+    def __init__(
+        self, value: object, sample_rate: object = None, caption: object = None
+    ) -> None:
         super().__init__(value, caption)
         self.sample_rate = sample_rate
 
@@ -116,7 +118,9 @@ class Video(Media):
     __slots__ = ("fps",)
     kind = "video"
 
-    def __init__(self, value: object, caption: object = None, fps: object = None) -> None:
+    def __init__(
+        self, value: object, caption: object = None, fps: object = None
+    ) -> None:
         super().__init__(value, caption)
         self.fps = fps
 
@@ -164,7 +168,7 @@ class Table(Media):
             self.value.append(row)  # pyright: ignore[reportUnknownMemberType]  # rows of anything
 
 
-MAX_LISTED: Final = 10_000
+MAX_LISTED = 10_000
 """Most media of one list that are checked."""
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from otel_bridge.emit.media.pictures import MediaDropped, is_picture
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
-_MAX_MEDIUM_BYTES: Final = 32 << 20
-_MAX_MEDIA: Final = 100
+_MAX_MEDIUM_BYTES = 32 << 20
+_MAX_MEDIA = 100
 """Most media of one rollout: the training loop waits for their encoding."""
-_PLAIN: Final = frozenset({str, int, float, bool, type(None), dict})
-_USER: Final = "user"
+_PLAIN = frozenset({str, int, float, bool, type(None), dict})
+_USER = "user"
 
 
 class MediaParts(NamedTuple):
@@ -135,4 +135,6 @@ def _filled(content: str | list[object], parts: list[Json]) -> list[object]:
 
 def _is_place(part: object) -> bool:
     """Return whether a part names its type and nothing else."""
-    return isinstance(part, dict) and list(cast("dict[object, object]", part)) == ["type"]
+    return isinstance(part, dict) and list(cast("dict[object, object]", part)) == [
+        "type"
+    ]

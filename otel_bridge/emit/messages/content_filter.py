@@ -7,7 +7,6 @@ counts what is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.values.plain import (
@@ -24,7 +23,7 @@ from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, redact_text, scrubbed
 
-_RULES: Final = ReadingRules()
+_RULES = ReadingRules()
 
 
 class ContentFilter:
@@ -51,7 +50,9 @@ class ContentFilter:
 
     def __init__(self, policy: ContentPolicy, max_chars: int) -> None:
         self._policy = policy
-        self._limit = max_chars if policy.limit is None else min(policy.limit, max_chars)
+        self._limit = (
+            max_chars if policy.limit is None else min(policy.limit, max_chars)
+        )
         self.off = policy.off
         self.clipped_bytes = 0
         self.losses = Losses()

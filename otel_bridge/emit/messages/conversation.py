@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.content_filter import ContentFilter
@@ -20,10 +20,10 @@ from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
-_MAX_FACTS: Final = 100
-_RESERVED: Final = ("role", shapes.PARTS_KEY)
-_EMPTY: Final[Sequence[Json]] = (None, "", [], {})
-_NO_FACTS: Final[Mapping[str, Json]] = {}
+_MAX_FACTS = 100
+_RESERVED = ("role", shapes.PARTS_KEY)
+_EMPTY: Sequence[Json] = (None, "", [], {})
+_NO_FACTS: Mapping[str, Json] = {}
 
 
 class EncodedMessage(NamedTuple):
@@ -44,9 +44,9 @@ class EncodedMessage(NamedTuple):
     unread: int = 0
 
 
-_USER: Final = "user"
-_TOOL: Final = "tool"
-_GENERATED_LATE: Final = ("content", "tool_calls", shapes.PARTS_KEY)
+_USER = "user"
+_TOOL = "tool"
+_GENERATED_LATE = ("content", "tool_calls", shapes.PARTS_KEY)
 """Fields that a program may give as a generator, which can be read once only."""
 
 
@@ -86,7 +86,8 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
     for entry in entries:
         try:
             messages = [
-                _encoded(message, content_filter) for message in read(entry, content_filter.items)
+                _encoded(message, content_filter)
+                for message in read(entry, content_filter.items)
             ]
         except any_error():  # code of the user's own objects
             messages = [_unread(entry, content_filter)]
@@ -137,7 +138,9 @@ def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     return []
 
 
-def _facts_of(fields: Mapping[str, Any], used: Collection[str], parts: Parts) -> dict[str, Json]:
+def _facts_of(
+    fields: Mapping[str, Any], used: Collection[str], parts: Parts
+) -> dict[str, Json]:
     """Return what a message holds beside what was read: weights, masks, times, ….
 
     Those beyond a limit are counted.
@@ -216,10 +219,14 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
     """
     extras = fields_of(fields.get(shapes.EXTRAS)) or {}
     used = {*_key_of(fields, shapes.CONTENT_KEYS), *shapes.CALL_KEYS}
-    thought = first(fields, shapes.REASONING_KEYS) or first(extras, shapes.REASONING_KEYS)
+    thought = first(fields, shapes.REASONING_KEYS) or first(
+        extras, shapes.REASONING_KEYS
+    )
     if thought:
         parts.add_reasoning(thought)
-        used.update(key for key in shapes.REASONING_KEYS if _is_same(fields.get(key), thought))
+        used.update(
+            key for key in shapes.REASONING_KEYS if _is_same(fields.get(key), thought)
+        )
     parts.add_content(first(fields, shapes.CONTENT_KEYS))
     used.update(_add_media(parts, fields))
     refusal = fields.get("refusal")
@@ -240,7 +247,9 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
     """Return whether the extras of a message hold calls and its reasoning only."""
     for key, value in extras.items():
-        if not (key in shapes.CALL_KEYS or _is_empty(value) or _is_same(value, thought)):
+        if not (
+            key in shapes.CALL_KEYS or _is_empty(value) or _is_same(value, thought)
+        ):
             return False
     return True
 
@@ -259,7 +268,11 @@ def _is_same(value: object, thought: object) -> bool:
 def _of_parts(
     role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS
 ) -> EncodedMessage:
-    value: dict[str, Json] = {"role": role, "parts": cast("list[Json]", parts.parts), **facts}
+    value: dict[str, Json] = {
+        "role": role,
+        "parts": cast("list[Json]", parts.parts),
+        **facts,
+    }
     if name is not None:
         value["name"] = parts.name(name)
     return EncodedMessage(

@@ -6,21 +6,21 @@ import dataclasses
 import math
 from collections import UserString
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
 from otel_bridge.emit.values.scalars import any_text, is_missing
 
-_ATTRIBUTES: Final = (
+_ATTRIBUTES = (
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking",
     "id", "type", "function", "arguments",
 )  # fmt: skip
 """What is read of an object of no known kind."""
-_TELLING: Final = (("role", "content"), ("function",), ("name", "arguments"))
+_TELLING = (("role", "content"), ("function",), ("name", "arguments"))
 """Attributes by which an object of no known kind is a message, a tool call, or the function of one."""
-_MAX_JSON_CHARS: Final = 1 << 20
-_OBJECT_STARTS: Final = ("{", "[")
+_MAX_JSON_CHARS = 1 << 20
+_OBJECT_STARTS = ("{", "[")
 
 
 def fields_of(value: object) -> Mapping[str, Any] | None:
@@ -35,7 +35,10 @@ def fields_of(value: object) -> Mapping[str, Any] | None:
         return None
     kind = type(value)
     if dataclasses.is_dataclass(kind):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
+        return {
+            field.name: getattr(value, field.name, None)
+            for field in dataclasses.fields(kind)
+        }
     # pydantic: the declared fields, and those that a model with `extra="allow"` keeps beside.
     if hasattr(kind, "model_fields") and hasattr(value, "__dict__"):
         return {**vars(value), **(getattr(value, "__pydantic_extra__", None) or {})}
@@ -49,10 +52,16 @@ def _of_object(value: object) -> Mapping[str, Any] | None:
         return cast("dict[str, Any]", dumped)
     if not any(all(hasattr(value, name) for name in names) for names in _TELLING):
         return None
-    return {name: item for name in _ATTRIBUTES if (item := getattr(value, name, None)) is not None}
+    return {
+        name: item
+        for name in _ATTRIBUTES
+        if (item := getattr(value, name, None)) is not None
+    }
 
 
-def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:  # whatever the user put there
+def first(
+    fields: Mapping[str, Any], names: Iterable[str]
+) -> Any:  # whatever the user put there
     """Return the first of *names* that has a value; ``None`` without one."""
     for name in names:
         value = fields.get(name)

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.attachments import attached, parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.conversation import Conversation, EncodedMessage, encode, replayable
+from otel_bridge.emit.messages.conversation import (
+    Conversation,
+    EncodedMessage,
+    encode,
+    replayable,
+)
 from otel_bridge.emit.messages.reader import messages_of
 
-_COPIES: Final = 2
+_COPIES = 2
 """Copies of each message in a tracker: in the root's span and in a child's."""
-_MAX_MESSAGES: Final = 10_000
-_MIN_CHARS: Final = 16
+_MAX_MESSAGES = 10_000
+_MIN_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,10 @@ class Content:
 
 
 def content_of(
-    messages: object, limits: MessageLimits, role: str = "user", media: Sequence[object] = ()
+    messages: object,
+    limits: MessageLimits,
+    role: str = "user",
+    media: Sequence[object] = (),
 ) -> Content:
     """Encode a conversation within *limits*.
 
@@ -65,11 +73,17 @@ def content_of(
         # Escapes and characters beyond ASCII take several bytes, and not all text is plain content.
         longest = max(len(message.json) for message in content.messages)
         max_chars = max(
-            min(max_chars, longest) * budget // content.conversation.size_bytes * 9 // 10,
+            min(max_chars, longest)
+            * budget
+            // content.conversation.size_bytes
+            * 9
+            // 10,
             _MIN_CHARS,
         )
         content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
-    content.conversation.unread += max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
+    content.conversation.unread += (
+        max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
+    )
     while content.conversation.size_bytes > budget:
         # Texts are at their shortest, and still too large: later messages go, by halves.
         first_half = len(content.messages) // 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -31,11 +31,11 @@ from otel_bridge.emit.values.plain import CLIPPED, dumps
 from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.records import Json
 
-MAX_NAME_CHARS: Final = 256
-_TEXT_TYPES: Final = ("text", "reasoning")
-_TEXT_KEYS: Final = frozenset({"type", "content"})
-_EMPTY: Final[Sequence[Json]] = (None, "", [], {})
-_MAX_MEDIUM_BYTES: Final = 32 << 20
+MAX_NAME_CHARS = 256
+_TEXT_TYPES = ("text", "reasoning")
+_TEXT_KEYS = frozenset({"type", "content"})
+_EMPTY: Sequence[Json] = (None, "", [], {})
+_MAX_MEDIUM_BYTES = 32 << 20
 
 
 class ToolCall(NamedTuple):
@@ -106,7 +106,9 @@ class Parts:
         """Add a message's content: a text, one part or many; ``None`` adds nothing."""
         parts = plain(content)
         if isinstance(parts, (list, tuple)):
-            for part in self.content_filter.items(cast("Sequence[object]", parts), content):
+            for part in self.content_filter.items(
+                cast("Sequence[object]", parts), content
+            ):
                 self.add_part(part)
         elif parts is not None:
             self.add_part(parts)
@@ -133,10 +135,13 @@ class Parts:
                 self._add_object(medium)
             else:
                 self._add_with_facts(
-                    {kind: medium} if fields is None else fields, partial(self._add_medium, kind)
+                    {kind: medium} if fields is None else fields,
+                    partial(self._add_medium, kind),
                 )
 
-    def add_answer(self, call_id: str | None, content: object, name: str | None = None) -> None:
+    def add_answer(
+        self, call_id: str | None, content: object, name: str | None = None
+    ) -> None:
         """Add the answer of a tool, with the tool's *name* when known."""
         response = self._response(content)
         part: dict[str, Json] = {"type": "tool_call_response"}
@@ -195,7 +200,9 @@ class Parts:
         else:
             self.parts.append(self._generic(kind, fields))
 
-    def _add_with_facts(self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]) -> None:
+    def _add_with_facts(
+        self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]
+    ) -> None:
         """Add a part with *add*, and the facts that it does not read of *fields*, such as labels, signatures and times.
 
         They lie in the part, in the first one if *add* makes several. Without a part they become
@@ -242,17 +249,24 @@ class Parts:
 
     def _add_keyed(self, fields: ReadFields) -> None:
         """Add a part that says what it is by a key instead of a type."""
-        key = next((key for key in shapes.KEYED_PARTS if fields.get(key) is not None), None)
+        key = next(
+            (key for key in shapes.KEYED_PARTS if fields.get(key) is not None), None
+        )
         if key is not None:
             meaning = shapes.KEYED_PARTS[key]
             value = fields[key]
             inner = fields.inside(value)
             if meaning in {CALL, ANSWER, REASONING}:
                 self._add_known(
-                    meaning, ReadFields({"name": key, "content": value}) if inner is None else inner
+                    meaning,
+                    ReadFields({"name": key, "content": value})
+                    if inner is None
+                    else inner,
                 )
             else:
-                self._add_medium(meaning, ReadFields({meaning: value}) if inner is None else inner)
+                self._add_medium(
+                    meaning, ReadFields({meaning: value}) if inner is None else inner
+                )
         elif fields.get("text") is not None:
             self._add_known(REASONING if fields.get("thought") else TEXT, fields)
         else:
@@ -279,7 +293,9 @@ class Parts:
         thoughts = [fields[key] for key in shapes.THOUGHT_KEYS if fields.get(key)]
         for thought in thoughts or [""]:
             inner = fields.inside(thought)
-            self.add_reasoning(thought if inner is None else first(inner, shapes.THOUGHT_KEYS))
+            self.add_reasoning(
+                thought if inner is None else first(inner, shapes.THOUGHT_KEYS)
+            )
 
     def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
         """Return a part of an unknown type with its fields."""
@@ -340,7 +356,10 @@ class Parts:
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = base64.b64encode(bytes(cast("bytes", data))).decode()
         if isinstance(data, str):
-            mime = first(inner, shapes.MIME_KEYS) or f"{modality}/{inner.get('format', '*')}"
+            mime = (
+                first(inner, shapes.MIME_KEYS)
+                or f"{modality}/{inner.get('format', '*')}"
+            )
             return self._blob(str(mime), modality, data)
         address = source if isinstance(source, str) else first(inner, shapes.URL_KEYS)
         if isinstance(address, str):
@@ -353,7 +372,11 @@ class Parts:
 
     def _address(self, address: str, modality: str) -> dict[str, Json]:
         if not address.startswith("data:"):
-            return {"type": "uri", "modality": modality, "uri": self.content_filter.text(address)}
+            return {
+                "type": "uri",
+                "modality": modality,
+                "uri": self.content_filter.text(address),
+            }
         mime, _, data = address[5:].partition(",")
         return self._blob(mime.partition(";")[0], modality, data)
 
@@ -362,7 +385,9 @@ class Parts:
 
         ``None`` for anything else.
         """
-        if not (isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")):
+        if not (
+            isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")
+        ):
             return None
         try:
             mime, data = image_bytes(value, _MAX_MEDIUM_BYTES)
@@ -391,5 +416,6 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
         return None
     mime = str(first(fields, shapes.MIME_KEYS) or "")
     return next(
-        (modality for modality in shapes.MODALITIES if mime.startswith(modality)), "document"
+        (modality for modality in shapes.MODALITIES if mime.startswith(modality)),
+        "document",
     )

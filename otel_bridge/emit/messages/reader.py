@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections import UserString
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
 from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.errors import any_error
 
-_MAX_NESTING: Final = 8
+_MAX_NESTING = 8
 """Levels of containers and wrappers that are opened; a conversation that holds itself ends there."""
-_MAX_LOOKED_AT: Final = 1_000
+_MAX_LOOKED_AT = 1_000
 """Most entries of nested containers that are read to tell what they are."""
 ReadItems: TypeAlias = Callable[[Sequence[object], object], Sequence[object]]
 """Callable with a container's entries and the container; returns those that may be read."""
@@ -47,7 +47,9 @@ def messages_of(value: object, role: str = "user") -> list[object]:
     """
     if value is None:
         return []
-    whole = value.data if isinstance(value, UserString) else value  # a sequence of its characters
+    whole = (
+        value.data if isinstance(value, UserString) else value
+    )  # a sequence of its characters
     if isinstance(whole, str):
         return _of_text(whole, role)
     entries = _entries_in(whole)
@@ -56,7 +58,9 @@ def messages_of(value: object, role: str = "user") -> list[object]:
     messages: list[object] = []
     for entry in entries:
         # A text in a sequence may be JSON of a message too: a column of them is a list of texts.
-        messages += _of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry]
+        messages += (
+            _of_text(str.__str__(entry), role) if isinstance(entry, str) else [entry]
+        )
     return messages
 
 
@@ -65,7 +69,11 @@ def _entries_in(value: object) -> list[object]:
 
     *value* alone if it is a message itself, bytes, or raises when it is read.
     """
-    if isinstance(value, bytes) or fields_of(value) is not None or _pair(value) is not None:
+    if (
+        isinstance(value, bytes)
+        or fields_of(value) is not None
+        or _pair(value) is not None
+    ):
         return [value]
     try:
         sequence = plain(value)
@@ -101,7 +109,11 @@ def _is_certain(message: Message) -> bool:
     ):
         return False
     kind = first(message.fields, shapes.KIND_KEYS)
-    return _has_content(message.fields) or shapes.PARTS_KEY in message.fields or is_item(kind)
+    return (
+        _has_content(message.fields)
+        or shapes.PARTS_KEY in message.fields
+        or is_item(kind)
+    )
 
 
 def is_item(kind: object) -> bool:
@@ -154,7 +166,10 @@ def _pair(entry: object) -> Mapping[str, Any] | None:
     if type(entry) is not tuple or len(cast("tuple[object, ...]", entry)) != 2:
         return None
     role, content = cast("tuple[object, object]", entry)
-    if not isinstance(role, str) or shapes.ROLES.get(role, role) not in shapes.CHAT_ROLES:
+    if (
+        not isinstance(role, str)
+        or shapes.ROLES.get(role, role) not in shapes.CHAT_ROLES
+    ):
         return None
     return {"role": role, "content": content}
 
@@ -197,7 +212,9 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
     Else empty.
     """
     if role is None and isinstance(kind, str):
-        role = shapes.ITEM_ROLES.get(shapes.KINDS.get(kind, "")) or shapes.TYPE_ROLES.get(kind)
+        role = shapes.ITEM_ROLES.get(
+            shapes.KINDS.get(kind, "")
+        ) or shapes.TYPE_ROLES.get(kind)
     if role is None and first(fields, shapes.CALL_KEYS) is not None:
         role = "assistant"
     name = str(getattr(role, "value", role) or "")

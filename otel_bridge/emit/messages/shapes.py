@@ -8,10 +8,9 @@ Converse and of the Vercel AI SDK.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 # --- entries and messages -------------------------------------------------------------------------
-CONTAINERS: Final = (
+CONTAINERS = (
     "messages",
     "conversations",
     "conversation",
@@ -21,20 +20,20 @@ CONTAINERS: Final = (
     "generations",
 )
 """Keys of many messages: a row of a data set, OpenAI's and Gemini's responses, LangChain's prompts and results."""
-WRAPPERS: Final = ("message", "data", "kwargs", "content")
+WRAPPERS = ("message", "data", "kwargs", "content")
 """Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``, Gemini's ``Candidate``."""
-EXTRAS: Final = "additional_kwargs"
+EXTRAS = "additional_kwargs"
 """Key under which LangChain keeps what its own fields do not have: calls of older models, reasoning."""
-ROLE_KEYS: Final = ("role", "from")
-CONTENT_KEYS: Final = ("content", "value", "text", "message", "blocks")
+ROLE_KEYS = ("role", "from")
+CONTENT_KEYS = ("content", "value", "text", "message", "blocks")
 """Keys of a message's content: OpenAI's and most others, ShareGPT's, completions, Cohere's, LlamaIndex's."""
-PARTS_KEY: Final = "parts"
+PARTS_KEY = "parts"
 """Key of parts that name their role (pydantic-ai), or whose message does (GenAI, Gemini, Vercel)."""
-INSTRUCTIONS_KEY: Final = "instructions"
+INSTRUCTIONS_KEY = "instructions"
 """Key of the system's text beside the parts of pydantic-ai's ``ModelRequest``."""
-REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
-CALL_KEYS: Final = ("tool_calls", "invalid_tool_calls", "function_call")
-MEDIA_KEYS: Final = {
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+CALL_KEYS = ("tool_calls", "invalid_tool_calls", "function_call")
+MEDIA_KEYS = {
     "images": "image",
     "image": "image",
     "videos": "video",
@@ -42,17 +41,17 @@ MEDIA_KEYS: Final = {
     "audio": "audio",
 }
 """Keys of media beside a message's content (Ollama, ms-swift, OpenAI's answers in audio) to their modality."""
-ANSWER_CALL_KEYS: Final = ("tool_call_id", "call_id", "tool_use_id")
-TYPE_KEYS: Final = ("type", "kind")
+ANSWER_CALL_KEYS = ("tool_call_id", "call_id", "tool_use_id")
+TYPE_KEYS = ("type", "kind")
 """Keys of a message's type, whose text is not a fact of it."""
 
-ROLES: Final[Mapping[str, str]] = {
+ROLES: Mapping[str, str] = {
     "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "chatbot": "assistant",
     "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system", "TOOL": "tool",
     "function": "tool", "observation": "tool", "function_call": "assistant",
 }  # fmt: skip
 """Names of roles to those of GenAI; any other name is the role itself."""
-TYPE_ROLES: Final[Mapping[str, str]] = {
+TYPE_ROLES: Mapping[str, str] = {
     "human": "user", "HumanMessage": "user", "HumanMessageChunk": "user",
     "ai": "assistant", "AIMessage": "assistant", "AIMessageChunk": "assistant",
     "system": "system", "SystemMessage": "system", "SystemMessageChunk": "system",
@@ -61,19 +60,19 @@ TYPE_ROLES: Final[Mapping[str, str]] = {
     "request": "user", "response": "assistant",
 }  # fmt: skip
 """Type of a message without a role, of LangChain and pydantic-ai, to its role."""
-PART_ROLES: Final[Mapping[str, str]] = {
+PART_ROLES: Mapping[str, str] = {
     "system-prompt": "system", "user-prompt": "user", "tool-return": "tool", "retry-prompt": "tool",
 }  # fmt: skip
 """Type of a part of pydantic-ai's ``ModelRequest`` to the role of a message of its own."""
-CHAT_ROLES: Final = frozenset({"system", "user", "assistant", "developer", "tool"})
+CHAT_ROLES = frozenset({"system", "user", "assistant", "developer", "tool"})
 
 # --- parts ----------------------------------------------------------------------------------------
-KIND_KEYS: Final = ("type", "part_kind", "kind", "block_type")
-TEXT: Final = "text"
-REASONING: Final = "reasoning"
-CALL: Final = "call"
-ANSWER: Final = "answer"
-KINDS: Final[Mapping[str, str]] = {
+KIND_KEYS = ("type", "part_kind", "kind", "block_type")
+TEXT = "text"
+REASONING = "reasoning"
+CALL = "call"
+ANSWER = "answer"
+KINDS: Mapping[str, str] = {
     "text": TEXT, "input_text": TEXT, "output_text": TEXT, "summary_text": TEXT, "system-prompt": TEXT,
     "user-prompt": TEXT,
     "reasoning": REASONING, "reasoning_text": REASONING, "thinking": REASONING, "redacted_thinking": REASONING,
@@ -87,7 +86,7 @@ KINDS: Final[Mapping[str, str]] = {
     "builtin-tool-return": ANSWER, "retry-prompt": ANSWER, "tool-result": ANSWER,
 }  # fmt: skip
 """Type of a part, or of an item that is a message of one part, to what it is."""
-KEYED_PARTS: Final[Mapping[str, str]] = {
+KEYED_PARTS: Mapping[str, str] = {
     "function_call": CALL, "functionCall": CALL, "toolUse": CALL, "executable_code": CALL, "executableCode": CALL,
     "function_response": ANSWER, "functionResponse": ANSWER, "toolResult": ANSWER, "code_execution_result": ANSWER,
     "codeExecutionResult": ANSWER, "reasoningContent": REASONING, "reasoningText": REASONING,
@@ -95,22 +94,43 @@ KEYED_PARTS: Final[Mapping[str, str]] = {
     "image": "image", "video": "video", "audio": "audio", "document": "document",
 }  # fmt: skip
 """Key of a part without a type, of Gemini and Bedrock, to what its value is."""
-ITEM_ROLES: Final[Mapping[str, str]] = {REASONING: "assistant", CALL: "assistant", ANSWER: "tool"}
+ITEM_ROLES: Mapping[str, str] = {
+    REASONING: "assistant",
+    CALL: "assistant",
+    ANSWER: "tool",
+}
 """What an item is that is a message of one part, as in OpenAI's Responses API, to the role of that message."""
-TEXT_KEYS: Final = ("text", "content")
-THOUGHT_KEYS: Final = ("content", "thinking", "text", "summary", "reasoningText", "data")
-CALL_ID_KEYS: Final = ("call_id", "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "id")
-CALL_NAME_KEYS: Final = ("name", "tool_name", "toolName")
-NESTED_CALL_KEYS: Final = ("function", "custom")
-ARGUMENT_KEYS: Final = ("arguments", "input", "args", "parameters", "action", "code", "queries")
-ANSWER_KEYS: Final = ("response", "result", "content", "output")
+TEXT_KEYS = ("text", "content")
+THOUGHT_KEYS = ("content", "thinking", "text", "summary", "reasoningText", "data")
+CALL_ID_KEYS = (
+    "call_id",
+    "tool_call_id",
+    "tool_use_id",
+    "toolCallId",
+    "toolUseId",
+    "id",
+)
+CALL_NAME_KEYS = ("name", "tool_name", "toolName")
+NESTED_CALL_KEYS = ("function", "custom")
+ARGUMENT_KEYS = (
+    "arguments",
+    "input",
+    "args",
+    "parameters",
+    "action",
+    "code",
+    "queries",
+)
+ANSWER_KEYS = ("response", "result", "content", "output")
 
 # --- media ----------------------------------------------------------------------------------------
-MODALITIES: Final = ("image", "audio", "video")
-DOCUMENTS: Final = frozenset({"file", "input_file", "document", "document-url", "media", "binary"})
+MODALITIES = ("image", "audio", "video")
+DOCUMENTS = frozenset(
+    {"file", "input_file", "document", "document-url", "media", "binary"}
+)
 """Types whose modality their MIME type says, ``document`` where it does not."""
-SOURCE_KEYS: Final = ("file", "source", "url", "data", "bytes")
+SOURCE_KEYS = ("file", "source", "url", "data", "bytes")
 """Keys of a medium's content beside those named after its type and modality."""
-MIME_KEYS: Final = ("media_type", "mime_type", "mimeType", "mediaType")
-DATA_KEYS: Final = ("data", "bytes")
-URL_KEYS: Final = ("url", "uri", "file_uri", "fileUri", "file_data")
+MIME_KEYS = ("media_type", "mime_type", "mimeType", "mediaType")
+DATA_KEYS = ("data", "bytes")
+URL_KEYS = ("url", "uri", "file_uri", "fileUri", "file_data")

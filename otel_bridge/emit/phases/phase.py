@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from time import perf_counter_ns, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
 from otel_bridge.emit.emit_run import current_run, next_step
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-UNFINISHED: Final = "phase_unfinished"
-_MAX_NAME_CHARS: Final = 128
-_CLOCK_NS: Final = time_ns() - perf_counter_ns()
+UNFINISHED = "phase_unfinished"
+_MAX_NAME_CHARS = 128
+_CLOCK_NS = time_ns() - perf_counter_ns()
 """Added to a clock that only goes forward: no phase of a process jumps when the machine's clock is set."""
 
 
@@ -83,7 +83,9 @@ class _OpenPhase:
         else:
             self.trace_id = outer.trace_id
             self.span_id = os.urandom(8)
-        self.number = opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED)
+        self.number = opened(
+            run, name, (run.id, role or "", ""), None, reason=UNFINISHED
+        )
         # Last, so that the phase does not measure its own begin.
         self.start_ns = perf_counter_ns()
 
@@ -98,7 +100,9 @@ class _OpenPhase:
             pairs.append((ROLE, self.role))
         ids = (self.trace_id, self.span_id, None if outer is None else outer.span_id)
         times = (_CLOCK_NS + self.start_ns, _CLOCK_NS + end_ns)
-        return scope_spans((span(ids, PHASE_SPAN, times, span_attributes(pairs), error=error),))
+        return scope_spans(
+            (span(ids, PHASE_SPAN, times, span_attributes(pairs), error=error),)
+        )
 
 
 _current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", default=None)
@@ -121,7 +125,11 @@ class Phase:
     __slots__ = ("_name", "_open", "_role", "_run", "_step")
 
     def __init__(
-        self, run: EmitRun | None, name: object, step: object = None, role: object = None
+        self,
+        run: EmitRun | None,
+        name: object,
+        step: object = None,
+        role: object = None,
     ) -> None:
         """Prepare a phase.
 
@@ -161,14 +169,17 @@ class Phase:
         phase = self._open.pop() if self._open else None
         if phase is None:
             return
-        if _current.get() is phase:  # not when the block ends in another context than it began in
+        if (
+            _current.get() is phase
+        ):  # not when the block ends in another context than it began in
             _current.set(phase.before)
         # The run ended meanwhile and counted the phase, or this is a forked child.
         if not closed(phase.number):
             return
         try:
             phase.run.append(
-                Signal.TRACES, phase.encoded(end_ns, None if kind is None else kind.__name__)
+                Signal.TRACES,
+                phase.encoded(end_ns, None if kind is None else kind.__name__),
             )
         except any_error():
             phase.run.count_drop(INTERNAL_ERROR)
@@ -217,7 +228,9 @@ class Phase:
             if step is None:
                 run.count_drop("bad_step", 1, name)
         role = None if self._role is None else role_of(self._role)
-        phase = _OpenPhase(run, name, step, None if role == run.role else role, _current.get())
+        phase = _OpenPhase(
+            run, name, step, None if role == run.role else role, _current.get()
+        )
         _current.set(phase)
         return phase
 
@@ -237,7 +250,9 @@ def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> i
     return next_step(run, role)
 
 
-def phase_of(run: EmitRun | None, name: object, step: object = None, role: object = None) -> Phase:
+def phase_of(
+    run: EmitRun | None, name: object, step: object = None, role: object = None
+) -> Phase:
     """Return a phase.
 
     Or, if *name* is a function, that function with each of its calls as a phase of its name.

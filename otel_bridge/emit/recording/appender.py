@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import time_ns
-from typing import Final
 
 from otel_bridge import semconv
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
@@ -16,13 +15,13 @@ from otel_bridge.errors import JournalError, JournalFullError, SegmentClosedErro
 from otel_bridge.journal.frames import HEAD_BYTES, Signal
 from otel_bridge.journal.quota import Quota
 
-_METRICS: Final = int(Signal.METRICS)
-_LOGS: Final = int(Signal.LOGS)
-_CONTROL: Final = int(Signal.CONTROL)
+_METRICS = int(Signal.METRICS)
+_LOGS = int(Signal.LOGS)
+_CONTROL = int(Signal.CONTROL)
 # A deleted folder or an ended bridge is noticed within this second (docs/guarantees.md).
-_CHECK_EVERY_NS: Final = 1_000_000_000
+_CHECK_EVERY_NS = 1_000_000_000
 # Configs, counts of drops and ends are still accepted at the limit of the directory.
-_REFUSED_WHEN_FULL: Final = frozenset({_METRICS, int(Signal.TRACES)})
+_REFUSED_WHEN_FULL = frozenset({_METRICS, int(Signal.TRACES)})
 
 
 class RecordAppender:
@@ -41,7 +40,9 @@ class RecordAppender:
         JournalError: The segment cannot be made.
     """
 
-    def __init__(self, segment: ProcessSegment, starter: BridgeStarter, quota: Quota) -> None:
+    def __init__(
+        self, segment: ProcessSegment, starter: BridgeStarter, quota: Quota
+    ) -> None:
         self.drops = Drops()
         self.rows = 0
         self._events = 0
@@ -105,14 +106,20 @@ class RecordAppender:
         try:
             return self._append(_LOGS, payload, now)
         except SegmentClosedError as exc:
-            return self._reopened_after(exc) and self.append_event(name, pairs, body, now, own_ns)
+            return self._reopened_after(exc) and self.append_event(
+                name, pairs, body, now, own_ns
+            )
 
-    def append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
+    def append(
+        self, signal: int, payload: bytes, now: int, *, whole: bool = False
+    ) -> bool:
         """Append one encoded record without a number; return whether it was appended."""
         try:
             return self._append(signal, payload, now, whole=whole)
         except SegmentClosedError as exc:
-            return self._reopened_after(exc) and self.append(signal, payload, now, whole=whole)
+            return self._reopened_after(exc) and self.append(
+                signal, payload, now, whole=whole
+            )
 
     def append_other(
         self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool
@@ -124,7 +131,9 @@ class RecordAppender:
             return
         now = time_ns()
         self._check_if_due(now)
-        self.append(signal, payload, now if time_unix_ns is None else time_unix_ns, whole=whole)
+        self.append(
+            signal, payload, now if time_unix_ns is None else time_unix_ns, whole=whole
+        )
 
     def append_media(
         self, now: int, own_ns: int, pairs: Mapping[str, Attribute], body: bytes
@@ -140,7 +149,9 @@ class RecordAppender:
         self._events += 1
         return self._events
 
-    def _append(self, signal: int, payload: bytes, now: int, *, whole: bool = False) -> bool:
+    def _append(
+        self, signal: int, payload: bytes, now: int, *, whole: bool = False
+    ) -> bool:
         """Append one encoded record. Return whether it was; otherwise it is counted.
 
         Raises:
@@ -155,7 +166,9 @@ class RecordAppender:
         except SegmentClosedError:
             raise
         except JournalError as exc:
-            ends_full = signal == _LOGS and isinstance(exc, JournalFullError) and self._ending
+            ends_full = (
+                signal == _LOGS and isinstance(exc, JournalFullError) and self._ending
+            )
             if ends_full and self._segment.make_room():
                 return self._append(signal, payload, now, whole=whole)
             # A request to write now is not a record, so losing it loses nothing.
@@ -247,7 +260,10 @@ class RecordAppender:
         # From here on the space that is reserved on a full disk may be used.
         self._ending = True
         self.write_drops()
-        pairs: dict[str, Attribute] = {semconv.RUN_STATUS: status, semconv.SEQ: self.rows}
+        pairs: dict[str, Attribute] = {
+            semconv.RUN_STATUS: status,
+            semconv.SEQ: self.rows,
+        }
         self.append_event(semconv.EVENT_END, pairs, None, time_ns())
         # finish() waits for a writer that may pause or retry.
         self.append(_CONTROL, b"", time_ns())

@@ -96,7 +96,8 @@ class ProcessSegment:
         self.close()
         if is_gone:
             notify(
-                f"{self._folder.path} was moved or deleted; continuing in a new folder", always=True
+                f"{self._folder.path} was moved or deleted; continuing in a new folder",
+                always=True,
             )
         # The caller counts the record; the next one opens a segment.
         with contextlib.suppress(JournalError):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import time_ns
-from typing import Final
 
 from otel_bridge.emit.arguments import counts_unknown, role_of, unix_ns
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
@@ -32,7 +31,11 @@ from otel_bridge.emit.encode.values import (
 from otel_bridge.emit.live_registry import count_unclosed, forget_unclosed
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.recording.appender import RecordAppender
-from otel_bridge.emit.recording.process_segment import Checkpoint, MakeHeader, ProcessSegment
+from otel_bridge.emit.recording.process_segment import (
+    Checkpoint,
+    MakeHeader,
+    ProcessSegment,
+)
 from otel_bridge.emit.recording.steps import LastSteps
 from otel_bridge.errors import any_error
 from otel_bridge.journal.folder import RunFolder
@@ -40,9 +43,9 @@ from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.quota import Quota
 from otel_bridge.records import key_of
 
-_METRICS: Final = int(Signal.METRICS)
+_METRICS = int(Signal.METRICS)
 # Bounds the memory of a signal handler that logs again and again inside one call.
-_MAX_WAITING: Final = 10_000
+_MAX_WAITING = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +161,26 @@ class Recorder:
             other_role = None if role is None else self._other_role(role)
             own_ns = 0 if time_unix_ns is None else unix_ns(time_unix_ns, count)
             commits = commit is not False
-            self._do(self._write_row, values, step, other_role, commits, time_ns(), own_ns)
+            self._do(
+                self._write_row, values, step, other_role, commits, time_ns(), own_ns
+            )
 
     log_row.__qualname__ = "Run.log"
 
     def append(
-        self, signal: int, payload: bytes, time_unix_ns: int | None = None, *, whole: bool = False
+        self,
+        signal: int,
+        payload: bytes,
+        time_unix_ns: int | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         """Append one encoded record; a *whole* one is a request with resources of its own."""
         self._do(self._appender.append_other, signal, payload, time_unix_ns, whole)
 
-    def event(self, name: str, pairs: Mapping[str, Attribute], body: Attribute = None) -> None:
+    def event(
+        self, name: str, pairs: Mapping[str, Attribute], body: Attribute = None
+    ) -> None:
         """Append a numbered event of otel-bridge."""
         self._do(self._appender.append_event, name, pairs, body, time_ns())
 
@@ -269,7 +281,9 @@ class Recorder:
             return
         role = self._other_role(row.role)
         self._steps.take(step, role or self._rules.role, self.drops.count, commits=True)
-        encode = partial(self._encoder.encode_number, len(row.keys), row.time_ns, step, role)
+        encode = partial(
+            self._encoder.encode_number, len(row.keys), row.time_ns, step, role
+        )
         self._appender.append_row(encode, time_ns())
 
     # --- rows -------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ class LastSteps:
         # Roles whose last row left its step open: ``commit=False``.
         self._open: set[str | None] = set()
 
-    def take(self, step: object, role: str | None, drop: CountDrop, *, commits: bool) -> int:
+    def take(
+        self, step: object, role: str | None, drop: CountDrop, *, commits: bool
+    ) -> int:
         """Return the step of a row, which is the last one of *role* from now on.
 
         Args:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
@@ -21,9 +21,9 @@ from otel_bridge.sampling_rule import choose_columns
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-TRAIN: Final = "train"
-_NOTHING: Final = {type(None)}
-_TEXT_OR_NOTHING: Final = {str, type(None)}
+TRAIN = "train"
+_NOTHING = {type(None)}
+_TEXT_OR_NOTHING = {str, type(None)}
 
 
 class RolloutDefaults(NamedTuple):
@@ -64,13 +64,17 @@ def log_rollouts(
 
     def key(index: int) -> str:
         entry = entries[index]
-        rollout_id = coerce.name(entry.get("id") if isinstance(entry, dict) else entry.id)
+        rollout_id = coerce.name(
+            entry.get("id") if isinstance(entry, dict) else entry.id
+        )
         return rollout_id or str(index)
 
     for of_group, indices in _by_defaults(run, rollout_columns, call_defaults).items():
         columns = sampled_columns(
             run,
-            rollout_columns if len(indices) == len(entries) else rollout_columns.of(indices),
+            rollout_columns
+            if len(indices) == len(entries)
+            else rollout_columns.of(indices),
             indices,
         )
         if state_name is None:
@@ -112,9 +116,9 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     if isinstance(rollouts, (Rollout, Mapping)):
         rollouts = [cast("object", rollouts)]
     # Nearly every call: one type, so that nothing is looked at one by one.
-    if type(rollouts) in {list, tuple} and set(map(type, cast("list[object]", rollouts))) == {
-        Rollout
-    }:
+    if type(rollouts) in {list, tuple} and set(
+        map(type, cast("list[object]", rollouts))
+    ) == {Rollout}:
         return list(cast("list[Rollout | dict[str, Any]]", rollouts))
     entries: list[Rollout | dict[str, Any]] = []
     if is_text(rollouts) or not isinstance(rollouts, Iterable):
@@ -145,11 +149,21 @@ class RolloutColumns(NamedTuple):
 
     def of(self, indices: Sequence[int]) -> RolloutColumns:
         """Return the columns of some of the rollouts."""
-        return RolloutColumns(*([column[index] for index in indices] for column in self))
+        return RolloutColumns(
+            *([column[index] for index in indices] for column in self)
+        )
 
 
-_facts_of: Final = itemgetter(
-    "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset", "step", "split"
+_facts_of = itemgetter(
+    "reward",
+    "group",
+    "error",
+    "finish_reason",
+    "policy_version",
+    "id",
+    "dataset",
+    "step",
+    "split",
 )
 """Getter of the fields in the order of `RolloutColumns`."""
 
@@ -185,7 +199,10 @@ def _by_defaults(
             run.count_drop("rollout_step")
             step = call_defaults.step
         by_defaults.setdefault(
-            RolloutDefaults(step, coerce.name(split) or call_defaults.split, call_defaults.role), []
+            RolloutDefaults(
+                step, coerce.name(split) or call_defaults.split, call_defaults.role
+            ),
+            [],
         ).append(index)
     return by_defaults
 
@@ -194,14 +211,18 @@ def _types(values: Sequence[object]) -> set[type]:
     return set(map(type, values))
 
 
-def defaults_of(run: EmitRun, step: object, split: object, role: object) -> RolloutDefaults:
+def defaults_of(
+    run: EmitRun, step: object, split: object, role: object
+) -> RolloutDefaults:
     """Return step, split and role of a call; the default step is the role's last."""
     role_name = coerce.name(role)
     number = None if step is None else coerce.integer(step)
     if number is None and step is not None:
         run.count_drop("rollout_step")
     return RolloutDefaults(
-        run.last_step(role_name) if number is None else number, coerce.name(split), role_name
+        run.last_step(role_name) if number is None else number,
+        coerce.name(split),
+        role_name,
     )
 
 
@@ -214,7 +235,9 @@ def sampled_columns(
     run: EmitRun, rollout_columns: RolloutColumns, indices: list[int]
 ) -> SampledColumns:
     """Return the facts for sampling of the rollouts *indices* of a call; rewards that are not numbers are counted."""
-    failed = [index for index, error in enumerate(rollout_columns.error) if error is not None]
+    failed = [
+        index for index, error in enumerate(rollout_columns.error) if error is not None
+    ]
     return SampledColumns(
         indices,
         _finite_rewards(run, rollout_columns.reward),
@@ -242,7 +265,9 @@ def _groups(raw_groups: Sequence[object]) -> list[str | None]:
 
 def _finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
     """Return rewards as numbers; values that are not numbers are counted."""
-    if _types(raw_rewards) == {float} and all(map(isfinite, cast("Sequence[float]", raw_rewards))):
+    if _types(raw_rewards) == {float} and all(
+        map(isfinite, cast("Sequence[float]", raw_rewards))
+    ):
         return list(cast("Sequence[float | None]", raw_rewards))
     rewards = [coerce.number(reward) for reward in raw_rewards]
     missing = sum(reward is None for reward in raw_rewards)
@@ -259,13 +284,17 @@ def _truncated(reasons: Sequence[object]) -> list[int]:
     ):
         return []
     return [
-        index for index, reason in enumerate(reasons) if coerce.name(reason) in TRUNCATED_REASONS
+        index
+        for index, reason in enumerate(reasons)
+        if coerce.name(reason) in TRUNCATED_REASONS
     ]
 
 
 def _with_index(rollout: Rollout, index: int) -> Rollout:
     """Return a copy with its index in the call; the user's object stays unchanged."""
-    copy = object.__new__(Rollout)  # all fields are set below, so no defaults are needed
+    copy = object.__new__(
+        Rollout
+    )  # all fields are set below, so no defaults are needed
     copy.__dict__.update(vars(rollout), batch_index=index)
     return copy
 
@@ -313,7 +342,9 @@ def emit(
         append_sampled_out(run, columns, kept_indices, call)
 
 
-def _emit_one(run: EmitRun, call: CallContext, build: Callable[[int], Rollout], index: int) -> None:
+def _emit_one(
+    run: EmitRun, call: CallContext, build: Callable[[int], Rollout], index: int
+) -> None:
     try:
         encoded = encode_rollout(build(index), call, time.time_ns())
     except any_error():  # one rollout that cannot be read costs only itself

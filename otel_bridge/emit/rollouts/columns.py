@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
@@ -38,7 +38,9 @@ class Column:
             self._one = value
         else:
             entries = cast("Iterable[object]", value)
-            self.values = entries if isinstance(entries, (list, tuple)) else list(entries)
+            self.values = (
+                entries if isinstance(entries, (list, tuple)) else list(entries)
+            )
 
     def at(self, index: int) -> Any:  # whatever the user put there
         """Return the value of sample *index*."""
@@ -158,7 +160,7 @@ def is_blank(prompt: object) -> bool:
 # Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to
 # rollouts.
 
-_EDGE: Final = 256
+_EDGE = 256
 
 
 def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
@@ -206,12 +208,16 @@ class Layout:
         self._entries = entries
         self._trajectory_ids = trajectory_ids
         names = [coerce.name(value) for value in prompt_trajectory_ids.values or ()]
-        self._by_id = {name: index for index, name in enumerate(names) if name is not None}
+        self._by_id = {
+            name: index for index, name in enumerate(names) if name is not None
+        }
         sizes = Column(samples_per_prompt)
         self._per_prompt = coerce.integer(sizes.at(0)) if sizes.values is None else None
         counts = [max(coerce.integer(size) or 0, 0) for size in sizes.values or ()]
         self._fan_out = [
-            prompt for prompt, number in enumerate(counts) for _ in range(min(number, len(turns)))
+            prompt
+            for prompt, number in enumerate(counts)
+            for _ in range(min(number, len(turns)))
         ]
 
     def prompts(self, total: int) -> list[int]:
@@ -255,7 +261,11 @@ class PromptGroups:
             # The whole prompt: templates give many prompts the same beginning, end and length.
             # crc32 takes a fifth of the time of a cryptographic digest; with the edges, two prompts
             # hardly share a name.
-            parts = f"{zlib.crc32(data):08x}{len(data)}".encode(), data[:_EDGE], data[-_EDGE:]
+            parts = (
+                f"{zlib.crc32(data):08x}{len(data)}".encode(),
+                data[:_EDGE],
+                data[-_EDGE:],
+            )
             digest = hashlib.md5(b"\0".join(parts), usedforsecurity=False)
             # The prompt is kept: the id of an object that is gone may be that of another one.
             self._names[prompt_key] = digest.hexdigest()[:12], prompt

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
 
-_FIELDS: Final = ("traceparent", "tracestate")
+_FIELDS = ("traceparent", "tracestate")
 
 
 def get_context() -> dict[str, str]:
@@ -25,7 +25,9 @@ def get_context() -> dict[str, str]:
     # Nothing here has made a span, and the import would cost.
     if "opentelemetry.trace" not in sys.modules:
         return {}
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+        TraceContextTextMapPropagator,
+    )
 
     from otel_bridge.emit.rollouts.open_trace import current_rollout  # noqa: PLC0415
 
@@ -53,13 +55,17 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         if not fields:
             return
         from opentelemetry.context import attach, get_current  # noqa: PLC0415
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+            TraceContextTextMapPropagator,
+        )
 
         from otel_bridge.emit.rollouts.open_trace import with_rollout  # noqa: PLC0415
 
         # The carrier may belong to another rollout than the open one of this process.
         context = with_rollout(None, get_current())
-        self._token = attach(TraceContextTextMapPropagator().extract(fields, context=context))
+        self._token = attach(
+            TraceContextTextMapPropagator().extract(fields, context=context)
+        )
 
     def __exit__(
         self,

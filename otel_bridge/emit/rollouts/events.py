@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from struct import pack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_bridge import semconv
 from otel_bridge.emit.encode import coerce
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Values that arrive after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's
 # trace id.
 
-_MAX_LABEL_CHARS: Final = 256
-_EVENTS_A_RECORD: Final = 1000
+_MAX_LABEL_CHARS = 256
+_EVENTS_A_RECORD = 1000
 
 
 class EvaluationContext(NamedTuple):
@@ -65,7 +65,10 @@ def log_values(
         numbered = {**shared_pairs, **pairs, semconv.EVENT_SEQ: run.next_event_seq()}
         name = semconv.EVENT_EVALUATION
         record = event(
-            name, time_unix_ns=now, pairs=numbered, trace_id=trace_id_bytes(run.id, rollout_id)
+            name,
+            time_unix_ns=now,
+            pairs=numbered,
+            trace_id=trace_id_bytes(run.id, rollout_id),
         )
         events.append(record[len(SCOPE) :])
     content_filter.losses.report(run.count_drop)
@@ -105,9 +108,13 @@ def _shared(
 
     What of them cannot be used is counted.
     """
-    pairs: dict[str, Attribute] = {semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"}
+    pairs: dict[str, Attribute] = {
+        semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"
+    }
     if shared.explanation is not None and not content_filter.off:
-        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(any_text(shared.explanation))
+        pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(
+            any_text(shared.explanation)
+        )
         if content_filter.clipped_bytes:
             content_filter.losses.add(CLIPPED, 1, "explanation")
     step = coerce.integer(shared.step)
@@ -126,7 +133,10 @@ def _shared(
 
 
 def append_sampled_out(
-    run: EmitRun, columns: SampledColumns, kept_rollouts: Sequence[int], call: CallContext
+    run: EmitRun,
+    columns: SampledColumns,
+    kept_rollouts: Sequence[int],
+    call: CallContext,
 ) -> None:
     """Append statistics of the rollouts of *columns* that are not *kept_rollouts*.
 
@@ -140,7 +150,9 @@ def append_sampled_out(
     """
     kept_indices = set(kept_rollouts)
     rewards_by_group: defaultdict[str, list[float]] = defaultdict(list)
-    for index, (reward, group) in enumerate(zip(columns.rewards, columns.groups, strict=True)):
+    for index, (reward, group) in enumerate(
+        zip(columns.rewards, columns.groups, strict=True)
+    ):
         if reward is not None and index not in kept_indices:
             rewards_by_group[group or ""].append(reward)
     pairs: dict[str, Attribute] = {
@@ -151,12 +163,16 @@ def append_sampled_out(
         semconv.EVENT_SEQ: run.next_event_seq(),
         semconv.ROLLOUTS_OPEN_STEPS: call.open_steps,
         **_named_rollouts(columns, kept_indices),
-        semconv.ROLLOUTS_STALENESS: _staleness(columns.versions, call.step, kept_indices),
+        semconv.ROLLOUTS_STALENESS: _staleness(
+            columns.versions, call.step, kept_indices
+        ),
     }
     payload = event(
         semconv.EVENT_ROLLOUTS,
         time_unix_ns=time.time_ns(),
-        body={group: _statistics(rewards) for group, rewards in rewards_by_group.items()},
+        body={
+            group: _statistics(rewards) for group, rewards in rewards_by_group.items()
+        },
         pairs={key: value for key, value in pairs.items() if value is not None},
     )
     run.append(Signal.LOGS, payload)
@@ -214,7 +230,9 @@ class SampledColumns:
     datasets: Sequence[object] = ()
 
 
-def _named_rollouts(columns: SampledColumns, kept_indices: Container[int]) -> dict[str, Attribute]:
+def _named_rollouts(
+    columns: SampledColumns, kept_indices: Container[int]
+) -> dict[str, Attribute]:
     """Return ids, rewards, policy versions and datasets of the rollouts that are not kept and have ids.
 
     An entry each, in one order: texts one a line, numbers packed. With them a bridge can assign
@@ -234,13 +252,17 @@ def _named_rollouts(columns: SampledColumns, kept_indices: Container[int]) -> di
     del indices[semconv.MAX_ROLLOUTS_IDS :]
     pairs: dict[str, Attribute] = {
         semconv.ROLLOUTS_IDS: "\n".join(ids),
-        semconv.ROLLOUTS_REWARDS: _packed_rewards([columns.rewards[index] for index in indices]),
+        semconv.ROLLOUTS_REWARDS: _packed_rewards(
+            [columns.rewards[index] for index in indices]
+        ),
     }
     if columns.versions:
         versions = [columns.versions[index] for index in indices]
         pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(versions)
     if columns.datasets:
-        pairs[semconv.ROLLOUTS_DATASETS] = _lines([columns.datasets[index] for index in indices])
+        pairs[semconv.ROLLOUTS_DATASETS] = _lines(
+            [columns.datasets[index] for index in indices]
+        )
     return pairs
 
 

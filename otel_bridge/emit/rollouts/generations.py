@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts import batch
@@ -26,15 +26,15 @@ from otel_bridge.emit.rollouts.turns import Turn, conversation_of
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-_LISTS: Final = (
+_LISTS = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
     "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
     "metadata", "states", "ids", "errors", "logprobs",
 )  # fmt: skip
-COLUMNS: Final = frozenset({
+COLUMNS = frozenset({
     *_LISTS, "rewards", "samples_per_prompt", "tool_facts", "decode", "model", "step", "split", "role",
 })  # fmt: skip
-_A_SAMPLE: Final = (
+_A_SAMPLE = (
     "advantages",
     "finish_reasons",
     "groups",
@@ -119,7 +119,9 @@ class Generations:
         """Return the number of entries; 0 when the list of prompts is given but empty."""
         prompts = self._lists["prompts"]
         ids = self._lists["prompt_token_ids"]
-        entries = max(len(self._lists["responses"]), len(self._lists["response_token_ids"]))
+        entries = max(
+            len(self._lists["responses"]), len(self._lists["response_token_ids"])
+        )
         if prompts.values is not None and not len(prompts) and not len(ids):
             if entries:
                 self._run.count_drop("rollout_empty_prompt", entries)
@@ -131,7 +133,9 @@ class Generations:
         missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
         if missing:
             self._run.count_drop("rollout_short_list", missing)
-        surplus = sum(len(column) - entries for column in short if len(column) > entries)
+        surplus = sum(
+            len(column) - entries for column in short if len(column) > entries
+        )
         if surplus:
             self._run.count_drop("rollout_long_list", surplus)
         return entries
@@ -140,9 +144,9 @@ class Generations:
         group_column = self._lists["groups"]
         prompts = self._lists["prompts"]
         names = PromptGroups()
-        of_prompt: list[str | None] = [names.name(prompt) for prompt in prompts.values or ()] or [
-            None
-        ]
+        of_prompt: list[str | None] = [
+            names.name(prompt) for prompt in prompts.values or ()
+        ] or [None]
         if not group_column.given:
             return [of_prompt[prompt] for prompt in self._prompt_of]
         groups: list[str | None] = []
@@ -160,7 +164,9 @@ class Generations:
         with_prompt = self._with_prompt()
         lasts = [self._turns[rollout][-1] for rollout in with_prompt]
         if len(with_prompt) < len(self._turns):
-            self._run.count_drop("rollout_empty_prompt", len(self._turns) - len(with_prompt))
+            self._run.count_drop(
+                "rollout_empty_prompt", len(self._turns) - len(with_prompt)
+            )
         firsts = [self._turns[rollout][0] for rollout in with_prompt]
         rollout_columns = batch.RolloutColumns(
             reward=self._rewards.at_all(lasts),
@@ -181,7 +187,11 @@ class Generations:
             return list(range(len(self._turns)))
         if prompts.values is not None and not any(map(is_blank, prompts.values)):
             return list(range(len(self._turns)))
-        return [rollout for rollout in range(len(self._turns)) if not self._is_empty(rollout)]
+        return [
+            rollout
+            for rollout in range(len(self._turns))
+            if not self._is_empty(rollout)
+        ]
 
     def _is_empty(self, rollout: int) -> bool:
         prompts = self._lists["prompts"]
@@ -195,11 +205,16 @@ class Generations:
         """Return a stable id of *rollout*."""
         entry = self._turns[rollout][0]
         for column in (self._lists["ids"], self._lists["trajectory_ids"]):
-            if column.given and (rollout_id := coerce.name(column.at(entry))) is not None:
+            if (
+                column.given
+                and (rollout_id := coerce.name(column.at(entry))) is not None
+            ):
                 return rollout_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
-    def tokens(self, rollouts: Sequence[int]) -> list[tuple[object, list[dict[str, Any]]]]:
+    def tokens(
+        self, rollouts: Sequence[int]
+    ) -> list[tuple[object, list[dict[str, Any]]]]:
         """Return the id of each rollout with the tokens of its turns."""
         tokens: list[tuple[object, list[dict[str, Any]]]] = []
         for rollout in rollouts:
@@ -266,7 +281,13 @@ class Generations:
             prompt_ids = ids.at(entry) if len(ids) == self._entries else None
         mask = token_ids(self._at("loss_masks", entry))
         response_ids = token_ids(self._at("response_token_ids", entry))
-        return Turn(prompt, token_ids(prompt_ids), self._at("responses", entry), response_ids, mask)
+        return Turn(
+            prompt,
+            token_ids(prompt_ids),
+            self._at("responses", entry),
+            response_ids,
+            mask,
+        )
 
     def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
         """Return the facts of each turn of a rollout that was trained turn by turn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts.rollout import Rollout
@@ -13,7 +13,7 @@ from otel_bridge.errors import any_error
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-_MAX_ROLLOUTS: Final = 100_000
+_MAX_ROLLOUTS = 100_000
 
 
 def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]:
@@ -56,7 +56,11 @@ def _entries(run: EmitRun, rollouts: object, reason: str) -> Iterable[object]:
         rollouts = tolist()
     if _is_one(rollouts):
         return [rollouts]
-    if rollouts is None or isinstance(rollouts, bytes) or not isinstance(rollouts, Iterable):
+    if (
+        rollouts is None
+        or isinstance(rollouts, bytes)
+        or not isinstance(rollouts, Iterable)
+    ):
         if rollouts is not None:
             run.count_drop(f"{reason}_no_rollouts", 1, type(rollouts).__name__)
         return []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-_LIMIT: Final = 16_384
+_LIMIT = 16_384
 _kept: dict[bytes, None] = {}
 
 

@@ -123,7 +123,9 @@ class LiveRollout(SpanBlock, Rollout):
         """
         return ChatSpan(self._trace, model or self.model, fields)
 
-    def tool(self, name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
+    def tool(
+        self, name: str = "tool", *_: object, **fields: Any
+    ) -> ToolSpan:  # fields of ToolSpan
         """Open an ``execute_tool`` span, one call of a tool, below this rollout, from any thread.
 
         Args:
@@ -191,7 +193,9 @@ class LiveRollout(SpanBlock, Rollout):
         self._trace.end_root(ExtraAttributes(packed), now)
 
     def _identity(self, defaults: RolloutDefaults) -> Pairs:
-        return identity_attributes(self._context(defaults), coerce.name(self.id) or self.trace_id)
+        return identity_attributes(
+            self._context(defaults), coerce.name(self.id) or self.trace_id
+        )
 
     def _context(self, defaults: RolloutDefaults) -> CallContext:
         return CallContext(
@@ -234,7 +238,9 @@ class LiveRollout(SpanBlock, Rollout):
         children = b"".join(span_encoding.spans_field(spans))
         self._trace.end_root(ExtraAttributes(packed, children), now)
 
-    def _spans_of_messages(self, content: Content, now: int) -> list[span_encoding.Pieces]:
+    def _spans_of_messages(
+        self, content: Content, now: int
+    ) -> list[span_encoding.Pieces]:
         """Make the children from the messages.
 
         Nothing if the open rollout got spans, here or elsewhere.
@@ -264,7 +270,9 @@ class LiveRollout(SpanBlock, Rollout):
         append_sampled_out(self._run, columns, [], self._context(defaults))
 
 
-def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fields of ChatSpan
+def chat(
+    model: str | None = None, *_: object, **fields: Any
+) -> ChatSpan:  # fields of ChatSpan
     """Open a ``chat`` span, one turn of a model: ``with otel_bridge.chat(model) as chat:``.
 
     The span belongs to the current rollout. Outside of a rollout it belongs to the current trace;
@@ -277,7 +285,9 @@ def chat(model: str | None = None, *_: object, **fields: Any) -> ChatSpan:  # fi
     return ChatSpan(None, model, fields)
 
 
-def tool(name: str = "tool", *_: object, **fields: Any) -> ToolSpan:  # fields of ToolSpan
+def tool(
+    name: str = "tool", *_: object, **fields: Any
+) -> ToolSpan:  # fields of ToolSpan
     """Open an ``execute_tool`` span, one call of a tool: ``with otel_bridge.tool("calculator") as tool:``.
 
     The span belongs to the current rollout. Outside of a rollout it belongs to the current trace;

@@ -17,10 +17,22 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    SpanLimits,
+    SpanProcessor,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import INVALID_SPAN_ID, INVALID_TRACE_ID, Link, Span, SpanKind, Tracer
+from opentelemetry.trace import (
+    INVALID_SPAN_ID,
+    INVALID_TRACE_ID,
+    Link,
+    Span,
+    SpanKind,
+    Tracer,
+)
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
@@ -32,7 +44,12 @@ from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
-from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock, current_rollout, with_rollout
+from otel_bridge.emit.rollouts.open_trace import (
+    OpenTrace,
+    SpanBlock,
+    current_rollout,
+    with_rollout,
+)
 from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import (
     Pairs,
@@ -107,7 +124,9 @@ def encoded_span(span: ReadableSpan, extra: ExtraAttributes, run: EmitRun) -> by
         for scope_spans in resource_spans.scope_spans:
             # What others set; the additions of otel-bridge have passed the policy before.
             if span.attributes or span.events or span.status.description:
-                unknown = apply_to_span(scope_spans.spans[0], run.rollout_options.limits.policy)
+                unknown = apply_to_span(
+                    scope_spans.spans[0], run.rollout_options.limits.policy
+                )
                 if unknown:
                     run.count_drop("unknown_text", unknown)
             # Parsing merges: the attributes of the SDK's own span stay.
@@ -127,7 +146,9 @@ class _Provider(TracerProvider):
             shutdown_on_exit=False,
             id_generator=ids,
             # A limit would cut JSON in half; content has limits of its own.
-            span_limits=SpanLimits(max_attribute_length=unset, max_span_attribute_length=unset),
+            span_limits=SpanLimits(
+                max_attribute_length=unset, max_span_attribute_length=unset
+            ),
         )
         self._disabled = False
 
@@ -149,7 +170,9 @@ class LiveTracer:
     def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
         """Start a rollout's root, always as a trace of its own."""
         self._ids.give_trace_id(trace_id)
-        return self._tracer.start_span(semconv.ROLLOUT_SPAN, context=Context(), links=links)
+        return self._tracer.start_span(
+            semconv.ROLLOUT_SPAN, context=Context(), links=links
+        )
 
     def start_child(self, name: str, context: Context, kind: SpanKind) -> Span:
         """Start a span below the current span of *context*."""
@@ -240,7 +263,9 @@ class ChildSpan(SpanBlock):
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
         options = run.rollout_options
-        content_filter = ContentFilter(options.limits.policy, options.limits.rollout_bytes)
+        content_filter = ContentFilter(
+            options.limits.policy, options.limits.rollout_bytes
+        )
         pairs = self._pairs(options.limits, content_filter)
         facts = content_filter.facts(self.metadata, "metadata")
         pairs += free_facts(
@@ -249,7 +274,9 @@ class ChildSpan(SpanBlock):
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)
         if self.error is not None:
-            packed += span_encoding.failure_fields(now, *failure(self.error, content_filter))
+            packed += span_encoding.failure_fields(
+                now, *failure(self.error, content_filter)
+            )
         content_filter.losses.report(run.count_drop)
         extra = ExtraAttributes(packed)
         if self._rollout is None:
@@ -313,7 +340,9 @@ class ChatSpan(ChildSpan):
                 content_filter.clipped_bytes += content.content_filter.clipped_bytes
                 content_filter.losses.merge(content.content_filter.losses)
                 if content.conversation.unread:
-                    content_filter.losses.add("rollout_message", content.conversation.unread, key)
+                    content_filter.losses.add(
+                        "rollout_message", content.conversation.unread, key
+                    )
                 pairs.append((key, json_array(content.messages)))
         if content_filter.clipped_bytes:
             pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))
@@ -335,7 +364,9 @@ class ToolSpan(ChildSpan):
             after the block.
     """
 
-    def __init__(self, rollout: OpenTrace | None, name: str, fields: Mapping[str, Any]) -> None:
+    def __init__(
+        self, rollout: OpenTrace | None, name: str, fields: Mapping[str, Any]
+    ) -> None:
         self.name = name
         self.call_id: str | None = None
         self.arguments: Any = None

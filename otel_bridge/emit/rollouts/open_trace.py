@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.spans import Pairs
 
 
-_KEY: Final = "otel_bridge.rollout"
-_open_traces: Final[dict[int, OpenTrace]] = {}
+_KEY = "otel_bridge.rollout"
+_open_traces: dict[int, OpenTrace] = {}
 """Open traces of this process by their ids."""
 
 
@@ -156,9 +156,13 @@ class OpenTrace:
         with self._lock:
             self._children += 1
             self._open_children += 1
-        return self._tracer.start_child(name, context if inside else self.context(context), kind)
+        return self._tracer.start_child(
+            name, context if inside else self.context(context), kind
+        )
 
-    def end_child(self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
+    def end_child(
+        self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int
+    ) -> None:
         """End a span that `start_child` started."""
         with self._lock:
             self._open_children -= 1
@@ -183,7 +187,9 @@ class OpenTrace:
         """
         is_open = self._is_carried or self._is_instrumented or self._open_children > 0
         # A tracer provider of the program may add spans that never pass here.
-        has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        has_provider = not isinstance(
+            trace.get_tracer_provider(), trace.ProxyTracerProvider
+        )
         if is_open or has_provider:
             return []
         return [(SPAN_COUNT, 1 + self._children + of_messages)]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.emit.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.emit.values.reading import entries_of
 
-TRUNCATED_REASONS: Final = frozenset(
+TRUNCATED_REASONS = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "max_turns"}
 )
 
@@ -81,7 +81,7 @@ class Rollout:
     end_unix_ns: int | None = None
 
 
-FIELDS: Final = frozenset(one.name for one in fields(Rollout))
+FIELDS = frozenset(one.name for one in fields(Rollout))
 
 
 def rollout_of(values: Mapping[str, Any]) -> Rollout:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
@@ -28,7 +28,7 @@ from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json, trace_id_of
 
-_MAX_TIME: Final = 1 << 63
+_MAX_TIME = 1 << 63
 
 
 class CallContext(NamedTuple):
@@ -75,7 +75,9 @@ def identity_attributes(frame: CallContext, rollout_id: str) -> Pairs:
     return [(key, value) for key, value in pairs if value is not None]
 
 
-def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> EncodedRollout:
+def encode_rollout(
+    rollout: Rollout, frame: CallContext, now_unix_ns: int
+) -> EncodedRollout:
     """Encode a finished rollout.
 
     Args:
@@ -99,7 +101,9 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     pairs += root_attributes(rollout, content, frame.options.limits)
     pairs.append((semconv.SPAN_COUNT, children + 1))
     kind, text = (
-        (None, None) if rollout.error is None else failure(rollout.error, content.content_filter)
+        (None, None)
+        if rollout.error is None
+        else failure(rollout.error, content.content_filter)
     )
     root = span_encoding.span(
         (trace_id, root_id, None),
@@ -115,11 +119,16 @@ def encode_rollout(rollout: Rollout, frame: CallContext, now_unix_ns: int) -> En
     spans = [
         root,
         *child_spans(
-            rollout, content, SpanParent(trace_id, root_id, start, end), _ids(random[24:])
+            rollout,
+            content,
+            SpanParent(trace_id, root_id, start, end),
+            _ids(random[24:]),
         ),
     ]
     return EncodedRollout(
-        span_encoding.scope_spans(spans), content.conversation.unread, content.content_filter.losses
+        span_encoding.scope_spans(spans),
+        content.conversation.unread,
+        content.content_filter.losses,
     )
 
 
@@ -130,7 +139,9 @@ def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     else:
         facts = {}
     return content_of(
-        rollout.messages, limits, media=[medium for media in facts.values() for medium in media]
+        rollout.messages,
+        limits,
+        media=[medium for media in facts.values() for medium in media],
     )
 
 
@@ -149,7 +160,9 @@ def _times(rollout: Rollout, children: int, now_unix_ns: int) -> tuple[int, int]
 def caller_link() -> bytes:
     """Return an encoded link to the caller's current span; empty when there is none."""
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:  # no code in this process makes spans: importing the API would find none
+    if (
+        trace is None
+    ):  # no code in this process makes spans: importing the API would find none
         return b""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
@@ -161,14 +174,14 @@ def caller_link() -> bytes:
 
 # Facts of one `Rollout` -> attributes of its root span. Pure.
 
-ASSISTANT: Final = "assistant"
-BAD_FIELD: Final = "rollout_field"
-_MAX_FACTS: Final = 256
-_TOKEN_FIELDS: Final = {
+ASSISTANT = "assistant"
+BAD_FIELD = "rollout_field"
+_MAX_FACTS = 256
+_TOKEN_FIELDS = {
     "input_tokens": semconv.GEN_AI_INPUT_TOKENS,
     "output_tokens": semconv.GEN_AI_OUTPUT_TOKENS,
 }
-_TURN_FIELDS: Final = frozenset(
+_TURN_FIELDS = frozenset(
     {"reward", "finish_reason", *_TOKEN_FIELDS, "token_ids", "logprobs", "loss_mask"}
 )
 Pairs: TypeAlias = "list[tuple[str, Attribute | Utf8]]"
@@ -182,7 +195,7 @@ def _integer_or_name(value: object) -> int | str | None:
     return plain
 
 
-_SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]] = {
+_SCALARS: Mapping[str, tuple[str, Callable[[object], int | float | str | None]]] = {
     "group": (semconv.GROUP_ID, coerce.name),
     "trajectory_id": (semconv.TRAJECTORY_ID, coerce.name),
     "prompt_index": (semconv.PROMPT_INDEX, coerce.integer),
@@ -198,7 +211,7 @@ _SCALARS: Final[Mapping[str, tuple[str, Callable[[object], int | float | str | N
     "output_tokens": (semconv.GEN_AI_OUTPUT_TOKENS, coerce.integer),
 }
 """Field of a rollout -> attribute and reader."""
-_values_of: Final[Callable[[Rollout], tuple[object, ...]]] = attrgetter(*_SCALARS)
+_values_of: Callable[[Rollout], tuple[object, ...]] = attrgetter(*_SCALARS)
 
 
 def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
@@ -206,7 +219,9 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     pairs: Pairs = []
     content_filter = content.content_filter
     pairs += _scalar_pairs(rollout, content_filter.losses)
-    parts: object = rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
+    parts: object = (
+        rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
+    )
     if parts:
         pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
     reason = coerce.name(rollout.finish_reason)
@@ -236,11 +251,15 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
 def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
     """Return the attributes of the fields of one value; those that cannot be read are counted."""
     pairs: Pairs = []
-    for (field, (key, read)), raw in zip(_SCALARS.items(), _values_of(rollout), strict=True):
+    for (field, (key, read)), raw in zip(
+        _SCALARS.items(), _values_of(rollout), strict=True
+    ):
         value = None if raw is None else read(raw)
         if value is not None:
             pairs.append((key, value))
-        elif raw is not None and field != "reward":  # that is counted for all rollouts of a call
+        elif (
+            raw is not None and field != "reward"
+        ):  # that is counted for all rollouts of a call
             losses.add(BAD_FIELD, 1, field)
     return pairs
 
@@ -277,7 +296,8 @@ def _size(value: object) -> int:
         return len(value)
     if isinstance(value, Mapping):
         return sum(
-            len(key) + _size(item) for key, item in cast("Mapping[str, object]", value).items()
+            len(key) + _size(item)
+            for key, item in cast("Mapping[str, object]", value).items()
         )
     if isinstance(value, list):
         return sum(map(_size, cast("list[object]", value)))
@@ -308,7 +328,9 @@ def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
     return utf8_array([message.json for message in messages])
 
 
-def failure(error: str | BaseException, content_filter: ContentFilter) -> tuple[str, str]:
+def failure(
+    error: str | BaseException, content_filter: ContentFilter
+) -> tuple[str, str]:
     """Return type and text of an error; without content only its type."""
     if isinstance(error, BaseException):
         kind = type(error).__qualname__
@@ -351,7 +373,7 @@ def without_traceback(error: str | BaseException | None) -> str | None:
 # Every long text leaves once, in the root: a child names its message by `semconv.MESSAGE_INDEX`.
 # Spans of tool calls also hold short texts, so that other viewers show them.
 
-_SHORT_BYTES: Final = 1024
+_SHORT_BYTES = 1024
 """Largest arguments and results that are also in the tool's span."""
 
 
@@ -388,7 +410,9 @@ def child_spans(
         span_ids = (parent.trace_id, span_id, parent.root_id)
         attributes = span_encoding.span_attributes(child.pairs)
         spans.append(
-            span_encoding.span(span_ids, child.name, (start, end), attributes, kind=child.kind)
+            span_encoding.span(
+                span_ids, child.name, (start, end), attributes, kind=child.kind
+            )
         )
         start = end
     return spans
@@ -396,7 +420,9 @@ def child_spans(
 
 def child_count(messages: Iterable[EncodedMessage]) -> int:
     """Return the number of spans that `child_spans` makes."""
-    return sum((message.role == ASSISTANT) + len(message.answers) for message in messages)
+    return sum(
+        (message.role == ASSISTANT) + len(message.answers) for message in messages
+    )
 
 
 def _children(rollout: Rollout, content: Content) -> list[_Child]:
@@ -416,11 +442,15 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             call = _call_of(answer, calls)
             pairs = _tool_pairs(answer, call)
             if with_content:
-                is_findable = len(message.answers) == 1 and _is_found(call, answer, earlier_calls)
+                is_findable = len(message.answers) == 1 and _is_found(
+                    call, answer, earlier_calls
+                )
                 pairs += _tool_texts(answer, call, index if is_findable else None)
             children.append(
                 _Child(
-                    f"{semconv.OPERATION_TOOL} {pairs[1][1]}", span_encoding.KIND_INTERNAL, pairs
+                    f"{semconv.OPERATION_TOOL} {pairs[1][1]}",
+                    span_encoding.KIND_INTERNAL,
+                    pairs,
                 )
             )
         if message.role == ASSISTANT:
@@ -432,7 +462,9 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
             calls = list(message.calls)
             turn += 1
     if len(rollout.turns or ()) > answers:
-        content.content_filter.losses.add(BAD_FIELD, len(rollout.turns) - answers, "turns")
+        content.content_filter.losses.add(
+            BAD_FIELD, len(rollout.turns) - answers, "turns"
+        )
     return children
 
 
@@ -482,13 +514,17 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
         return pairs
     facts = _facts_of_turn(turns[turn] if turn < len(turns) else None, losses)
     # The reason of the rollout is that of its last answer.
-    reason = coerce.name(facts.get("finish_reason") or (rollout.finish_reason if is_last else None))
+    reason = coerce.name(
+        facts.get("finish_reason") or (rollout.finish_reason if is_last else None)
+    )
     if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     pairs += token_counts(facts, losses, "turns.")
     if answers == 1:
         # Of the only turn the numbers of the rollout hold, whose bad ones its root counts.
-        of_rollout = {field: getattr(rollout, field) for field in _TOKEN_FIELDS.keys() - facts}
+        of_rollout = {
+            field: getattr(rollout, field) for field in _TOKEN_FIELDS.keys() - facts
+        }
         pairs += token_counts(of_rollout, Losses())
     if turns:
         pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, is_last)]
@@ -529,11 +565,17 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
     return pairs
 
 
-def _is_found(call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]) -> bool:
+def _is_found(
+    call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]
+) -> bool:
     """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
     call_id = answer.call_id or (call.id if call else None)
     for earlier_call in earlier_calls:
-        if call_id is not None and earlier_call.id == call_id and earlier_call.arguments:
+        if (
+            call_id is not None
+            and earlier_call.id == call_id
+            and earlier_call.arguments
+        ):
             return earlier_call is call
     return call is None or not call.arguments
 

@@ -97,7 +97,8 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
     if len(entries) < len(messages):
         return False
     return all(
-        role_of(entry) == role_of(former) for entry, former in zip(entries, messages, strict=False)
+        role_of(entry) == role_of(former)
+        for entry, former in zip(entries, messages, strict=False)
     )
 
 
@@ -116,5 +117,7 @@ def responses(turn: Turn, decoder: TokenDecoder) -> list[object]:
     messages: list[object] = []
     for is_of_policy, run in groupby(pairs, key=lambda pair: pair[0]):
         role = "assistant" if is_of_policy else "tool"
-        messages.append({"role": role, "content": decoder.text([token for _, token in run])})
+        messages.append(
+            {"role": role, "content": decoder.text([token for _, token in run])}
+        )
     return messages

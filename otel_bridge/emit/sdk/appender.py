@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, TypeAlias
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.sdk._logs import ReadableLogRecord
@@ -72,7 +78,9 @@ class SdkAppender:
             if context is not None:
                 mark_instrumented(context.trace_id)
         try:
-            self._append(Signal.TRACES, encode_spans([well_formed(span) for span in spans]))
+            self._append(
+                Signal.TRACES, encode_spans([well_formed(span) for span in spans])
+            )
         except any_error():
             # Nothing of otel-bridge may end a training run, and nothing leaves unseen.
             self._count(len(spans))
@@ -80,7 +88,9 @@ class SdkAppender:
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
         try:
-            self._append(Signal.LOGS, encode_logs([well_formed(record) for record in records]))
+            self._append(
+                Signal.LOGS, encode_logs([well_formed(record) for record in records])
+            )
         except any_error():
             self._count(len(records))
 
@@ -127,7 +137,9 @@ class SdkAppender:
         }
         for key, value in identity.items():
             if value is not None and key not in keys:
-                resource.attributes.append(KeyValue(key=key, value=AnyValue(string_value=value)))
+                resource.attributes.append(
+                    KeyValue(key=key, value=AnyValue(string_value=value))
+                )
 
     def _count(self, number: int) -> None:
         self.run.count_drop(INTERNAL_ERROR, number)
@@ -137,7 +149,9 @@ class SdkAppender:
 def _entries(request: Request) -> list[tuple[Resource, Sequence[Scope]]]:
     """Return each resource of *request* with its scopes."""
     if isinstance(request, ExportMetricsServiceRequest):
-        return [(entry.resource, entry.scope_metrics) for entry in request.resource_metrics]
+        return [
+            (entry.resource, entry.scope_metrics) for entry in request.resource_metrics
+        ]
     if isinstance(request, ExportTraceServiceRequest):
         return [(entry.resource, entry.scope_spans) for entry in request.resource_spans]
     return [(entry.resource, entry.scope_logs) for entry in request.resource_logs]

@@ -8,14 +8,17 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.sdk import _configuration
 from opentelemetry.sdk._configuration import (  # by its docstring, distros subclass it
     _initialize_components,  # pyright: ignore[reportPrivateUsage]
     _OTelSDKConfigurator,  # pyright: ignore[reportPrivateUsage]
 )
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
+from opentelemetry.sdk._logs.export import (
+    BatchLogRecordProcessor,
+    SimpleLogRecordProcessor,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, ChildEnvironment
@@ -23,8 +26,8 @@ from otel_bridge.emit.sdk import run
 from otel_bridge.exporter import NONE
 from otel_bridge.settings import environment
 
-_BUILT_IN: Final = frozenset({"otlp", NONE})  # names that the SDK itself translates
-_BATCHES: Final = {
+_BUILT_IN = frozenset({"otlp", NONE})  # names that the SDK itself translates
+_BATCHES = {
     "export_span_processor": "BatchSpanProcessor",
     "export_log_record_processor": "BatchLogRecordProcessor",
 }
@@ -38,11 +41,17 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
     def _configure(self, **kwargs: Any) -> None:  # as the SDK's
         if run.named(environment()):
             run.start()
-            os.environ.setdefault(*NO_SYSTEM_METRICS)  # instrumentations are loaded after this
+            os.environ.setdefault(
+                *NO_SYSTEM_METRICS
+            )  # instrumentations are loaded after this
             processors = _processors()
             parameters = inspect.signature(_initialize_components).parameters
             kwargs = {
-                **{name: processor for name, processor in processors.items() if name in parameters},
+                **{
+                    name: processor
+                    for name, processor in processors.items()
+                    if name in parameters
+                },
                 **kwargs,
             }
             # Below 1.40 the SDK batches for every exporter: a kill would lose up to 5 s of
@@ -63,11 +72,15 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
     hidden = ChildEnvironment()
     for signal, setting in run.VARIABLES.items():
         names = setting.read(env)
-        offered = [name for name in names if name in _BUILT_IN or _is_offered(name, signal)]
+        offered = [
+            name for name in names if name in _BUILT_IN or _is_offered(name, signal)
+        ]
         if len(offered) < len(names):
             unknown = ", ".join(name for name in names if name not in offered)
             _log.warning(
-                "%s: no exporter of %s has this name; the others continue", unknown, signal
+                "%s: no exporter of %s has this name; the others continue",
+                unknown,
+                signal,
             )
             hidden.set({setting.name: ",".join(offered) or NONE})
     try:
@@ -82,13 +95,17 @@ def _is_offered(name: str, signal: str) -> bool:
 
 
 @contextmanager
-def _replaced(names: Mapping[str, Callable[..., object]]) -> Generator[None, None, None]:
+def _replaced(
+    names: Mapping[str, Callable[..., object]],
+) -> Generator[None, None, None]:
     """Let the SDK's configuration module find *names* while it configures.
 
     Names that it lacks are left out.
     """
     originals = {
-        name: getattr(_configuration, name) for name in names if hasattr(_configuration, name)
+        name: getattr(_configuration, name)
+        for name in names
+        if hasattr(_configuration, name)
     }
     try:
         for name in originals:
@@ -113,4 +130,7 @@ def _processors() -> dict[str, Callable[..., object]]:
             return SimpleLogRecordProcessor(exporter, *args, **kwargs)
         return BatchLogRecordProcessor(exporter, *args, **kwargs)
 
-    return {"export_span_processor": span_processor, "export_log_record_processor": log_processor}
+    return {
+        "export_span_processor": span_processor,
+        "export_log_record_processor": log_processor,
+    }

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.context import Context
@@ -37,7 +37,7 @@ from otel_bridge.errors import any_error
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
 
-FLUSH_MS: Final = 5_000
+FLUSH_MS = 5_000
 _log = logging.getLogger("otel_bridge")
 
 
@@ -91,8 +91,12 @@ def connect(run: Run) -> None:
 def _try(signal_name: str, step: Callable[[], None]) -> None:
     try:
         step()
-    except any_error():  # a provider of the user's own; the others are connected all the same
-        _log.exception("OpenTelemetry %s of this process are not connected", signal_name)
+    except (
+        any_error()
+    ):  # a provider of the user's own; the others are connected all the same
+        _log.exception(
+            "OpenTelemetry %s of this process are not connected", signal_name
+        )
 
 
 def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
@@ -144,7 +148,9 @@ def _connect_traces(run: Run, appender: SdkAppender) -> None:
     provider: object = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         # The SDK's own generator draws from the global `random`, whose seed is the program's.
-        provider = TracerProvider(resource=_resource(run), id_generator=UrandomIdGenerator())
+        provider = TracerProvider(
+            resource=_resource(run), id_generator=UrandomIdGenerator()
+        )
         trace.set_tracer_provider(provider)
     if not isinstance(provider, TracerProvider):
         _log.warning(
@@ -157,7 +163,9 @@ def _connect_traces(run: Run, appender: SdkAppender) -> None:
 
 def _connect_metrics(run: Run, reader: MetricReader) -> None:
     provider: object = metrics.get_meter_provider()
-    if isinstance(provider, MeterProvider) and not accepts(provider, "add_metric_reader"):
+    if isinstance(provider, MeterProvider) and not accepts(
+        provider, "add_metric_reader"
+    ):
         _log.warning(
             "opentelemetry-sdk %s cannot add a reader to the meter provider of this program: its metrics are not in "
             "the run; install opentelemetry-sdk 1.40 or newer, or let init(otel=True) make the provider",
@@ -167,10 +175,13 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
         provider.add_metric_reader(reader)
     elif type(provider).__module__.startswith("opentelemetry.metrics"):
         # The API's own placeholder for no provider.
-        metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=_resource(run)))
+        metrics.set_meter_provider(
+            MeterProvider(metric_readers=[reader], resource=_resource(run))
+        )
     else:
         _log.warning(
-            "the meter provider is a %s, not the SDK's: not recorded", type(provider).__name__
+            "the meter provider is a %s, not the SDK's: not recorded",
+            type(provider).__name__,
         )
 
 
@@ -183,5 +194,6 @@ def _connect_logs(run: Run, appender: SdkAppender) -> None:
         provider.add_log_record_processor(AppendingLogProcessor(appender))
     else:
         _log.warning(
-            "the logger provider is a %s, not the SDK's: not recorded", type(provider).__name__
+            "the logger provider is a %s, not the SDK's: not recorded",
+            type(provider).__name__,
         )

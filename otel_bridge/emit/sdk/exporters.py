@@ -70,19 +70,23 @@ def _entry_points(base: type[_T]) -> list[type[_T]]:
     return [
         cast(
             "type[_T]",
-            type(f"{name.capitalize()}{kind}", (base,), {"name": name, "__module__": __name__}),
+            type(
+                f"{name.capitalize()}{kind}",
+                (base,),
+                {"name": name, "__module__": __name__},
+            ),
         )
         for name in NAMES
     ]
 
 
 # Named by the entry points in pyproject.toml: ``OTEL_TRACES_EXPORTER=wandb`` and the like.
-WandbSpanExporter, MlflowSpanExporter, TrackioSpanExporter, FileSpanExporter = _entry_points(
-    JournalSpanExporter
+WandbSpanExporter, MlflowSpanExporter, TrackioSpanExporter, FileSpanExporter = (
+    _entry_points(JournalSpanExporter)
 )
-WandbLogExporter, MlflowLogExporter, TrackioLogExporter, FileLogExporter = _entry_points(
-    JournalLogExporter
+WandbLogExporter, MlflowLogExporter, TrackioLogExporter, FileLogExporter = (
+    _entry_points(JournalLogExporter)
 )
-WandbMetricReader, MlflowMetricReader, TrackioMetricReader, FileMetricReader = _entry_points(
-    JournalMetricReader
+WandbMetricReader, MlflowMetricReader, TrackioMetricReader, FileMetricReader = (
+    _entry_points(JournalMetricReader)
 )

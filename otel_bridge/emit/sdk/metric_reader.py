@@ -14,7 +14,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from multiprocessing.util import register_after_fork
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.sdk.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics.export import (
@@ -30,15 +30,15 @@ from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.settings import environment
 
-_KEPT_ATTRIBUTE_SETS: Final = 1_000_000
-_LIMITS: Final[Mapping[str, Any]] = (
+_KEPT_ATTRIBUTE_SETS = 1_000_000
+_LIMITS: Mapping[str, Any] = (
     {"cardinality_limits": {Gauge: _KEPT_ATTRIBUTE_SETS}}
     if accepts(PeriodicExportingMetricReader, "__init__", "cardinality_limits")
     else {}
 )
 """Arguments of the limit; the SDK 1.39 has no limit and no argument for it."""
-_EVERY_MS: Final = 10_000.0
-_INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_EVERY_MS = 10_000.0
+_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 """Variable that the SDK reads by its own rules."""
 
 
@@ -115,7 +115,7 @@ class AppendingReader(PeriodicExportingMetricReader):
         self.force_flush()
 
 
-_readers: Final[weakref.WeakSet[AppendingReader]] = weakref.WeakSet()
+_readers: weakref.WeakSet[AppendingReader] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:

@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.emit.bridge_process.other_python import find_python
 from otel_bridge.emit.config.child_env import launcher_alive
@@ -23,9 +22,13 @@ from otel_bridge.settings import (
     environment,
 )
 
-NAMES: Final = ("wandb", "mlflow", "trackio", "file")
+NAMES = ("wandb", "mlflow", "trackio", "file")
 """Exporters of otel-bridge that SDKs know by name; ``otlp`` and ``console`` stay the SDK's own."""
-VARIABLES: Final = {"metrics": METRICS_EXPORTER, "traces": TRACES_EXPORTER, "logs": LOGS_EXPORTER}
+VARIABLES = {
+    "metrics": METRICS_EXPORTER,
+    "traces": TRACES_EXPORTER,
+    "logs": LOGS_EXPORTER,
+}
 _log = logging.getLogger("otel_bridge")
 
 
@@ -59,7 +62,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def named(env: Mapping[str, str]) -> bool:
     """Return whether one of our exporters is named for any signal."""
-    return any(name in NAMES for setting in VARIABLES.values() for name in setting.read(env))
+    return any(
+        name in NAMES for setting in VARIABLES.values() for name in setting.read(env)
+    )
 
 
 def appender_for(name: str, signal: str) -> SdkAppender | None:
@@ -75,7 +80,10 @@ def appender_for(name: str, signal: str) -> SdkAppender | None:
             return None
         appender = _appender()
         # Last: an exporter that cannot append must not take the signal from one that can.
-        if appender is None or _process.exporter_by_signal.setdefault(signal, name) != name:
+        if (
+            appender is None
+            or _process.exporter_by_signal.setdefault(signal, name) != name
+        ):
             return None
         return appender
 

@@ -8,7 +8,7 @@ these.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
@@ -27,14 +27,14 @@ from otel_bridge.tokens.statistics import ENGINE, TOKEN_IDS, TRAINER
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-TOKENS: Final = "tokens"
+TOKENS = "tokens"
 """Stream of the texts of the tokens."""
-_REASON: Final = "token"
-_MAX_STREAMS: Final = 12
-_MAX_NAME_CHARS: Final = 64
-_MAX_TEXTS: Final = 1 << 17
+_REASON = "token"
+_MAX_STREAMS = 12
+_MAX_NAME_CHARS = 64
+_MAX_TEXTS = 1 << 17
 """Most tokens of a call that are decoded, those of its first rollouts."""
-_SENT_TOKENS: Final = 1 << 24
+_SENT_TOKENS = 1 << 24
 """Most tokens of a call whose streams leave whole, 64 MiB a stream."""
 
 
@@ -96,7 +96,9 @@ def _read(
     """
     texts = streams.pop(TOKENS, None)
     columns = _token_columns(run, streams, len(ids))
-    lengths = reading.lengths_of(columns, [rollout_id or "" for rollout_id in ids], run.count_drop)
+    lengths = reading.lengths_of(
+        columns, [rollout_id or "" for rollout_id in ids], run.count_drop
+    )
     positions = _positions(run, ids)
     if not positions or not lengths:
         return None
@@ -130,7 +132,9 @@ def _token_columns(
     Those beyond a limit are counted.
     """
     if len(streams) > _MAX_STREAMS:
-        run.count_drop("token_streams", len(streams) - _MAX_STREAMS, list(streams)[_MAX_STREAMS])
+        run.count_drop(
+            "token_streams", len(streams) - _MAX_STREAMS, list(streams)[_MAX_STREAMS]
+        )
     columns: dict[str, TokenColumn] = {}
     for raw_name, stream in list(streams.items())[:_MAX_STREAMS]:
         name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
@@ -194,7 +198,10 @@ def _text_rows(texts: object, order: Sequence[int]) -> list[Sequence[object] | N
 
 
 def _add_texts(
-    batch: TokenBatch, filtered: TokenTexts, rows: Sequence[Sequence[object] | None], run: EmitRun
+    batch: TokenBatch,
+    filtered: TokenTexts,
+    rows: Sequence[Sequence[object] | None],
+    run: EmitRun,
 ) -> None:
     """Add the texts of the tokens of shown rollouts.
 

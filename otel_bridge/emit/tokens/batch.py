@@ -6,11 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
 
 from otel_bridge.emit.tokens.streams import TokenColumn
 
-_SPAN_TOKENS: Final = 1 << 20
+_SPAN_TOKENS = 1 << 20
 """Most tokens of one span, unless one rollout has more: so a span stays below the limit of a record."""
 
 
@@ -53,7 +52,10 @@ class TokenBatch:
         return TokenBatch(
             self.trace_ids[start:end],
             self.lengths[start:end],
-            {name: column.of(range(start, end)) for name, column in self.columns.items()},
+            {
+                name: column.of(range(start, end))
+                for name, column in self.columns.items()
+            },
             self.texts[start:end],
             min(max(self.shown - start, 0), end - start),
             min(max(self.joined - start, 0), end - start),

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.rollouts.columns import Column
 from otel_bridge.errors import any_error
 from otel_bridge.tokens.statistics import REFERENCES, Numbers, numpy_module
 
-UNREADABLE: Final = "token_unreadable"
-OTHER_LENGTH: Final = "token_length"
-NOT_FINITE: Final = "token_not_finite"
-_NUMBERS: Final = "fiub"
-_AS_THEY_ARE: Final = frozenset({"<f4", "<f8"})
+UNREADABLE = "token_unreadable"
+OTHER_LENGTH = "token_length"
+NOT_FINITE = "token_not_finite"
+_NUMBERS = "fiub"
+_AS_THEY_ARE = frozenset({"<f4", "<f8"})
 
 CountDrop = Callable[[str, int, str], None]
 
@@ -40,7 +40,8 @@ class TokenColumn:
     def of(self, indices: Sequence[int]) -> TokenColumn:
         """Return the values of some of the rollouts, in this order."""
         return TokenColumn(
-            [self.rows[index] for index in indices], [self.without[index] for index in indices]
+            [self.rows[index] for index in indices],
+            [self.without[index] for index in indices],
         )
 
     def remove(self, index: int) -> None:
@@ -50,11 +51,17 @@ class TokenColumn:
 
     def missing(self, lengths: Sequence[int]) -> int:
         """Return the number of tokens that have no value by the program's own statement."""
-        absent = sum(length for row, length in zip(self.rows, lengths, strict=True) if row is None)
+        absent = sum(
+            length
+            for row, length in zip(self.rows, lengths, strict=True)
+            if row is None
+        )
         return absent + sum(self.without)
 
 
-def column_of(name: str, stream: object, rollouts: int, count_drop: CountDrop) -> TokenColumn:
+def column_of(
+    name: str, stream: object, rollouts: int, count_drop: CountDrop
+) -> TokenColumn:
     """Read a stream: an array with a row for each rollout, or a list of arrays or lists."""
     column = TokenColumn([], [])
     for row in _rows(stream, rollouts):
@@ -160,7 +167,9 @@ def _length_of(sizes: Mapping[str, int]) -> int:
     return max(streams, key=streams.__getitem__, default=0)
 
 
-def flat(column: TokenColumn, lengths: Sequence[int], missing: float = math.nan) -> Numbers:
+def flat(
+    column: TokenColumn, lengths: Sequence[int], missing: float = math.nan
+) -> Numbers:
     """Return the numbers of all rollouts, one after the other, *missing* for rollouts without the stream."""
     numpy = numpy_module()
     if numpy is None:
@@ -181,7 +190,10 @@ def masked(stream: Numbers, mask: Numbers) -> Numbers:
     numpy = numpy_module()
     if numpy is not None:
         return numpy.where(mask > 0, stream, numpy.nan).astype(stream.dtype, copy=False)
-    return [value if flag > 0 else math.nan for value, flag in zip(stream, mask, strict=True)]
+    return [
+        value if flag > 0 else math.nan
+        for value, flag in zip(stream, mask, strict=True)
+    ]
 
 
 def sampled(mask: Numbers) -> int:

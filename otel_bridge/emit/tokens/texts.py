@@ -6,13 +6,13 @@ Pure, but for the program's decoder.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.limits import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 
-_MAX_CACHED: Final = 200_000
+_MAX_CACHED = 200_000
 
 
 class TokenTexts:

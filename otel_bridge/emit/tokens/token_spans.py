@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, cast
 import orjson
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import rollout_link, scope_spans, span, span_attributes
+from otel_bridge.emit.encode.span import (
+    rollout_link,
+    scope_spans,
+    span,
+    span_attributes,
+)
 from otel_bridge.emit.tokens import streams as reading
 from otel_bridge.emit.tokens.batch import TokenBatch
 from otel_bridge.journal.frames import Signal
@@ -59,7 +64,9 @@ def append_token_span(
     for name, figure in figures.items():
         attributes += _figure_pairs(name, figure)
     attributes += _stream_pairs(batch, {**streams, **values})
-    texts = {str(index): text for index, text in enumerate(batch.texts) if text is not None}
+    texts = {
+        str(index): text for index, text in enumerate(batch.texts) if text is not None
+    }
     if texts:
         attributes.append((TOKENS_TEXTS, orjson.dumps(texts).decode()))
     now = time.time_ns()
@@ -78,7 +85,9 @@ def append_token_span(
 def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Return the streams of which there are figures, NaN for tokens that the mask says were not sampled."""
     mask = streams.get(LOSS_MASK)
-    values = {name: stream for name, stream in streams.items() if name not in REFERENCES}
+    values = {
+        name: stream for name, stream in streams.items() if name not in REFERENCES
+    }
     if mask is None:
         return values
     return {name: reading.masked(stream, mask) for name, stream in values.items()}
@@ -93,16 +102,26 @@ def _count_not_finite(
     else:
         sampled = reading.sampled(mask)
     for name, figure in figures.items():
-        not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(batch.lengths)
+        not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(
+            batch.lengths
+        )
         if not_finite > 0:
             run.count_drop(reading.NOT_FINITE, not_finite, name)
 
 
 def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
-    yield f"{TOKENS_FIGURES}{name}", _doubles([*figure.counts, *figure.sums, *figure.maxima])
-    yield f"{TOKENS_DECILES}{name}", _doubles([*figure.decile_counts, *figure.decile_sums])
+    yield (
+        f"{TOKENS_FIGURES}{name}",
+        _doubles([*figure.counts, *figure.sums, *figure.maxima]),
+    )
+    yield (
+        f"{TOKENS_DECILES}{name}",
+        _doubles([*figure.decile_counts, *figure.decile_sums]),
+    )
     if figure.buckets:
-        flattened = [number for pair in sorted(figure.buckets.items()) for number in pair]
+        flattened = [
+            number for pair in sorted(figure.buckets.items()) for number in pair
+        ]
         yield f"{TOKENS_BUCKETS}{name}", _integers(flattened)
 
 
@@ -120,7 +139,10 @@ def _stream_pairs(
     for name, stream in streams.items():
         rollouts = sent if name == batch.half else batch.shown
         if any(row is not None for row in batch.columns[name].rows[:rollouts]):
-            yield f"{TOKENS_STREAM}{name}", _floats(stream[: sum(batch.lengths[:rollouts])])
+            yield (
+                f"{TOKENS_STREAM}{name}",
+                _floats(stream[: sum(batch.lengths[:rollouts])]),
+            )
 
 
 def _doubles(numbers: Sequence[float]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.rollouts.columns import token_ids
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
@@ -13,7 +13,7 @@ from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
-_NO_VALUE: Final = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
+_NO_VALUE = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 """What stands for a token of a turn that lacks the stream."""
 
 
@@ -33,15 +33,24 @@ def annotate_turns(
         ids.append(rollout_id)
         for name, values in joined.items():
             streams[name].append(values)
-    sent = {name: rows for name, rows in streams.items() if any(row is not None for row in rows)}
+    sent = {
+        name: rows
+        for name, rows in streams.items()
+        if any(row is not None for row in rows)
+    }
     if sent:
         annotate(run, ids, sent, call)
 
 
 def _joined(turns: Sequence[object]) -> dict[str, list[object] | None]:
     """Return the streams of one rollout, turn after turn; ``None`` for one that no turn has."""
-    readable = [cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)]
-    rows = [{name: token_ids(turn.get(name)) or [] for name in _NO_VALUE} for turn in readable]
+    readable = [
+        cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)
+    ]
+    rows = [
+        {name: token_ids(turn.get(name)) or [] for name in _NO_VALUE}
+        for turn in readable
+    ]
     joined: dict[str, list[object] | None] = {}
     for name, missing in _NO_VALUE.items():
         values: list[object] = []

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import orjson
 
@@ -40,12 +40,12 @@ from otel_bridge.records import Json
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, the number of dropped values, and the key of the first."""
 
-CYCLE: Final = "[cycle]"
-TOO_DEEP: Final = "[too deep]"
-CLIPPED: Final = "clipped"
-MAX_DEPTH: Final = 32
-MAX_ENTRIES: Final = 100_000
-_INT64: Final = 1 << 63
+CYCLE = "[cycle]"
+TOO_DEEP = "[too deep]"
+CLIPPED = "clipped"
+MAX_DEPTH = 32
+MAX_ENTRIES = 100_000
+_INT64 = 1 << 63
 
 
 def count_nothing(_reason: str, _number: int, _key: str = "") -> None:
@@ -141,7 +141,9 @@ class PlainReader:
         self._path = [name] if name else []
         return self._value(value, ())
 
-    def read_mapping(self, values: Mapping[object, object], whole: object) -> dict[str, Json]:
+    def read_mapping(
+        self, values: Mapping[object, object], whole: object
+    ) -> dict[str, Json]:
         """Return the entries of a mapping; *whole* is the object that they were read of."""
         self._path = []
         return self._mapping(values, (id(whole),), whole)
@@ -217,7 +219,9 @@ class PlainReader:
             self._path.pop()
         return plain
 
-    def entries(self, values: Mapping[object, object], whole: object) -> dict[str, object]:
+    def entries(
+        self, values: Mapping[object, object], whole: object
+    ) -> dict[str, object]:
         """Return the entries of a mapping, not yet read, by the texts of their keys.
 
         Of equal keys the last counts.
@@ -313,7 +317,7 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     return None
 
 
-_DUMPS: Final = ("model_dump", "to_dict")
+_DUMPS = ("model_dump", "to_dict")
 """Methods by which objects of pydantic, pandas and their like give their fields."""
 
 

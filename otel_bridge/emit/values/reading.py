@@ -11,14 +11,14 @@ from collections import UserString, deque
 from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from otel_bridge.errors import any_error
 
-_MAX_REPEATED: Final = 5_000
+_MAX_REPEATED = 5_000
 """Most entries of collections that were read before, in one call."""
-_TEXTS: Final = (str, bytes, bytearray, memoryview, UserString)
-_SEQUENCES: Final = (Sequence, Set, MappingView, deque)
+_TEXTS = (str, bytes, bytearray, memoryview, UserString)
+_SEQUENCES = (Sequence, Set, MappingView, deque)
 
 
 class ReadBudget:
@@ -60,7 +60,10 @@ class Unreadable:
 
 def bases_of(value: object) -> Iterator[tuple[str, str]]:
     """Yield package and name of the object's class and its bases: a subclass may lie in a package of its own."""
-    return ((base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__)
+    return (
+        (base.__module__.partition(".")[0], base.__name__)
+        for base in type(value).__mro__
+    )
 
 
 def is_of(package: str, value: object) -> bool:
@@ -78,7 +81,9 @@ def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
     return not is_text(value) and isinstance(value, _SEQUENCES)
 
 
-def entries_of(values: Mapping[object, object], limit: int) -> list[tuple[object, object]]:
+def entries_of(
+    values: Mapping[object, object], limit: int
+) -> list[tuple[object, object]]:
     """Return the first *limit* entries of a mapping.
 
     An entry that cannot be read is an `Unreadable`.
@@ -112,7 +117,9 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
             return _read_until_it_raises(values, limit)
     sequence: Sequence[object] = values
     raw = _without_resolving(sequence)
-    unresolved: Sequence[object] = cast("Sequence[object]", raw) if isinstance(raw, list) else ()
+    unresolved: Sequence[object] = (
+        cast("Sequence[object]", raw) if isinstance(raw, list) else ()
+    )
     try:
         count = min(len(sequence), limit)
     except any_error():
@@ -157,7 +164,9 @@ def _without_resolving(values: object) -> object:
     try:
         return cast(
             "object",
-            omegaconf.OmegaConf.to_container(values, resolve=False, throw_on_missing=False),
+            omegaconf.OmegaConf.to_container(
+                values, resolve=False, throw_on_missing=False
+            ),
         )
     except any_error():
         return None

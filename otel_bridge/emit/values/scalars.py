@@ -19,32 +19,32 @@ from collections import UserString
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import Final, Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeGuard, cast
+from typing import Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeGuard, cast
 
 from otel_bridge.errors import any_error
 
 Plain: TypeAlias = "bool | int | float | str"
 
-_BY_STR: Final = frozenset({
+_BY_STR = frozenset({
     "builtins.complex", "zoneinfo.ZoneInfo", "uuid.UUID", "ipaddress.IPv4Address", "ipaddress.IPv6Address",
     "ipaddress.IPv4Network", "ipaddress.IPv6Network", "types.GenericAlias", "types.UnionType", "typing._GenericAlias",
     "typing._UnionGenericAlias", "typing._LiteralGenericAlias", "typing._CallableGenericAlias",
 })  # fmt: skip
 """Types of the standard library whose ``str()`` is the value."""
-_ARRAY_LIBRARIES: Final = frozenset(
+_ARRAY_LIBRARIES = frozenset(
     {"numpy", "torch", "jax", "jaxlib", "ml_dtypes", "tensorflow", "mlx"}
 )
-_DATA_TYPES: Final = frozenset(
+_DATA_TYPES = frozenset(
     {"dtype", "DType", "Dtype", "device", "Device", "layout", "memory_format"}
 )
-_MISSING: Final = frozenset({"NAType", "NaTType"})
-_TIMES: Final = frozenset({"datetime64", "timedelta64"})
-_MAX_BYTES: Final = 1 << 20
-_MAX_PARTS: Final = 1_000
+_MISSING = frozenset({"NAType", "NaTType"})
+_TIMES = frozenset({"datetime64", "timedelta64"})
+_MAX_BYTES = 1 << 20
+_MAX_PARTS = 1_000
 """Most entries of a collection that its key or name shows, nested ones included."""
-_DIGEST_CHARS: Final = 12
+_DIGEST_CHARS = 12
 _scalar_types: dict[type, bool] = {}
-_MAX_TYPES: Final = 256
+_MAX_TYPES = 256
 
 
 class HasItem(Protocol):
@@ -74,7 +74,8 @@ def is_scalar(value: object) -> TypeGuard[HasItem]:
     is_generic = _scalar_types.get(kind)
     if is_generic is None:
         is_generic = any(
-            base.__name__ == "generic" and base.__module__ == "numpy" for base in kind.__mro__
+            base.__name__ == "generic" and base.__module__ == "numpy"
+            for base in kind.__mro__
         )
         # Bounded: a program may make classes at run time, and the cache keeps them alive.
         if len(_scalar_types) < _MAX_TYPES:
@@ -190,7 +191,9 @@ def text_of(value: object) -> str | None:
         return os.fsdecode(cast("os.PathLike[str]", value))
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
-    if isinstance(value, datetime.timedelta | datetime.tzinfo) or _is_shown_by_str(type(value)):
+    if isinstance(value, datetime.timedelta | datetime.tzinfo) or _is_shown_by_str(
+        type(value)
+    ):
         return str(value)
     return _qualified_name(value)
 
@@ -208,7 +211,8 @@ def _text_of_bytes(value: bytes | bytearray | memoryview[int]) -> str | None:
 
 def _is_shown_by_str(kind: type) -> bool:
     return f"{kind.__module__}.{kind.__qualname__}" in _BY_STR or any(
-        base.__name__ in _DATA_TYPES and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES
+        base.__name__ in _DATA_TYPES
+        and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES
         for base in kind.__mro__
     )
 
@@ -253,7 +257,9 @@ def own_text(value: object) -> str | None:
 def described(value: object) -> str:
     """Return a text for a value that has none: its class, and the size of bytes and arrays."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return f"<{value.nbytes if isinstance(value, memoryview) else len(value)} bytes>"
+        return (
+            f"<{value.nbytes if isinstance(value, memoryview) else len(value)} bytes>"
+        )
     kind = type(value)
     if is_array(value):
         return f"<{kind.__name__} of shape {'x'.join(map(str, value.shape))}>"

@@ -11,8 +11,21 @@ from typing import ClassVar, TypeAlias
 
 import pytest
 
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
-from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, run_id_of
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
+from otel_bridge.records import (
+    Distribution,
+    Evaluation,
+    Record,
+    RolloutRecord,
+    Row,
+    run_id_of,
+)
 from otel_bridge.testing.child import ChildJob, FileMemory, run_child
 from otel_bridge.testing.contents import Contents
 from otel_bridge.testing.contract.compare import same, same_scalars
@@ -81,7 +94,9 @@ class ContractFixtures:
         # Random too: pytest reuses the names of its folders, and a store may outlive a session.
         name = f"{tmp_path.name}-{os.urandom(4).hex()}"
         run_id = run_id_of("contract", name)
-        return RunInfo(id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id)
+        return RunInfo(
+            id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id
+        )
 
     @pytest.fixture
     def memory(self, tmp_path: Path) -> WriterMemory:
@@ -97,7 +112,11 @@ class ContractFixtures:
 
     @pytest.fixture
     def opened(
-        self, exporter: Exporter, settings: ExporterSettings, run: RunInfo, memory: WriterMemory
+        self,
+        exporter: Exporter,
+        settings: ExporterSettings,
+        run: RunInfo,
+        memory: WriterMemory,
     ) -> Open:
         """Open a writer of `run` with `memory`; keywords change fields of the run."""
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +151,9 @@ class ContractFixtures:
         # One record a call: each call has returned before the kill.
         calls = [[record] for record in records]
         run_child(
-            ChildJob(self.target, dict(environment), folder, run, folder / "memory.db", calls),
+            ChildJob(
+                self.target, dict(environment), folder, run, folder / "memory.db", calls
+            ),
             folder,
         )
 
@@ -141,7 +162,9 @@ class ContractFixtures:
         rows = [record for record in records if isinstance(record, Row)]
         same_scalars(contents, rows)
         if self.keeps_rollouts:
-            rollouts = [record for record in records if isinstance(record, RolloutRecord)]
+            rollouts = [
+                record for record in records if isinstance(record, RolloutRecord)
+            ]
             self.same_rollouts(contents, rollouts)
         if self.keeps_evaluations:
             evaluations = [
@@ -163,11 +186,14 @@ class ContractFixtures:
                 if isinstance(value, Distribution)
             )
         actual = Counter(
-            (distribution.key, distribution.step) for distribution in contents.distributions
+            (distribution.key, distribution.step)
+            for distribution in contents.distributions
         )
         same(actual, expected, "distributions")
 
-    def same_rollouts(self, contents: Contents, rollouts: Iterable[RolloutRecord]) -> None:
+    def same_rollouts(
+        self, contents: Contents, rollouts: Iterable[RolloutRecord]
+    ) -> None:
         """Compare id, reward, messages and spans of every rollout, doubles counted."""
         rollouts_by_id = {rollout.id: rollout for rollout in contents.rollouts}
         expected = list(rollouts)

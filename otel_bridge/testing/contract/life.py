@@ -54,7 +54,9 @@ class LifeContract(ContractFixtures):
         if not self.keeps_config:
             pytest.skip("the tracker keeps no config")
         small: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.001}}
-        grown: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.001, "clip": 0.2}}
+        grown: dict[str | None, Mapping[str, Json]] = {
+            "trainer": {"lr": 0.001, "clip": 0.2}
+        }
 
         writer = opened(configs=small)
         writer.write_config("trainer", {"lr": 0.001, "clip": 0.2})
@@ -80,10 +82,12 @@ class LifeContract(ContractFixtures):
 
         deliver(writer, rows[:2])
         writer.write_summary(
-            "trainer", {"trainer/acc": 0.75, "trainer/steps": 10, "trainer/nan": float("nan")}
+            "trainer",
+            {"trainer/acc": 0.75, "trainer/steps": 10, "trainer/nan": float("nan")},
         )
         writer.write_summary(
-            "trainer", {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True}
+            "trainer",
+            {"trainer/best": "step 3", "trainer/steps": 20, "trainer/ok": True},
         )
         # Rows behind the summary: W&B makes the last row's values the summary's.
         deliver(writer, rows[2:])
@@ -96,7 +100,11 @@ class LifeContract(ContractFixtures):
             "trainer/ok": True, "trainer/nan": float("nan"),
         }  # fmt: skip
         actual = {key: shown_summary.get(key) for key in expected}
-        same(actual, {key: scalar_text(value) for key, value in expected.items()}, "summary")
+        same(
+            actual,
+            {key: scalar_text(value) for key, value in expected.items()},
+            "summary",
+        )
 
     def test_an_alert_is_raised_once_also_when_it_comes_again(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -120,12 +128,18 @@ class LifeContract(ContractFixtures):
         second.end(Status.FINISHED)
         second.close()
 
-        same(sorted(read_back(run).alerts), [("kl too large", "warn"), ("nan", "error")], "alerts")
+        same(
+            sorted(read_back(run).alerts),
+            [("kl too large", "warn"), ("nan", "error")],
+            "alerts",
+        )
 
     def test_a_summary_that_comes_again_at_open_changes_nothing(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        summaries: dict[str | None, Mapping[str, Scalar]] = {None: {"best": 0.5, "word": "yes"}}
+        summaries: dict[str | None, Mapping[str, Scalar]] = {
+            None: {"best": 0.5, "word": "yes"}
+        }
         first = opened()
         if not isinstance(first, WritesSummary):
             first.close()
@@ -135,11 +149,16 @@ class LifeContract(ContractFixtures):
         # Another value than the next opening gives: that one is newer.
         first.write_summary(None, {"best": 0.5, "word": "no"})
         first.close()
-        written(opened(summaries=summaries), samples.placed([samples.row(1), samples.row(2)]))
+        written(
+            opened(summaries=summaries),
+            samples.placed([samples.row(1), samples.row(2)]),
+        )
 
         contents = read_back(run)
         same(
-            (contents.summary.get("best"), contents.summary.get("word")), ("0.5", "yes"), "summary"
+            (contents.summary.get("best"), contents.summary.get("word")),
+            ("0.5", "yes"),
+            "summary",
         )
         same_scalars(contents, samples.placed([samples.row(1), samples.row(2)]))
 
@@ -155,7 +174,9 @@ class LifeContract(ContractFixtures):
         same(tracker_run_id_of(second), run_id, "tracker_run_id")
         second.close()
 
-    def test_what_this_folder_wrote_itself_is_not_said_as_found(self, opened: Open) -> None:
+    def test_what_this_folder_wrote_itself_is_not_said_as_found(
+        self, opened: Open
+    ) -> None:
         first = opened()
         same(found_of(first), "", "found in an empty tracker")
         written(first, samples.placed([samples.row(1)]))
@@ -241,7 +262,9 @@ class LifeContract(ContractFixtures):
         if self.leaves_open(writer):
             same(contents.status, None, "status")
 
-    def test_durable_never_goes_back_nor_beyond_what_was_written(self, opened: Open) -> None:
+    def test_durable_never_goes_back_nor_beyond_what_was_written(
+        self, opened: Open
+    ) -> None:
         records = samples.placed(samples.rows(6))
         writer = opened()
 
@@ -252,10 +275,14 @@ class LifeContract(ContractFixtures):
         writer.close()
 
         if answers[0] is None:
-            same(answers, [None] * len(answers), "durable() of a writer that cannot tell")
+            same(
+                answers, [None] * len(answers), "durable() of a writer that cannot tell"
+            )
         else:
             positions = [position for position in answers if position is not None]
-            same((positions, max(positions) <= 6), (sorted(positions), True), "durable()")
+            same(
+                (positions, max(positions) <= 6), (sorted(positions), True), "durable()"
+            )
 
     def test_the_url_is_text_or_nothing(self, opened: Open) -> None:
         writer = opened()
@@ -273,10 +300,18 @@ class LifeContract(ContractFixtures):
         left_out = left_out_of(writer)
         writer.close()
 
-        one_line_each = all(sentence.strip() and "\n" not in sentence for sentence in degraded)
-        same(one_line_each, True, f"degraded is one sentence for each ability: {degraded}")
+        one_line_each = all(
+            sentence.strip() and "\n" not in sentence for sentence in degraded
+        )
         same(
-            bool(left_out) and not degraded, False, f"left out with no ability missing: {left_out}"
+            one_line_each,
+            True,
+            f"degraded is one sentence for each ability: {degraded}",
+        )
+        same(
+            bool(left_out) and not degraded,
+            False,
+            f"left out with no ability missing: {left_out}",
         )
         same(
             all(count > 0 for count in left_out.values()),
@@ -284,7 +319,11 @@ class LifeContract(ContractFixtures):
             f"counts of what was left out: {left_out}",
         )
         if exporter.probe is not None:
-            same(tuple(exporter.probe(settings)), degraded, "what the probe finds, and the writer")
+            same(
+                tuple(exporter.probe(settings)),
+                degraded,
+                "what the probe finds, and the writer",
+            )
 
     def test_the_exporter_and_its_settings_import_no_tracker(
         self, exporter: Exporter, environment: Mapping[str, str], tmp_path: Path
@@ -318,9 +357,12 @@ class LifeContract(ContractFixtures):
     ) -> None:
         second_settings = exporter.read_settings(environment, tmp_path)
 
-        same(dict(second_settings.destination), dict(settings.destination), "destination")
         same(
-            {type(value) for pair in settings.destination.items() for value in pair} <= {str},
+            dict(second_settings.destination), dict(settings.destination), "destination"
+        )
+        same(
+            {type(value) for pair in settings.destination.items() for value in pair}
+            <= {str},
             True,
             "it is text",
         )

@@ -25,7 +25,9 @@ class RedeliveryContract(ContractFixtures):
         writer = opened()
         if writer.durable() is not None:
             writer.close()
-            pytest.skip("this writer shows what it holds: only what lies behind comes again")
+            pytest.skip(
+                "this writer shows what it holds: only what lies behind comes again"
+            )
 
         # Twice by one writer, as after an answer that was lost.
         deliver(writer, records)

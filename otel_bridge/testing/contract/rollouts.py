@@ -81,7 +81,9 @@ class RolloutContract(ContractFixtures):
         writer = opened()
         refused = deliver(writer, records)
         # A writer that shows what it holds is never given its records again.
-        refused_again = deliver(writer, records[1:]) if writer.durable() is None else refused
+        refused_again = (
+            deliver(writer, records[1:]) if writer.durable() is None else refused
+        )
         writer.close()
 
         same(
@@ -91,7 +93,9 @@ class RolloutContract(ContractFixtures):
         )
         if self.keeps_evaluations:
             evaluations = sorted(
-                values for values in read_back(run).evaluations if values[0] == rollout.id
+                values
+                for values in read_back(run).evaluations
+                if values[0] == rollout.id
             )
             same(
                 evaluations,

@@ -25,7 +25,11 @@ class RowContract(ContractFixtures):
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         records = samples.placed(
-            [*samples.rows(5), *samples.rows(3, role="explorer"), *samples.rows(2, role=None)]
+            [
+                *samples.rows(5),
+                *samples.rows(3, role="explorer"),
+                *samples.rows(2, role=None),
+            ]
         )
 
         written(opened(), records)
@@ -51,7 +55,9 @@ class RowContract(ContractFixtures):
         # others.
         second = {key: value + 0.5 for key, value in values.items()}
 
-        written(opened(), samples.placed([samples.row(1, values), samples.row(2, second)]))
+        written(
+            opened(), samples.placed([samples.row(1, values), samples.row(2, second)])
+        )
 
         shown: dict[str, list[float]] = {}
         for scalar in read_back(run).scalars:
@@ -82,7 +88,9 @@ class RowContract(ContractFixtures):
     ) -> None:
         first = [samples.row(step, {"loss": float(step)}) for step in range(1, 6)]
         # A job that goes back to its checkpoint repeats steps with other values.
-        second = [samples.row(step, {"loss": step + 0.5}, attempt=2) for step in range(3, 8)]
+        second = [
+            samples.row(step, {"loss": step + 0.5}, attempt=2) for step in range(3, 8)
+        ]
 
         written(opened(), samples.placed([*first, *second]))
 
@@ -109,7 +117,11 @@ class RowContract(ContractFixtures):
         written(opened(), samples.placed(stepless))
 
         contents = [(scalar.key, scalar.value) for scalar in read_back(run).scalars]
-        same(contents, [("trainer/cpu", float(n)) for n in range(4)], "values in order of time")
+        same(
+            contents,
+            [("trainer/cpu", float(n)) for n in range(4)],
+            "values in order of time",
+        )
 
     def test_a_thousand_rows_go_in_one_call(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -166,7 +178,8 @@ class RowContract(ContractFixtures):
             "distributions",
         )
         same(
-            {d.count for d in contents.distributions if d.key == "trainer/grad"} <= {10, None},
+            {d.count for d in contents.distributions if d.key == "trainer/grad"}
+            <= {10, None},
             True,
             "their count is 10",
         )
@@ -195,7 +208,8 @@ class RowContract(ContractFixtures):
         )
 
     @pytest.mark.parametrize(
-        "hostile", ["text", "none", "object", "complex", "huge step", "empty key", "time"]
+        "hostile",
+        ["text", "none", "object", "complex", "huge step", "empty key", "time"],
     )
     def test_one_bad_record_is_named_and_the_others_arrive(
         self, opened: Open, run: RunInfo, read_back: ReadBack, hostile: str
@@ -209,7 +223,11 @@ class RowContract(ContractFixtures):
         writer.close()
 
         # A tracker may take the row all the same; no other row may be lost by it.
-        same(set(refused) <= {4}, True, f"records refused, of which only 4 may be: {refused}")
+        same(
+            set(refused) <= {4},
+            True,
+            f"records refused, of which only 4 may be: {refused}",
+        )
         good = {HeldScalar(key, row.step, cast("float", value)).triple
                 for row in records if row.position != 4 for key, value in row.values.items()}  # fmt: skip
         contents = {scalar.triple for scalar in read_back(run).scalars}

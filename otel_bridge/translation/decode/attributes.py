@@ -6,7 +6,6 @@ Source: opentelemetry-proto, common.proto, ``AnyValue``, ``KeyValue``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
@@ -34,7 +33,7 @@ def value_of(value: AnyValue, depth: int = 0) -> Json:
     return _SCALARS[kind](value) if kind in _SCALARS else None
 
 
-_SCALARS: Final[Mapping[str, Callable[[AnyValue], Json]]] = {
+_SCALARS: Mapping[str, Callable[[AnyValue], Json]] = {
     "string_value": lambda value: value.string_value,
     "int_value": lambda value: value.int_value,
     "double_value": lambda value: value.double_value,
@@ -72,7 +71,11 @@ def integer(value: object) -> int | None:
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     # More digits than 64 bits have are not a step or a number of a row.
-    if isinstance(value, str) and len(value) < 20 and value.strip().lstrip("-").isdecimal():
+    if (
+        isinstance(value, str)
+        and len(value) < 20
+        and value.strip().lstrip("-").isdecimal()
+    ):
         try:
             return int(value)
         except ValueError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -21,18 +21,18 @@ from otel_bridge.records import Json
 from otel_bridge.translation.decode.attributes import mapping_of, text_in
 from otel_bridge.translation.decode.messages import Chat, read_chat
 
-_ROLES: Final[Mapping[str, str]] = {
+_ROLES: Mapping[str, str] = {
     "gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
 }  # fmt: skip
-_CHOICE: Final = "gen_ai.choice"
-_DETAILS: Final = "gen_ai.client.inference.operation.details"
-_PROMPT: Final = "gen_ai.content.prompt"
-_COMPLETION: Final = "gen_ai.content.completion"
-NAMES: Final = frozenset({*_ROLES, _CHOICE, _DETAILS, _PROMPT, _COMPLETION})
+_CHOICE = "gen_ai.choice"
+_DETAILS = "gen_ai.client.inference.operation.details"
+_PROMPT = "gen_ai.content.prompt"
+_COMPLETION = "gen_ai.content.completion"
+NAMES = frozenset({*_ROLES, _CHOICE, _DETAILS, _PROMPT, _COMPLETION})
 """Names of events that hold messages."""
-_BODY: Final = "event.body"
-CONTENT_SPAN: Final = "gen_ai.content.event"
+_BODY = "event.body"
+CONTENT_SPAN = "gen_ai.content.event"
 """Name of a span that stands for a log record."""
 _P = TypeVar("_P")
 
@@ -50,7 +50,9 @@ def content_span(record: LogRecord) -> Span | None:
     ):
         return None
     # The id is made of the content, so that a redelivered record is the same span.
-    digest = hashlib.blake2b(record.SerializeToString(deterministic=True), digest_size=8).digest()
+    digest = hashlib.blake2b(
+        record.SerializeToString(deterministic=True), digest_size=8
+    ).digest()
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     span = Span(
         name=CONTENT_SPAN, trace_id=record.trace_id, span_id=digest, parent_span_id=record.span_id,
@@ -65,7 +67,9 @@ def content_span(record: LogRecord) -> Span | None:
 
 def event_name(record: LogRecord) -> str:
     """Return the name of a log record's event; empty when the record is not an event."""
-    return record.event_name or text_in(mapping_of(record.attributes), semconv.EVENT_NAME)
+    return record.event_name or text_in(
+        mapping_of(record.attributes), semconv.EVENT_NAME
+    )
 
 
 def is_content_span(span: Span) -> bool:
@@ -81,7 +85,9 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
     content_spans: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
         if is_content_span(span):
-            content_spans.setdefault(span.parent_span_id, {}).setdefault(span.span_id, span)
+            content_spans.setdefault(span.parent_span_id, {}).setdefault(
+                span.span_id, span
+            )
     if not content_spans:
         return list(spans)
     whole: list[tuple[_P, Span]] = []
@@ -146,7 +152,11 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
         **{key: parsed_json(value) for key, value in body.items()},
     }
     # Events of the older convention name the call by ``id``.
-    if role == "tool" and "tool_call_id" not in message and isinstance(body.get("id"), str):
+    if (
+        role == "tool"
+        and "tool_call_id" not in message
+        and isinstance(body.get("id"), str)
+    ):
         message["tool_call_id"] = body["id"]
     return _as_chat(message)
 

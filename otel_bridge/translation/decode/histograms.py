@@ -27,11 +27,15 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
     bounds = list(point.explicit_bounds)
     counts = list(point.bucket_counts)
     usable = (
-        0 < len(counts) <= _MAX_BUCKETS and len(counts) == len(bounds) + 1 and _increasing(bounds)
+        0 < len(counts) <= _MAX_BUCKETS
+        and len(counts) == len(bounds) + 1
+        and _increasing(bounds)
     )
     if not usable:
         return Distribution(point.count, total, low, high)
-    edges, closed_counts = closed([-math.inf, *bounds, math.inf], counts, low=low, high=high)
+    edges, closed_counts = closed(
+        [-math.inf, *bounds, math.inf], counts, low=low, high=high
+    )
     return Distribution(point.count, total, low, high, edges, closed_counts)
 
 
@@ -46,7 +50,10 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
     counts: list[int] = []
     if any(negative):
         edges = [
-            -edge for edge in reversed(_powers(point.scale, point.negative.offset, len(negative)))
+            -edge
+            for edge in reversed(
+                _powers(point.scale, point.negative.offset, len(negative))
+            )
         ]
         counts = list(reversed(negative))
     if point.zero_count or (edges and any(positive)):
@@ -193,7 +200,14 @@ def _increasing(bounds: Sequence[float]) -> bool:
 
 def packed_distribution(value: Distribution) -> list[Json]:
     """Return *value* as JSON."""
-    return [value.count, value.sum, value.min, value.max, [*value.edges], [*value.counts]]
+    return [
+        value.count,
+        value.sum,
+        value.min,
+        value.max,
+        [*value.edges],
+        [*value.counts],
+    ]
 
 
 def unpacked_distribution(packed: list[Any]) -> Distribution:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import orjson
 
@@ -18,12 +18,12 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Json, MediaItem
 from otel_bridge.translation.decode.attributes import int_in, text_in
 
-KINDS: Final = frozenset({"image", "table", "text", "markdown", "html", "audio", "video"})
-MAX_ITEMS: Final = 10_000
-MAX_PARTS: Final = 4_096
-_MAX_KEY_CHARS: Final = 4_096
-_MIME: Final = re.compile(r"[a-z0-9][\w.+-]{0,63}/[a-z0-9][\w.+-]{0,63}", re.ASCII)
-_MAX_COLUMNS: Final = 10_000
+KINDS = frozenset({"image", "table", "text", "markdown", "html", "audio", "video"})
+MAX_ITEMS = 10_000
+MAX_PARTS = 4_096
+_MAX_KEY_CHARS = 4_096
+_MIME = re.compile(r"[a-z0-9][\w.+-]{0,63}/[a-z0-9][\w.+-]{0,63}", re.ASCII)
+_MAX_COLUMNS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,11 @@ def part_of(attributes: Mapping[str, object]) -> MediaPart:
     parts = int_in(attributes, semconv.MEDIA_PARTS) or 1
     part = int_in(attributes, semconv.MEDIA_PART) or 0
     name = text_in(attributes, semconv.MEDIA_ID)
-    if not 0 <= part < parts <= MAX_PARTS or (parts > 1 and not name) or len(name) > _MAX_KEY_CHARS:
+    if (
+        not 0 <= part < parts <= MAX_PARTS
+        or (parts > 1 and not name)
+        or len(name) > _MAX_KEY_CHARS
+    ):
         raise InvalidRecordError(
             f"part {part} of {parts} parts, at most {MAX_PARTS} expected, joined by rl.media.id"
         )
@@ -65,7 +69,9 @@ def key_in(attributes: Mapping[str, object]) -> str:
     """
     key = text_in(attributes, semconv.MEDIA_KEY)
     if not 0 < len(key) <= _MAX_KEY_CHARS:
-        raise InvalidRecordError(f"a key of {len(key)} characters, 1 to {_MAX_KEY_CHARS} expected")
+        raise InvalidRecordError(
+            f"a key of {len(key)} characters, 1 to {_MAX_KEY_CHARS} expected"
+        )
     return key
 
 
@@ -82,8 +88,13 @@ def items_of(
         InvalidRecordError: Attributes and bytes are not what they claim to be.
     """
     listed = attributes.get(semconv.MEDIA_ITEMS)
-    if not isinstance(listed, list) or not 0 < len(cast("list[object]", listed)) <= MAX_ITEMS:
-        raise InvalidRecordError(f"no list of 1 to {MAX_ITEMS} items in {semconv.MEDIA_ITEMS}")
+    if (
+        not isinstance(listed, list)
+        or not 0 < len(cast("list[object]", listed)) <= MAX_ITEMS
+    ):
+        raise InvalidRecordError(
+            f"no list of 1 to {MAX_ITEMS} items in {semconv.MEDIA_ITEMS}"
+        )
     items: list[MediaItem] = []
     cells: list[MediaItem] = []
     start = 0
@@ -104,7 +115,9 @@ def items_of(
     return items, cells
 
 
-def _item(described: Mapping[str, object], data: bytes, start: int) -> tuple[MediaItem, int]:
+def _item(
+    described: Mapping[str, object], data: bytes, start: int
+) -> tuple[MediaItem, int]:
     """Return the item that begins at *start* of *data*, and where the next one begins.
 
     Raise if it is invalid.
@@ -149,7 +162,9 @@ def _check_table(data: bytes, media: int) -> None:
     columns = table.get("columns")
     rows = table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list) or len(table) != 2:
-        raise InvalidRecordError("a table has lists of columns and rows, and nothing else")
+        raise InvalidRecordError(
+            "a table has lists of columns and rows, and nothing else"
+        )
     names = cast("list[object]", columns)
     if len(names) > _MAX_COLUMNS or not all(isinstance(name, str) for name in names):
         raise InvalidRecordError(
@@ -166,7 +181,9 @@ def _check_row(row: object, columns: int, media: int) -> None:
     if cells is None or len(cells) != columns:
         raise InvalidRecordError(f"a row of a table has not {columns} cells")
     for cell in cells:
-        if isinstance(cell, (dict, list)) and not _is_reference(cast("Json", cell), media):
+        if isinstance(cell, (dict, list)) and not _is_reference(
+            cast("Json", cell), media
+        ):
             raise InvalidRecordError(
                 "a cell of a table is not a number, a text or a reference to a medium"
             )

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
 
-_MESSAGE_KEYS: Final = (
+_MESSAGE_KEYS = (
     "name",
     "tool_calls",
     "tool_call_id",
@@ -30,12 +29,12 @@ _MESSAGE_KEYS: Final = (
     "function_call",
     "audio",
 )
-_PARTS_KEYS: Final = frozenset({"role", "parts", "name", "finish_reason"})
+_PARTS_KEYS = frozenset({"role", "parts", "name", "finish_reason"})
 """Keys of a message of the parts form; any other is a fact of the message."""
-_PART_FACTS: Final = "part_facts"
+_PART_FACTS = "part_facts"
 """Key of a message for what its parts hold beside `_READ_KEYS`, by the number of the part."""
-_RESULT_KEYS: Final = ("response", "result")
-_READ_KEYS: Final[Mapping[str, frozenset[str]]] = {
+_RESULT_KEYS = ("response", "result")
+_READ_KEYS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "content", "text"}),
     "reasoning": frozenset({"type", "content"}),
     "tool_call": frozenset({"type", "id", "name", "arguments"}),
@@ -50,7 +49,7 @@ _READ_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
 are."""
-_MAX_FLATTENED: Final = 10_000
+_MAX_FLATTENED = 10_000
 
 
 @dataclass(slots=True)
@@ -75,7 +74,11 @@ class Chat:
         entry_role = None
         if isinstance(entry, dict):
             entry_role = entry.get("role")
-        if not isinstance(entry, dict) or not isinstance(entry_role, str) or not entry_role:
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry_role, str)
+            or not entry_role
+        ):
             # Counted and left out: the other messages of the attribute are read.
             self.skipped += 1
             return
@@ -216,7 +219,9 @@ def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
     return message
 
 
-def _from_parts(role: str, parts: list[Json], entry: Mapping[str, Json]) -> list[Message]:
+def _from_parts(
+    role: str, parts: list[Json], entry: Mapping[str, Json]
+) -> list[Message]:
     """Convert one message of the parts form; each tool result becomes a message of its own.
 
     Args:
@@ -286,10 +291,14 @@ class _Parts:
         elif kind == "reasoning":
             self._reasoning.append(as_text(part.get("content")))
         elif kind == "tool_call":
-            self._calls.append(tool_call(part.get("id"), part.get("name"), part.get("arguments")))
+            self._calls.append(
+                tool_call(part.get("id"), part.get("name"), part.get("arguments"))
+            )
         elif kind == "server_tool_call":
             self._calls.append(
-                tool_call(part.get("id"), part.get("name"), part.get("server_tool_call"))
+                tool_call(
+                    part.get("id"), part.get("name"), part.get("server_tool_call")
+                )
             )
         elif kind in {"tool_call_response", "server_tool_call_response"}:
             self._results.append(_tool_message(part, (*_RESULT_KEYS, str(kind))))
@@ -359,7 +368,10 @@ def _media(part: dict[str, Json]) -> Json:
         if modality == "audio" or mime.startswith("audio/"):
             return {
                 "type": "input_audio",
-                "input_audio": {"data": data, "format": mime.partition("/")[2] or "wav"},
+                "input_audio": {
+                    "data": data,
+                    "format": mime.partition("/")[2] or "wav",
+                },
             }
     return {"type": "text", "text": as_text(part)} if too_deep(part) else part
 
@@ -367,7 +379,9 @@ def _media(part: dict[str, Json]) -> Json:
 def _joined(content: list[Json]) -> Json:
     """Return plain text when every part is text, nothing when *content* is empty, else the parts."""
     texts = [
-        part["text"] for part in content if isinstance(part, dict) and part.get("type") == "text"
+        part["text"]
+        for part in content
+        if isinstance(part, dict) and part.get("type") == "text"
     ]
     # Mixed content keeps its parts, in their order.
     if len(texts) < len(content):

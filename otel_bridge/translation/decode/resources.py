@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -137,7 +136,9 @@ def producer_of(attributes: Mapping[str, object]) -> Producer:
     )
 
 
-def within(outer: Mapping[str, object], inner: Mapping[str, object]) -> dict[str, object]:
+def within(
+    outer: Mapping[str, object], inner: Mapping[str, object]
+) -> dict[str, object]:
     """Return the resource of an SDK's data from inside an otel-bridge process.
 
     The SDK's resource names the sender; the process's resource names the run.
@@ -182,7 +183,9 @@ def _service_role(attributes: Mapping[str, object]) -> str | None:
 
 def _is_anonymous(attributes: Mapping[str, object]) -> bool:
     """Return whether nothing distinguishes the processes of one service."""
-    machine_and_pid = text_in(attributes, "host.name") and text_in(attributes, "process.pid")
+    machine_and_pid = text_in(attributes, "host.name") and text_in(
+        attributes, "process.pid"
+    )
     return not (text_in(attributes, semconv.SERVICE_INSTANCE_ID) or machine_and_pid)
 
 
@@ -200,13 +203,15 @@ def _third_party_instance(attributes: Mapping[str, object], role: str | None) ->
     ]
     return (
         "third-party:"
-        + hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        + hashlib.blake2b(
+            "\0".join(parts).encode("utf-8", "replace"), digest_size=8
+        ).hexdigest()
     )
 
 
 # Resource attributes -> the origin of a span, as far as a rollout needs it. Pure.
 
-_AGENT_LIGHTNING_FACTS: Final = ("agentlightning.rollout_id", "agentlightning.attempt_id")
+_AGENT_LIGHTNING_FACTS = ("agentlightning.rollout_id", "agentlightning.attempt_id")
 """Resource attributes that become metadata of a third-party rollout."""
 
 
@@ -250,7 +255,9 @@ def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrig
     return SpanOrigin(role_of(resource_attributes), run_id, is_native, facts, scope)
 
 
-def _agent_lightning_facts(resource_attributes: Mapping[str, object]) -> dict[str, Json]:
+def _agent_lightning_facts(
+    resource_attributes: Mapping[str, object],
+) -> dict[str, Json]:
     """Return the resource attributes that become metadata of a third-party rollout."""
     return {
         key.rpartition(".")[2]: value

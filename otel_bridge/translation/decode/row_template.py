@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.records import Value
@@ -24,7 +24,7 @@ _MAX_VARINT = 9
 """Longest varint that a template reads. Longer ones are negative or not minimal, and are left to
 protobuf."""
 
-_VALUE_BITS: Final = 0x7F7F7F7F7F7F7F7F7F
+_VALUE_BITS = 0x7F7F7F7F7F7F7F7F7F
 """Value bits of a varint; the eighth bit of each byte states whether another byte follows."""
 
 DecodedRow: TypeAlias = tuple[int, int, int, dict[str, Value]]
@@ -67,7 +67,9 @@ class RowTemplate:
         "size_bytes",
     )
 
-    def __init__(self, payload: bytes, offsets: FieldOffsets, full_keys: Sequence[str]) -> None:
+    def __init__(
+        self, payload: bytes, offsets: FieldOffsets, full_keys: Sequence[str]
+    ) -> None:
         self.size_bytes = 5 * len(payload)
         self._keys = tuple(full_keys)
         self._step_bytes = offsets.step_bytes
@@ -168,7 +170,7 @@ _ATTRIBUTES = 0x3A
 _KEY = 0x0A
 _ANY = 0x12
 _INT_VALUE = 0x18
-_CODES: Final = {_AS_DOUBLE: "d", _AS_INT: "q"}
+_CODES = {_AS_DOUBLE: "d", _AS_INT: "q"}
 
 
 def infer_layout(payload: bytes) -> FieldOffsets | None:
@@ -193,7 +195,11 @@ def infer_layout(payload: bytes) -> FieldOffsets | None:
         return None
     is_complete = offsets.seq >= 0 and bool(offsets.values)
     # The layout reads the number behind the step; other senders may write it before.
-    if is_complete and len(offsets.steps) == len(offsets.times) and offsets.seq > offsets.steps[-1]:
+    if (
+        is_complete
+        and len(offsets.steps) == len(offsets.times)
+        and offsets.seq > offsets.steps[-1]
+    ):
         return offsets
     return None
 
@@ -249,7 +255,9 @@ def _metric(payload: bytes, start: int, end: int, offsets: FieldOffsets) -> None
     _point(payload, point_start, point_end, offsets, key)
 
 
-def _point(payload: bytes, start: int, end: int, offsets: FieldOffsets, key: str) -> None:
+def _point(
+    payload: bytes, start: int, end: int, offsets: FieldOffsets, key: str
+) -> None:
     time_tag, time_start, position = _field(payload, start, end)
     value_tag, value_start, position = _field(payload, position, end)
     if time_tag != _TIME or value_tag not in _CODES:
@@ -271,7 +279,9 @@ def _point(payload: bytes, start: int, end: int, offsets: FieldOffsets, key: str
         raise _OtherShapeError
 
 
-def _attribute(payload: bytes, start: int, end: int, offsets: FieldOffsets, counts: bool) -> None:
+def _attribute(
+    payload: bytes, start: int, end: int, offsets: FieldOffsets, counts: bool
+) -> None:
     tag, name_start, position = _field(payload, start, end)
     name = payload[name_start:position]
     any_tag, value_start, value_end = _field(payload, position, end)

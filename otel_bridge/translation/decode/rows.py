@@ -16,7 +16,11 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge import semconv
 from otel_bridge.records import Value, axis_of, key_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
-from otel_bridge.translation.decode.row_template import DecodedRow, RowTemplate, infer_layout
+from otel_bridge.translation.decode.row_template import (
+    DecodedRow,
+    RowTemplate,
+    infer_layout,
+)
 
 _PREFIX_BYTES = 25
 """Bytes that never vary: scope (15), headers of the first metric (4), up to 6 of its name
@@ -29,7 +33,9 @@ _CREDIT_MAX = 20_000
 """Budget for learning, in fast reads. It stops endless learning of shapes that never recur."""
 
 
-_Point: TypeAlias = pb.NumberDataPoint | pb.ExponentialHistogramDataPoint | pb.HistogramDataPoint
+_Point: TypeAlias = (
+    pb.NumberDataPoint | pb.ExponentialHistogramDataPoint | pb.HistogramDataPoint
+)
 _Header: TypeAlias = tuple[int, str | None, int, int, int]
 
 
@@ -97,7 +103,9 @@ def fragments_of(
         for point, header in zip(points, headers, strict=True):
             if header is not None:
                 _add_point(point, name, header, fragments, rank)
-    return sorted(fragments.values(), key=lambda fragment: fragment.time_ns), other_metrics
+    return sorted(
+        fragments.values(), key=lambda fragment: fragment.time_ns
+    ), other_metrics
 
 
 def _points(metric: pb.Metric) -> Sequence[_Point]:
@@ -188,7 +196,11 @@ class RowDecoder:
     """
 
     def __init__(
-        self, role: str | None, rank: int, max_bytes: int = 4 << 20, max_shapes: int = 256
+        self,
+        role: str | None,
+        rank: int,
+        max_bytes: int = 4 << 20,
+        max_shapes: int = 256,
     ) -> None:
         self._role = role
         self._rank = rank
@@ -236,11 +248,17 @@ class RowDecoder:
 
     def _infer(self, payload: bytes, fragment: RowFragment) -> None:
         # A template takes five times the bytes of its frame.
-        if self._credit < _LEARN_COST or len(payload) * 5 > self._max_bytes or not fragment.seq:
+        if (
+            self._credit < _LEARN_COST
+            or len(payload) * 5 > self._max_bytes
+            or not fragment.seq
+        ):
             return
         self._credit -= _LEARN_COST
         offsets = infer_layout(payload)
-        if offsets is None or not fragment.want == len(fragment.values) == len(offsets.keys):
+        if offsets is None or not fragment.want == len(fragment.values) == len(
+            offsets.keys
+        ):
             return
         keys = [full_key(fragment.role, key, rank=self._rank) for key in offsets.keys]
         schema = RowSchema(
@@ -249,7 +267,11 @@ class RowDecoder:
         # A template is used only if it reads the frame that it was learned from as protobuf does.
         header = (fragment.time_ns, fragment.step, fragment.seq)
         row = schema.template.decode(payload)
-        if row is not None and row[:3] == header and list(row[3]) == list(fragment.values):
+        if (
+            row is not None
+            and row[:3] == header
+            and list(row[3]) == list(fragment.values)
+        ):
             self._keep(payload, schema)
 
     def _keep(self, payload: bytes, schema: RowSchema) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -18,9 +18,9 @@ from otel_bridge.otlp.json_text import as_text, parsed_text
 from otel_bridge.records import Json
 from otel_bridge.translation.decode.attributes import value_of
 
-_ASSISTANT: Final = "assistant"
+_ASSISTANT = "assistant"
 _Entry: TypeAlias = "dict[str, Json]"
-_NOTHING: Final[_Entry] = {}
+_NOTHING: _Entry = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +150,6 @@ def _parts(entry: Mapping[str, Json], kind: str) -> list[_Entry]:
     parts = entry.get("parts")
     if not isinstance(parts, list):
         return []
-    return [part for part in parts if isinstance(part, dict) and part.get("type") == kind]
+    return [
+        part for part in parts if isinstance(part, dict) and part.get("type") == kind
+    ]

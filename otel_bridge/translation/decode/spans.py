@@ -10,29 +10,41 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_bridge import records, semconv
-from otel_bridge.conventions import CONVENTIONS, GENERATION, SPAN, TOOL, Convention, is_content
+from otel_bridge.conventions import (
+    CONVENTIONS,
+    GENERATION,
+    SPAN,
+    TOOL,
+    Convention,
+    is_content,
+)
 from otel_bridge.otlp.json_text import parsed_json
 from otel_bridge.records import Json, Message
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from otel_bridge.translation.decode.content_events import chats_of_events
-from otel_bridge.translation.decode.messages import Chat, flattened_chat, read_chat, system_message
+from otel_bridge.translation.decode.messages import (
+    Chat,
+    flattened_chat,
+    read_chat,
+    system_message,
+)
 
 _T = TypeVar("_T")
-_KINDS: Final = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
-_ROLLOUTS: Final = {
+_KINDS = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
+_ROLLOUTS = {
     key: convention.rollouts
     for convention in CONVENTIONS
     for key in convention.kinds
     if convention.rollouts
 }
-_KIND_KEYS: Final = frozenset(key for key, _ in _KINDS)
-_ALWAYS: Final = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
+_KIND_KEYS = frozenset(key for key, _ in _KINDS)
+_ALWAYS = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
 
 
 def _of_all(part: Callable[[Convention], Iterable[_T]]) -> tuple[_T, ...]:
@@ -40,20 +52,20 @@ def _of_all(part: Callable[[Convention], Iterable[_T]]) -> tuple[_T, ...]:
     return tuple(chain.from_iterable(map(part, CONVENTIONS)))
 
 
-_FLAT: Final = _of_all(lambda convention: convention.flat)
-_INPUTS: Final = _of_all(lambda convention: convention.inputs)
-_OUTPUTS: Final = _of_all(lambda convention: convention.outputs)
-_ARGUMENTS: Final = _of_all(lambda convention: convention.arguments)
-_RESULTS: Final = _of_all(lambda convention: convention.results)
-_CALL_IDS: Final = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
-_INPUT_TOKENS: Final = _of_all(lambda convention: convention.input_tokens)
-_OUTPUT_TOKENS: Final = _of_all(lambda convention: convention.output_tokens)
-_MODELS: Final = _of_all(lambda convention: convention.models)
-_FINISH_REASONS: Final = _of_all(lambda convention: convention.finish_reasons)
-_FINISH_KEYS: Final = frozenset(_FINISH_REASONS)
-_MAX_INT: Final = 1 << 63
-_MAX_INTS: Final = 64
-_NO_PARENT: Final = frozenset({b"", bytes(8)})
+_FLAT = _of_all(lambda convention: convention.flat)
+_INPUTS = _of_all(lambda convention: convention.inputs)
+_OUTPUTS = _of_all(lambda convention: convention.outputs)
+_ARGUMENTS = _of_all(lambda convention: convention.arguments)
+_RESULTS = _of_all(lambda convention: convention.results)
+_CALL_IDS = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
+_INPUT_TOKENS = _of_all(lambda convention: convention.input_tokens)
+_OUTPUT_TOKENS = _of_all(lambda convention: convention.output_tokens)
+_MODELS = _of_all(lambda convention: convention.models)
+_FINISH_REASONS = _of_all(lambda convention: convention.finish_reasons)
+_FINISH_KEYS = frozenset(_FINISH_REASONS)
+_MAX_INT = 1 << 63
+_MAX_INTS = 64
+_NO_PARENT = frozenset({b"", bytes(8)})
 
 
 @dataclass(slots=True)
@@ -101,7 +113,9 @@ class SpanFacts:
             start_unix_ns=span.start_time_unix_nano,
             # A span that never ended has 0, and trackers refuse a negative duration.
             end_unix_ns=max(span.end_time_unix_nano, span.start_time_unix_nano),
-            attributes={key: value for key, value in attributes.items() if not is_content(key)},
+            attributes={
+                key: value for key, value in attributes.items() if not is_content(key)
+            },
             input=inputs if inputs is not None else first_of(attributes, _INPUTS),
             output=outputs if outputs is not None else first_of(attributes, _OUTPUTS),
             model=as_name(first_of(attributes, _MODELS)),
@@ -117,7 +131,8 @@ def read_span(span: Span) -> SpanFacts:
     # A value that is not text reads as the empty text, which is falsy: only such values take the
     # longer way.
     attributes = {
-        pair.key: pair.value.string_value or value_of(pair.value) for pair in span.attributes
+        pair.key: pair.value.string_value or value_of(pair.value)
+        for pair in span.attributes
     }
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
@@ -152,7 +167,11 @@ def is_rollout(span: Span) -> bool:
 def is_bare(span: Span) -> bool:
     """Return whether *span* is an instrumentation's call of a named model, without any message."""
     keys = {pair.key for pair in span.attributes}
-    if not keys.intersection(_KIND_KEYS) or keys.isdisjoint(_MODELS) or any(map(is_content, keys)):
+    if (
+        not keys.intersection(_KIND_KEYS)
+        or keys.isdisjoint(_MODELS)
+        or any(map(is_content, keys))
+    ):
         return False
     attributes = {
         pair.key: pair.value.string_value or None
@@ -196,7 +215,7 @@ def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
     return SPAN
 
 
-_NAMED_KINDS: Final[Mapping[str, str]] = {
+_NAMED_KINDS: Mapping[str, str] = {
     **dict(_KINDS)[semconv.GEN_AI_OPERATION],
     "llm": GENERATION,
     "tool": TOOL,
@@ -351,7 +370,9 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
     input_messages = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
     output_messages = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
     if input_messages is not None or output_messages is not None:
-        return read_chat(input_messages, "user"), read_chat(output_messages, "assistant")
+        return read_chat(input_messages, "user"), read_chat(
+            output_messages, "assistant"
+        )
     if span.events:
         prompt, answer = chats_of_events(span.events)
         if prompt.messages or answer.messages:

@@ -26,7 +26,9 @@ class EngineFacts:
         self._configs = Configs(state)
         self._facts: dict[str, dict[str, Json]] = {}
 
-    def take(self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int) -> list[Config]:
+    def take(
+        self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int
+    ) -> list[Config]:
         """Return the new config of the role, if the engine at *address* has other facts than before."""
         last_facts = self._facts.get(address, {})
         facts = dict(last_facts)
@@ -37,6 +39,9 @@ class EngineFacts:
         self._facts[address] = facts
         # As a whole: a label that a restarted engine no longer has must not stay.
         event = ValuesEvent(
-            Origin(time_unix_ns, address, 0), ENGINE_ROLE, {address: facts}, replaces=True
+            Origin(time_unix_ns, address, 0),
+            ENGINE_ROLE,
+            {address: facts},
+            replaces=True,
         )
         return self._configs.merge(event)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -18,30 +18,35 @@ from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
 from otel_bridge.translation.engines.facts import EngineFacts
 from otel_bridge.translation.engines.points import SeriesName, readings
-from otel_bridge.translation.engines.series import Reading, Series, SeriesKind, row_values
+from otel_bridge.translation.engines.series import (
+    Reading,
+    Series,
+    SeriesKind,
+    row_values,
+)
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.state import TranslationState, count, named
 
-RESTARTED: Final = "engine/restarted"
-TOO_MANY: Final = "engine/too_many"
-TOO_MANY_SERIES: Final = "engine/too_many_series"
-NOT_SHOWN: Final = "engine/not_shown"
-_ENGINE: Final = "engine/at/"
-_PLACE: Final = "engine/place"
-_MAX_ENGINES: Final = 256
-_MAX_SERIES: Final = 4_000
+RESTARTED = "engine/restarted"
+TOO_MANY = "engine/too_many"
+TOO_MANY_SERIES = "engine/too_many_series"
+NOT_SHOWN = "engine/not_shown"
+_ENGINE = "engine/at/"
+_PLACE = "engine/place"
+_MAX_ENGINES = 256
+_MAX_SERIES = 4_000
 """Most series of one engine."""
-_MAX_SHOWN: Final = 32
+_MAX_SHOWN = 32
 """Most engines with keys of their own; each has a few hundred. The values of all engines count them
 all."""
-_FORGOTTEN_NS: Final = 3_600 * SECOND_NS
+_FORGOTTEN_NS = 3_600 * SECOND_NS
 """Silence after which an engine is forgotten: its address will not come back."""
-_MISSING_NS: Final = 60 * SECOND_NS
+_MISSING_NS = 60 * SECOND_NS
 """Time without a family of an engine that sends others, after which the family is missing."""
-_UNPLACED_NS: Final = 60 * SECOND_NS
+_UNPLACED_NS = 60 * SECOND_NS
 """Time covered by a row while no step is known."""
-_RATIOS: Final = (
+_RATIOS = (
     ("hits", "queries"),
     ("accepted_tokens", "draft_tokens"),
     ("cached_tokens", "prompt_tokens"),
@@ -77,9 +82,16 @@ class EnginePipeline:
         self._state = state
         self._axes = axes
         self._owner_axis = axis_of(options.owner_role)
-        self._engines = {name: _restored(value) for name, value in named(state, _ENGINE).items()}
+        self._engines = {
+            name: _restored(value) for name, value in named(state, _ENGINE).items()
+        }
         self._changed: set[str] = set()
-        place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (0, 0, 0, 0)
+        place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (
+            0,
+            0,
+            0,
+            0,
+        )
         self._attempt, self._step, self._row_count, self._row_ns = place
         self._missing: dict[str, list[str]] = {}
         self._facts = EngineFacts(state)
@@ -90,7 +102,12 @@ class EnginePipeline:
         return bool(self._engines)
 
     def take(
-        self, address: str, metrics: Sequence[pb.Metric], *, now_unix_ns: int, ended: bool
+        self,
+        address: str,
+        metrics: Sequence[pb.Metric],
+        *,
+        now_unix_ns: int,
+        ended: bool,
     ) -> list[Config]:
         """Take what one engine measured; return the config of the role, if the engine changes it.
 
@@ -171,7 +188,9 @@ class EnginePipeline:
             self._state.set(f"{_ENGINE}{address}", _stored(self._engines[address]))
         self._changed.clear()
         # With the series: both belong to the same last row.
-        self._state.set(_PLACE, [self._attempt, self._step, self._row_count, self._row_ns])
+        self._state.set(
+            _PLACE, [self._attempt, self._step, self._row_count, self._row_ns]
+        )
 
     def _axis(self) -> str | None:
         """Return the axis of the trainer: of the owner role, of a run without roles, or the only one."""
@@ -196,10 +215,14 @@ class EnginePipeline:
                 every_series += engine.series.items()
         if not shares:
             return []
-        values: dict[str, Value] = {"engines": len(shares), **dict(_values(every_series))}
+        values: dict[str, Value] = {
+            "engines": len(shares),
+            **dict(_values(every_series)),
+        }
         for address in list(shares)[:_MAX_SHOWN]:
             values |= {
-                f"{address_part(address)}/{key}": value for key, value in shares[address].items()
+                f"{address_part(address)}/{key}": value
+                for key, value in shares[address].items()
             }
         left_out = list(shares)[_MAX_SHOWN:]
         if left_out:
@@ -208,7 +231,9 @@ class EnginePipeline:
         self._begin_row(time_ns)
         # Part of the ids of rows without a step.
         self._row_count += 1
-        keyed_values = {key_of(ENGINE_ROLE, key): value for key, value in values.items()}
+        keyed_values = {
+            key_of(ENGINE_ROLE, key): value for key, value in values.items()
+        }
         return [
             Row(
                 id=row_id,
@@ -244,10 +269,14 @@ def _missing_families(engine: _Engine) -> list[str]:
     latest_ns: dict[str, int] = {}
     for name, series in engine.series.items():
         if series.last is not None:
-            latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.last.time_ns)
+            latest_ns[name.family] = max(
+                latest_ns.get(name.family, 0), series.last.time_ns
+            )
     # Not at once: a Collector may send the families of one reading in several parts.
     return [
-        family for family, time_ns in latest_ns.items() if engine.last_ns - time_ns > _MISSING_NS
+        family
+        for family, time_ns in latest_ns.items()
+        if engine.last_ns - time_ns > _MISSING_NS
     ]
 
 
@@ -257,7 +286,11 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
     counted: dict[str, float] = {}
     for name, series in pairs:
         by_key.setdefault(name.key, []).append(series)
-        if series.added and series.last is not None and series.last.kind is SeriesKind.COUNTER:
+        if (
+            series.added
+            and series.last is not None
+            and series.last.kind is SeriesKind.COUNTER
+        ):
             counted[name.family] = counted.get(name.family, 0.0) + series.added[0]
     for key, members in by_key.items():
         for ending, value in row_values(members):
@@ -289,7 +322,13 @@ def _restored(value: object) -> _Engine:
     stored = cast("dict[str, object]", value)
     engine = _Engine(last_ns=cast("int", stored["last_ns"]))
     for facts in cast("list[_StoredSeries]", stored["series"]):
-        key, family, part, kind, time_ns, start_ns, numbers, bounds, added, covered = facts
-        reading = Reading(SeriesKind(kind), time_ns, start_ns, tuple(numbers), tuple(bounds))
-        engine.series[SeriesName(key, family, part)] = Series(reading, list(added), covered)
+        key, family, part, kind, time_ns, start_ns, numbers, bounds, added, covered = (
+            facts
+        )
+        reading = Reading(
+            SeriesKind(kind), time_ns, start_ns, tuple(numbers), tuple(bounds)
+        )
+        engine.series[SeriesName(key, family, part)] = Series(
+            reading, list(added), covered
+        )
     return engine

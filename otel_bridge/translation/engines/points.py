@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -21,18 +21,18 @@ from otel_bridge.translation.decode.rows import number
 from otel_bridge.translation.engines.series import Reading, SeriesKind
 from otel_bridge.translation.metrics.keys import attribute_suffix
 
-_PREFIXES: Final = ("vllm:", "sglang:")
-_CREATED: Final = "_created"
+_PREFIXES = ("vllm:", "sglang:")
+_CREATED = "_created"
 """Ending of the times at which prometheus_client began each series; they are not measurements."""
-_INFO: Final = "_info"
+_INFO = "_info"
 """Ending of gauges whose labels are facts about the engine."""
-_TOTAL: Final = "_total"
-_PARTS: Final = frozenset(
+_TOTAL = "_total"
+_PARTS = frozenset(
     {"engine", "engine_type", "instance", "job", "model", "model_name", "pid"}
 )
-_RANK: Final = "rank"
-_CUMULATIVE: Final = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
-_NO_VALUE: Final = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+_RANK = "rank"
+_CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+_NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint | pb.SummaryDataPoint
 
@@ -103,7 +103,10 @@ def info_labels(metrics: Iterable[pb.Metric]) -> Iterator[tuple[str, dict[str, s
         points = [point for point in metric.gauge.data_points if number(point) == 1]
         if metric.name.endswith(_INFO) and points:
             labels = mapping_of(points[0].attributes).items()
-            yield metric.name, {name: str(label) for name, label in labels if not _is_part(name)}
+            yield (
+                metric.name,
+                {name: str(label) for name, label in labels if not _is_part(name)},
+            )
 
 
 def _is_part(label: str) -> bool:
@@ -118,7 +121,10 @@ def _points(metric: pb.Metric) -> tuple[SeriesKind, Iterable[_Point]]:
         return SeriesKind.HISTOGRAM, metric.histogram.data_points
     if kind == "summary":
         return SeriesKind.SUMMARY, metric.summary.data_points
-    return SeriesKind.GAUGE, metric.gauge.data_points if kind == "gauge" else metric.sum.data_points
+    return (
+        SeriesKind.GAUGE,
+        metric.gauge.data_points if kind == "gauge" else metric.sum.data_points,
+    )
 
 
 def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
@@ -136,7 +142,9 @@ def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
         numbers = (float(point.count), point.sum)
     if not all(map(math.isfinite, numbers)):
         return None
-    return Reading(kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds)
+    return Reading(
+        kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds
+    )
 
 
 def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
@@ -146,4 +154,6 @@ def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
     key_labels: dict[str, object] = {}
     for name, value in present.items():
         (parts if _is_part(name) else key_labels)[name] = value
-    return SeriesName(family + attribute_suffix(key_labels), family, attribute_suffix(parts))
+    return SeriesName(
+        family + attribute_suffix(key_labels), family, attribute_suffix(parts)
+    )

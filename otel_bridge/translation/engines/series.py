@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
 from otel_bridge.records import Distribution
 from otel_bridge.translation.options import SECOND_NS
 
-_QUANTILES: Final = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
+_QUANTILES = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
 
 
 class SeriesKind(str, Enum):
@@ -83,7 +82,8 @@ class Series:
         if _has_restarted(reading, previous):
             return True
         differences = [
-            now - then for now, then in zip(reading.numbers, previous.numbers, strict=True)
+            now - then
+            for now, then in zip(reading.numbers, previous.numbers, strict=True)
         ]
         self._add(differences, reading.time_ns - previous.time_ns)
         return False
@@ -96,7 +96,10 @@ class Series:
     def _add(self, numbers: Sequence[float], covered: int) -> None:
         # Buckets of another number begin anew: they cannot be added to those before.
         if self.covered and len(self.added) == len(numbers):
-            numbers = [total + number for total, number in zip(self.added, numbers, strict=True)]
+            numbers = [
+                total + number
+                for total, number in zip(self.added, numbers, strict=True)
+            ]
             covered += self.covered
         self.added = list(numbers)
         self.covered = covered
@@ -108,7 +111,9 @@ def _has_restarted(reading: Reading, previous: Reading) -> bool:
     # The start time shows a restart even if the new counts are already higher.
     if is_another_form or reading.start_ns > previous.start_ns > 0:
         return True
-    return any(now < then for now, then in zip(reading.numbers, previous.numbers, strict=True))
+    return any(
+        now < then for now, then in zip(reading.numbers, previous.numbers, strict=True)
+    )
 
 
 def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
@@ -132,7 +137,10 @@ def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    yield "/per_s", sum(member.added[0] * SECOND_NS / member.covered for member in series)
+    yield (
+        "/per_s",
+        sum(member.added[0] * SECOND_NS / member.covered for member in series),
+    )
 
 
 def _summary(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
@@ -156,14 +164,16 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has
     # no width.
     edges = (min(0.0, bounds[0]), *bounds, bounds[-1])
-    distribution = Distribution(sum(counts), math.nan, math.nan, math.nan, edges, counts)
+    distribution = Distribution(
+        sum(counts), math.nan, math.nan, math.nan, edges, counts
+    )
     for ending, share in _QUANTILES.items():
         value = distribution.quantile(share)
         if not math.isnan(value):
             yield ending, value
 
 
-_VALUES: Final = {
+_VALUES = {
     SeriesKind.GAUGE: _gauge,
     SeriesKind.COUNTER: _counter,
     SeriesKind.HISTOGRAM: _histogram,

@@ -11,7 +11,6 @@ Bad input is counted (``drop/lineage/<reason>``) and never raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -30,9 +29,9 @@ from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.span_steps import SpanStepStore
 
-INVALID: Final = "lineage/invalid"
-LATE: Final = "lineage/late"
-TOO_MANY: Final = "lineage/too_many"
+INVALID = "lineage/invalid"
+LATE = "lineage/late"
+TOO_MANY = "lineage/too_many"
 
 
 class LineagePipeline:
@@ -56,7 +55,9 @@ class LineagePipeline:
     ) -> None:
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(run, TrainStep, late=LATE, too_many=TOO_MANY, invalid=INVALID)
+        self.steps = SpanStepStore(
+            run, TrainStep, late=LATE, too_many=TOO_MANY, invalid=INVALID
+        )
         for step in self.steps:
             trace_ids = (*step.consumed, *step.unused)
             # Not stored by themselves: the steps, which are, name the same rollouts.
@@ -65,7 +66,11 @@ class LineagePipeline:
             )
 
     def take(
-        self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
+        self,
+        process: Process,
+        role: str | None,
+        spans: Iterable[Span],
+        now_unix_ns: int,
     ) -> list[Record]:
         """Take spans of *process*, of its own *role*.
 
@@ -83,7 +88,9 @@ class LineagePipeline:
         records = self._arrived(now_unix_ns)
         if self.steps.begin_check(now_unix_ns):
             records += [
-                self._row(step) for step in self.steps.changed() if self._is_due(step, now_unix_ns)
+                self._row(step)
+                for step in self.steps.changed()
+                if self._is_due(step, now_unix_ns)
             ]
         return records
 
@@ -113,7 +120,11 @@ class LineagePipeline:
         return records
 
     def _assign(
-        self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int
+        self,
+        trace_id: str,
+        rollout: GeneratedRollout,
+        step: TrainStep,
+        now_unix_ns: int,
     ) -> list[Record]:
         """Note what *step* did with a rollout; return the value that trackers show on it."""
         if trace_id in step.unused:
@@ -124,7 +135,11 @@ class LineagePipeline:
         return []
 
     def _consumed(
-        self, trace_id: str, rollout: GeneratedRollout, step: TrainStep, now_unix_ns: int
+        self,
+        trace_id: str,
+        rollout: GeneratedRollout,
+        step: TrainStep,
+        now_unix_ns: int,
     ) -> list[Record]:
         # Two spans of a step, or a redelivered one, count as one use.
         if not rollout.consumed_at(step.number):
@@ -166,7 +181,9 @@ class LineagePipeline:
     # --- its row ----------------------------------------------------------------------------------
     def _is_due(self, step: TrainStep, now_unix_ns: int) -> bool:
         """Return whether nothing more is expected soon for *step*, whose row has changed."""
-        is_whole = all(self._generated.get(trace_id) is not None for trace_id in step.consumed)
+        is_whole = all(
+            self._generated.get(trace_id) is not None for trace_id in step.consumed
+        )
         return self.steps.is_due(step, now_unix_ns, is_whole=is_whole)
 
     def _row(self, step: TrainStep) -> Row:

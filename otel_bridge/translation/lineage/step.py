@@ -6,13 +6,13 @@ Owns ``lineage/step/`` of the state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, cast
+from typing import ClassVar, cast
 
 from otel_bridge.records import LINEAGE_ID, Json
 from otel_bridge.translation.lineage.train_span import TrainSpan
 from otel_bridge.translation.span_steps import SpanStep, ids_of
 
-_TRACE_DIGITS: Final = 32
+_TRACE_DIGITS = 32
 
 
 @dataclass(slots=True)
@@ -58,7 +58,8 @@ class TrainStep(SpanStep):
     def from_json(cls, value: object) -> TrainStep:
         """Restore what `to_json` returned."""
         facts = cast(
-            "tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]", value
+            "tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]",
+            value,
         )
         (
             role,

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
-from typing import Final
 
 from otel_bridge.records import Distribution, Value
 from otel_bridge.translation.generated_rollouts import GeneratedRollout
 
-PREFIX: Final = "lineage/"
-_NS: Final = 1e9
-_MAX_BUCKETS: Final = 64
-_MAX_DATASETS: Final = 64
-UNKNOWN_REASON: Final = "unknown"
+PREFIX = "lineage/"
+_NS = 1e9
+_MAX_BUCKETS = 64
+_MAX_DATASETS = 64
+UNKNOWN_REASON = "unknown"
 
 
 def step_values(
@@ -61,13 +60,17 @@ def _mean_and_max(name: str, numbers: Sequence[float]) -> dict[str, Value]:
     return {f"{PREFIX}{name}/mean": fmean(numbers), f"{PREFIX}{name}/max": max(numbers)}
 
 
-def _staleness_values(step: int, consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
+def _staleness_values(
+    step: int, consumed: Sequence[GeneratedRollout]
+) -> dict[str, Value]:
     """Return how far behind the weights of the consumed rollouts are.
 
     Nothing if no rollout names a version or step.
     """
     stalenesses = (_staleness(step, rollout) for rollout in consumed)
-    staleness = [steps_behind for steps_behind in stalenesses if steps_behind is not None]
+    staleness = [
+        steps_behind for steps_behind in stalenesses if steps_behind is not None
+    ]
     if not staleness:
         return {}
     return {
@@ -136,6 +139,8 @@ def _unused(step: int, passed: Sequence[GeneratedRollout]) -> dict[str, Value]:
         return {}
     unused = [rollout for rollout in passed if not rollout.uses(step)]
     values: dict[str, Value] = {f"{PREFIX}unused": len(unused) / len(passed)}
-    for reason, number in Counter(rollout.unused or UNKNOWN_REASON for rollout in unused).items():
+    for reason, number in Counter(
+        rollout.unused or UNKNOWN_REASON for rollout in unused
+    ).items():
         values[f"{PREFIX}unused/{reason}"] = number / len(passed)
     return values

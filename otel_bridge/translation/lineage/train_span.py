@@ -6,7 +6,6 @@ Source: ``semconv/registry/spans.yaml``, ``span.rl.train``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
@@ -15,7 +14,7 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.scope_split import split_spans
 from otel_bridge.translation.span_steps import StepSpan
 
-_MAX_REASON_CHARS: Final = 64
+_MAX_REASON_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,9 @@ def read_train_span(span: Span) -> TrainSpan | None:
     attributes = mapping_of(span.attributes)
     step = int_in(attributes, semconv.STEP)
     rollouts = tuple(
-        dict.fromkeys(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+        dict.fromkeys(
+            link.trace_id.hex() for link in span.links if len(link.trace_id) == 16
+        )
     )
     if step is None or not rollouts or not span.end_time_unix_nano:
         return None

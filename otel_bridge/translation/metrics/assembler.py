@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from otel_bridge.records import Distribution, Row, Value, axis_of
-from otel_bridge.translation.decode.histograms import packed_distribution, unpacked_distribution
+from otel_bridge.translation.decode.histograms import (
+    packed_distribution,
+    unpacked_distribution,
+)
 from otel_bridge.translation.decode.row_template import DecodedRow
 from otel_bridge.translation.decode.rows import RowFragment, RowSchema
 from otel_bridge.translation.metrics.keys import SAME_KEY
@@ -54,7 +57,9 @@ class RowAssembler:
 
     def expected(self, process: Process, seq: int) -> bool:
         """Return whether row *seq* is the next row and no row of the process waits."""
-        return seq == process.rows.high + 1 and not process.waiting and not process.written
+        return (
+            seq == process.rows.high + 1 and not process.waiting and not process.written
+        )
 
     def next(self, process: Process, schema: RowSchema, row: DecodedRow) -> Row:
         """Return the record of an expected row. This is the hot path."""
@@ -67,7 +72,14 @@ class RowAssembler:
             values = self._axes.with_attempt(values, process, schema.role, attempt)
         steps = self._axes.advance(axis, step)
         return Row(
-            f"m:{process.instance}:{seq}", schema.role, step, axis, time_ns, values, steps, attempt
+            f"m:{process.instance}:{seq}",
+            schema.role,
+            step,
+            axis,
+            time_ns,
+            values,
+            steps,
+            attempt,
         )
 
     def take(
@@ -175,17 +187,23 @@ class RowAssembler:
         if row.seq == 0 and process.status is None:
             if not process.ready:  # no number is missing
                 return _FOREVER
-            since_ns = max(since_ns, min(ready.since_ns for ready in process.ready.values()))
+            since_ns = max(
+                since_ns, min(ready.since_ns for ready in process.ready.values())
+            )
         return self._receive_clock.due(since_ns, wait_ns)
 
     # --- one row ----------------------------------------------------------------------------------
-    def _wait(self, process: Process, fragment: RowFragment, now_unix_ns: int) -> PendingRow:
+    def _wait(
+        self, process: Process, fragment: RowFragment, now_unix_ns: int
+    ) -> PendingRow:
         row = PendingRow(fragment.role, fragment.step, fragment.time_ns, now_unix_ns)
         process.waiting[fragment.time_ns] = row
         self._holding[process] = None
         return row
 
-    def _fill(self, row: PendingRow, fragment: RowFragment, *, open_: bool = False) -> bool:
+    def _fill(
+        self, row: PendingRow, fragment: RowFragment, *, open_: bool = False
+    ) -> bool:
         """Add the content of *fragment* to *row*; return whether any of it is new.
 
         A later value of an *open_* row replaces an earlier one, and its step is the last one.
@@ -198,7 +216,12 @@ class RowAssembler:
         return self._add_new(row, fragment, new, open_=open_)
 
     def _add_new(
-        self, row: PendingRow, fragment: RowFragment, new: dict[str, Value], *, open_: bool
+        self,
+        row: PendingRow,
+        fragment: RowFragment,
+        new: dict[str, Value],
+        *,
+        open_: bool,
     ) -> bool:
         brings_number = fragment.seq > 0 and row.seq == 0
         brings_step = open_ and row.step != fragment.step
@@ -227,10 +250,17 @@ class RowAssembler:
 
         Whole earlier rows go first.
         """
-        earlier = [row for row in process.ready.values() if row.time_ns < oldest.time_ns]
-        rows = [self._write(process, row) for row in sorted(earlier, key=lambda row: row.seq)]
+        earlier = [
+            row for row in process.ready.values() if row.time_ns < oldest.time_ns
+        ]
+        rows = [
+            self._write(process, row)
+            for row in sorted(earlier, key=lambda row: row.seq)
+        ]
         rows.append(
-            self._write(process, oldest) if oldest.whole else self._write_cut(process, oldest)
+            self._write(process, oldest)
+            if oldest.whole
+            else self._write_cut(process, oldest)
         )
         return rows + self._in_order(process)
 
@@ -239,7 +269,9 @@ class RowAssembler:
         late = row.seq <= process.rows.high
         self._done(process, row)
         process.rows.add(row.seq, row.time_ns)
-        return self._record(process, row, f"m:{process.instance}:{row.seq}", row.values, late=late)
+        return self._record(
+            process, row, f"m:{process.instance}:{row.seq}", row.values, late=late
+        )
 
     def _write_cut(self, process: Process, row: PendingRow) -> Row:
         """Return a record of an incomplete row, and remember the row for its missing fragments."""
@@ -272,7 +304,11 @@ class RowAssembler:
         if row.whole:
             del process.written[row.time_ns]
         self._changed.add((process, row.time_ns))
-        values = {key: value for key, value in fragment.values.items() if key not in written_values}
+        values = {
+            key: value
+            for key, value in fragment.values.items()
+            if key not in written_values
+        }
         if not values:
             return self._in_order(process)
         record = self._record(process, row, row.next_id(), values, late=True)
@@ -297,20 +333,37 @@ class RowAssembler:
     ) -> Row:
         process.mark_changed()
         axis = axis_of(row.role)
-        attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, row.step)
+        attempt = process.attempts.get(axis) or self._axes.attempt(
+            process, axis, row.step
+        )
         if attempt > 1:
             values = self._axes.with_attempt(values, process, row.role, attempt)
         # A late row shows its own step, and must not take the axis back.
-        steps = self._axes.beside(axis, row.step) if late else self._axes.advance(axis, row.step)
+        steps = (
+            self._axes.beside(axis, row.step)
+            if late
+            else self._axes.advance(axis, row.step)
+        )
         values = self._axes.admit(values, axis)
-        return Row(id_, row.role, row.step, axis, row.own_ns or row.time_ns, values, steps, attempt)
+        return Row(
+            id_,
+            row.role,
+            row.step,
+            axis,
+            row.own_ns or row.time_ns,
+            values,
+            steps,
+            attempt,
+        )
 
     # --- bounds and state -------------------------------------------------------------------------
     def _within_bounds(self) -> list[Row]:
         rows: list[Row] = []
         while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:
             # The first of each process is its oldest, so that one comparison a process is enough.
-            process = min(self._holding, key=lambda p: next(iter(p.waiting.values())).since_ns)
+            process = min(
+                self._holding, key=lambda p: next(iter(p.waiting.values())).since_ns
+            )
             rows += self._give_up(process, next(iter(process.waiting.values())))
         return rows
 
@@ -321,7 +374,9 @@ class RowAssembler:
             # Rows of a forgotten process were released with it.
             if instance in processes:
                 rows.append((processes[instance], _from_state(value)))
-        for process, row in sorted(rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)):
+        for process, row in sorted(
+            rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)
+        ):
             if row.written:
                 process.written[row.time_ns] = row
                 continue
@@ -343,7 +398,8 @@ def _to_state(row: PendingRow) -> dict[str, object]:
 def _from_state(value: object) -> PendingRow:
     state = dict(cast("dict[str, object]", value))
     values = cast("dict[str, object]", state.pop("values"))
-    return PendingRow(values={key: _unpacked(item) for key, item in values.items()}, **state)  # type: ignore[arg-type]
+    unpacked = {key: _unpacked(item) for key, item in values.items()}
+    return PendingRow(values=unpacked, **state)  # type: ignore[arg-type]
 
 
 def _packed(value: Value) -> object:

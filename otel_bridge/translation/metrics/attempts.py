@@ -46,8 +46,12 @@ class AttemptDetector:
         Return the config of a further attempt.
         """
         records = chain.from_iterable(scope.log_records for scope in scopes)
-        rollouts = (record for record in records if record.event_name == semconv.EVENT_ROLLOUTS)
-        return self._detected(context, (record.attributes for record in rollouts), now_unix_ns)
+        rollouts = (
+            record for record in records if record.event_name == semconv.EVENT_ROLLOUTS
+        )
+        return self._detected(
+            context, (record.attributes for record in rollouts), now_unix_ns
+        )
 
     def _detected(
         self,

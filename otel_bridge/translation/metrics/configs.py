@@ -35,7 +35,9 @@ class Configs:
     def merge(self, event: ValuesEvent) -> list[Config]:
         """Merge *event*; return the role's new config, or nothing when the config is unchanged."""
         role = event.role or ""
-        leaves = dict(cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {}))
+        leaves = dict(
+            cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {})
+        )
         last_config = self._state.get(f"config/{role}")
         if event.replaces:
             _replace_maps(leaves, event)
@@ -60,15 +62,21 @@ class Configs:
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
         """Note the attempt in the role's config, unless the user's own config has that entry."""
-        leaves = cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {})
+        leaves = cast(
+            "dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}
+        )
         leaf = leaves.get(ATTEMPT)
         if leaf is not None and leaf[2] != _OURS:
             return []
-        return self.merge(ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number}))
+        return self.merge(
+            ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number})
+        )
 
 
 def _id(event: ValuesEvent) -> str:
-    if event.origin.instance == _OURS:  # with the role: two roles may have the same attempt
+    if (
+        event.origin.instance == _OURS
+    ):  # with the role: two roles may have the same attempt
         return f"c:{_OURS}:{event.role or ''}:{event.origin.seq}"
     return event.record_id("c")
 

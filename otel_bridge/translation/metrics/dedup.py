@@ -84,5 +84,6 @@ class Deduplicator:
 
 def _hashes(chunk: bytes | bytearray) -> list[bytes]:
     return [
-        bytes(chunk[start : start + _HASH_BYTES]) for start in range(0, len(chunk), _HASH_BYTES)
+        bytes(chunk[start : start + _HASH_BYTES])
+        for start in range(0, len(chunk), _HASH_BYTES)
     ]

@@ -8,7 +8,7 @@ set, so that a writer that is opened later shows it too.
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
 from otel_bridge.records import End, Record, Row, Scalar, Summary
@@ -18,12 +18,12 @@ from otel_bridge.translation.metrics.summaries import PREFIX
 from otel_bridge.translation.state import TranslationState, count, named
 
 TOO_MANY = "metric-summary/too_many_keys"
-_DEFINITION: Final = "metric-summary/of/"
-_KEY: Final = "metric-summary/key/"
-_MAX_KEYS: Final = 10_000
-_COMPUTED: Final = ""
+_DEFINITION = "metric-summary/of/"
+_KEY = "metric-summary/key/"
+_MAX_KEYS = 10_000
+_COMPUTED = ""
 """Stands for the process that set a value, of which this one has none."""
-_NUMBERS: Final = frozenset({int, float})
+_NUMBERS = frozenset({int, float})
 
 
 class DefinedSummaries:
@@ -63,7 +63,8 @@ class DefinedSummaries:
             origin = event.origin
             self._define(name, kinds, origin)
             self._state.set(
-                _DEFINITION + name, [kinds, origin.time_unix_ns, origin.instance, origin.seq]
+                _DEFINITION + name,
+                [kinds, origin.time_unix_ns, origin.instance, origin.seq],
             )
         self.defined = self._definitions.defined
 
@@ -133,7 +134,9 @@ class DefinedSummaries:
                     for kind, value in summary.result(kinds - {"last"}).items()
                 }
         changed = {
-            key: value for key, value in values.items() if self._store(key, value, end.time_unix_ns)
+            key: value
+            for key, value in values.items()
+            if self._store(key, value, end.time_unix_ns)
         }
         if changed:
             return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)]

@@ -8,13 +8,13 @@ Histogram".
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.translation.state import TranslationState, named
 
-_HIST: Final = "hist/"
+_HIST = "hist/"
 _EXPLICIT = b"e"
 _EXPONENTIAL = b"x"
 HistogramPoint: TypeAlias = pb.HistogramDataPoint | pb.ExponentialHistogramDataPoint
@@ -35,7 +35,9 @@ class Increments:
         # The state is ordered by key; the first of the dict must be the one silent for longest.
         self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 
-    def of(self, process: str, key: str, point: HistogramPoint) -> HistogramPoint | None:
+    def of(
+        self, process: str, key: str, point: HistogramPoint
+    ) -> HistogramPoint | None:
         """Return the increment of *point* over the last point of its series.
 
         ``None``: no increment, or an older point.
@@ -106,7 +108,9 @@ def _explicit(
     )
     counts = [
         count - last_count
-        for count, last_count in zip(point.bucket_counts, last_point.bucket_counts, strict=False)
+        for count, last_count in zip(
+            point.bucket_counts, last_point.bucket_counts, strict=False
+        )
     ]
     same_bounds = list(point.explicit_bounds) == list(last_point.explicit_bounds)
     if (
@@ -123,7 +127,8 @@ def _explicit(
 
 
 def _exponential(
-    point: pb.ExponentialHistogramDataPoint, last_point: pb.ExponentialHistogramDataPoint
+    point: pb.ExponentialHistogramDataPoint,
+    last_point: pb.ExponentialHistogramDataPoint,
 ) -> pb.ExponentialHistogramDataPoint:
     added = pb.ExponentialHistogramDataPoint(
         count=point.count - last_point.count,
@@ -145,13 +150,16 @@ def _exponential(
             buckets = getattr(added, side)
             buckets.offset = min(new_counts)
             buckets.bucket_counts.extend(
-                new_counts.get(index, 0) for index in range(min(new_counts), max(new_counts) + 1)
+                new_counts.get(index, 0)
+                for index in range(min(new_counts), max(new_counts) + 1)
             )
     _totals(added, point, last_point)
     return added
 
 
-def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> dict[int, int]:
+def _by_index(
+    buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int
+) -> dict[int, int]:
     """Return the counts by index, for a scale that is lower by *down*."""
     counts: dict[int, int] = {}
     for number, count in enumerate(buckets.bucket_counts):
@@ -160,13 +168,23 @@ def _by_index(buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int) -> d
     return counts
 
 
-def _totals(added: HistogramPoint, point: HistogramPoint, last_point: HistogramPoint) -> None:
+def _totals(
+    added: HistogramPoint, point: HistogramPoint, last_point: HistogramPoint
+) -> None:
     """Set the sum, and minimum and maximum when *point* has a new extreme."""
     if point.HasField("sum") and last_point.HasField("sum"):
         added.sum = point.sum - last_point.sum
-    if point.HasField("min") and last_point.HasField("min") and point.min < last_point.min:
+    if (
+        point.HasField("min")
+        and last_point.HasField("min")
+        and point.min < last_point.min
+    ):
         added.min = point.min
-    if point.HasField("max") and last_point.HasField("max") and point.max > last_point.max:
+    if (
+        point.HasField("max")
+        and last_point.HasField("max")
+        and point.max > last_point.max
+    ):
         added.max = point.max
 
 
@@ -181,6 +199,12 @@ def is_cumulative(metric: pb.Metric) -> bool:
     """Return whether *metric* is a cumulative histogram."""
     kind = metric.WhichOneof("data")
     if kind == "histogram":
-        return metric.histogram.aggregation_temporality == pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        return (
+            metric.histogram.aggregation_temporality
+            == pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+        )
     temporality = metric.exponential_histogram.aggregation_temporality
-    return kind == "exponential_histogram" and temporality == pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+    return (
+        kind == "exponential_histogram"
+        and temporality == pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+    )

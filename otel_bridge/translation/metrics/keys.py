@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
 
 from otel_bridge.records import Status, Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
@@ -22,30 +21,32 @@ from otel_bridge.translation.state import TranslationState, count, named
 _ILLEGAL = re.compile(r"[^\w.\-]", re.ASCII)
 MAX_SUFFIX = 120
 """Longest attribute part of a key: MLflow takes 250 characters in all (mlflow.utils.validation)."""
-_HASH_BYTES: Final = 4
+_HASH_BYTES = 4
 MAX_AXES = 256
 """Most axes that every record carries; further roles are still written, on their own axis."""
-QUIET_NS: Final = 90_000_000_000
+QUIET_NS = 90_000_000_000
 """Silence after which a remote process no longer prevents a new attempt; heartbeats arrive each
 minute."""
-NO_PROCESSES: Final[Mapping[str, Process]] = MappingProxyType({})
+NO_PROCESSES: Mapping[str, Process] = MappingProxyType({})
 
 
-SAME_KEY: Final = "same_key"
-_OWN: Final = "ownkey/"
+SAME_KEY = "same_key"
+_OWN = "ownkey/"
 """Key space of the state: keys of rows that statistics of a step may also use."""
-_STATISTICS: Final = re.compile(
+_STATISTICS = re.compile(
     r"(?:^|/)rollouts/(?:.+/)?"
     r"(?:total|kept|zero_variance_groups|reward/(?:mean|std|min|max)|staleness/(?:mean|max))$"
     r"|(?:^|/)(?:time|lineage|tokens)/."
 )
-ATTEMPT: Final = "attempt"
+ATTEMPT = "attempt"
 """Key and config entry that number the second and later attempts of a role."""
 
 
 def is_statistic(key: str) -> bool:
     """Return whether the statistics of a step may use *key*, in the form that trackers show."""
-    is_candidate = "rollouts" in key or "time/" in key or "lineage/" in key or "tokens/" in key
+    is_candidate = (
+        "rollouts" in key or "time/" in key or "lineage/" in key or "tokens/" in key
+    )
     return is_candidate and _STATISTICS.search(key) is not None
 
 
@@ -59,7 +60,10 @@ def attribute_suffix(attributes: Mapping[str, object]) -> str:
     """
     if not attributes:
         return ""
-    parts = [f"{_legal(name)}:{_legal(_text(value))}" for name, value in sorted(attributes.items())]
+    parts = [
+        f"{_legal(name)}:{_legal(_text(value))}"
+        for name, value in sorted(attributes.items())
+    ]
     suffix = _suffix(parts)
     # The usual case: no hash, so that a person can read the whole key.
     if len(suffix) <= MAX_SUFFIX:
@@ -74,7 +78,9 @@ def attribute_suffix(attributes: Mapping[str, object]) -> str:
         parts.remove(longest)
         left_out.append(longest)
     left_out.append(_suffix(parts)[room:])
-    return f"{_suffix(parts)[:room].rstrip()}-{short_hash(_suffix(left_out), _HASH_BYTES)}"
+    return (
+        f"{_suffix(parts)[:room].rstrip()}-{short_hash(_suffix(left_out), _HASH_BYTES)}"
+    )
 
 
 def _suffix(parts: Iterable[str]) -> str:
@@ -104,7 +110,9 @@ def address_part(address: str) -> str:
 
 def short_hash(text: str, size: int) -> str:
     """Return *size* bytes of a hash of *text* as hex digits."""
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).hexdigest()
+    return hashlib.blake2b(
+        text.encode("utf-8", "replace"), digest_size=size
+    ).hexdigest()
 
 
 class StepAxes:
@@ -176,7 +184,9 @@ class StepAxes:
                 self._registered.add(key)
                 self._state.set(f"key/{key}", axis)
 
-    def admit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+    def admit(
+        self, values: Mapping[str, Value], axis: str | None
+    ) -> Mapping[str, Value]:
         """Return *values* without the keys beyond the limit of the run, each counted.
 
         The others are registered.
@@ -204,11 +214,15 @@ class StepAxes:
         if used_keys:
             count(self._state, SAME_KEY, len(used_keys), name=used_keys[0])
             values = {
-                key: value for key, value in values.items() if key not in self._row_statistics
+                key: value
+                for key, value in values.items()
+                if key not in self._row_statistics
             }
         return self._within_limit(values, axis)
 
-    def _within_limit(self, values: Mapping[str, Value], axis: str | None) -> Mapping[str, Value]:
+    def _within_limit(
+        self, values: Mapping[str, Value], axis: str | None
+    ) -> Mapping[str, Value]:
         """Return *values* without new keys beyond the limit of the run, which are counted.
 
         Register the others.
@@ -232,7 +246,9 @@ class StepAxes:
         if step > self._reached.get(axis, step - 1):
             self._store("reached/", self._reached, axis, step)
 
-    def _store(self, key_space: str, numbers: dict[str, int], axis: str, number: int) -> None:
+    def _store(
+        self, key_space: str, numbers: dict[str, int], axis: str, number: int
+    ) -> None:
         """Store *number* as that of *axis*, if it is another one.
 
         Of axes beyond `MAX_AXES` nothing is stored.
@@ -257,7 +273,9 @@ class StepAxes:
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
         if self._attempts.get(axis, current) != current:
-            self._furthest[axis] = step  # a further attempt continues from an earlier step
+            self._furthest[axis] = (
+                step  # a further attempt continues from an earlier step
+            )
             self._state.set(f"furthest/{axis}", step)
         self._store("attempt/", self._attempts, axis, current)
         # `_starts_again` needs it once the rank 0 of an attempt is forgotten.
@@ -275,7 +293,8 @@ class StepAxes:
             return process.attempt
         current = self._attempts.get(axis, 1)
         last = max(
-            steps.get(axis, step - 1) for steps in (self._last, self._furthest, self._reached)
+            steps.get(axis, step - 1)
+            for steps in (self._last, self._furthest, self._reached)
         )
         if (
             step <= last
@@ -289,7 +308,9 @@ class StepAxes:
         """Return the current attempt of the role of *axis*."""
         return self._attempts.get(axis, 1)
 
-    def _starts_again(self, process: Process, axis: str, current: int, *, behind: bool) -> bool:
+    def _starts_again(
+        self, process: Process, axis: str, current: int, *, behind: bool
+    ) -> bool:
         """Return whether *process* follows one of its rank in attempt *current*, of which no process still lives.
 
         A predecessor that finished is followed only by a process that is *behind* its last step: at
@@ -298,9 +319,13 @@ class StepAxes:
         """
         workers = self._other_workers(process)
         same_rank = [worker for worker in workers if worker.rank == process.rank]
-        predecessors = [worker for worker in same_rank if worker.attempts.get(axis) == current]
+        predecessors = [
+            worker for worker in same_rank if worker.attempts.get(axis) == current
+        ]
         if predecessors:
-            follows = behind or any(worker.status is not Status.FINISHED for worker in predecessors)
+            follows = behind or any(
+                worker.status is not Status.FINISHED for worker in predecessors
+            )
         else:
             follows = process.rank == 0 and self._led.get(axis) == current
         return follows and not any(
@@ -315,7 +340,11 @@ class StepAxes:
         ]
 
     def with_attempt(
-        self, values: Mapping[str, Value], process: Process, role: str | None, attempt: int
+        self,
+        values: Mapping[str, Value],
+        process: Process,
+        role: str | None,
+        attempt: int,
     ) -> Mapping[str, Value]:
         """Return the *values* of a row with the number of their attempt.
 
@@ -378,7 +407,9 @@ def _ended_after(worker: Process, process: Process) -> bool:
     if worker.status is None:
         return worker.drained and worker.seen_ns > process.began_ns
     ended_by_arrival = worker.remote and not worker.timed_out
-    return (worker.ended_ns if ended_by_arrival else worker.end_time_ns) > process.began_ns
+    return (
+        worker.ended_ns if ended_by_arrival else worker.end_time_ns
+    ) > process.began_ns
 
 
 def _ended_after_any(predecessors: Iterable[Process], process: Process) -> bool:

@@ -34,7 +34,10 @@ class Origin:
         if self.instance == stored.instance and self.seq and stored.seq:
             return self.seq > stored.seq
         # The instance decides between equal times, so that the order of arrival does not.
-        return (self.time_unix_ns, self.instance) >= (stored.time_unix_ns, stored.instance)
+        return (self.time_unix_ns, self.instance) >= (
+            stored.time_unix_ns,
+            stored.instance,
+        )
 
 
 @dataclass(frozen=True, slots=True)

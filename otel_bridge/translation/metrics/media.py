@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge import semconv
 from otel_bridge.content.media import limited_media
@@ -25,15 +25,15 @@ from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count
 
-INVALID: Final = "media/invalid"
-INCOMPLETE: Final = "media/incomplete"
-MAX_WAITING_BYTES: Final = 128 << 20
-COUNTED: Final = "media-count"
+INVALID = "media/invalid"
+INCOMPLETE = "media/incomplete"
+MAX_WAITING_BYTES = 128 << 20
+COUNTED = "media-count"
 """Key of the state with the number of media so far."""
-_ENTRY_BYTES: Final = 512
-_PREFIX: Final = "media/"
-_HEAD: Final = "head"
-_TIME: Final = "time_unix_ns"
+_ENTRY_BYTES = 512
+_PREFIX = "media/"
+_HEAD = "head"
+_TIME = "time_unix_ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ class MediaAssembler:
             return self._join(event, part, data)
         except InvalidRecordError:
             # Another producer may send anything; this one event is dropped, and rows go on.
-            count(self._state, INVALID, name=text_in(event.attributes, semconv.MEDIA_KEY))
+            count(
+                self._state, INVALID, name=text_in(event.attributes, semconv.MEDIA_KEY)
+            )
             return []
 
     def close(self) -> None:
@@ -94,10 +96,14 @@ class MediaAssembler:
 
     def forget(self, instance: str) -> None:
         """Drop what waits for parts of a process that has ended."""
-        for name in [name for name in self._waiting if name.startswith(f"{_PREFIX}{instance}/")]:
+        for name in [
+            name for name in self._waiting if name.startswith(f"{_PREFIX}{instance}/")
+        ]:
             self._drop(name)
 
-    def _join(self, event: MediaEvent, part: MediaPart, data: bytes) -> list[MediaRecord]:
+    def _join(
+        self, event: MediaEvent, part: MediaPart, data: bytes
+    ) -> list[MediaRecord]:
         # A hash, because an id of a third-party producer may hold anything.
         name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
         if not part.part:
@@ -111,7 +117,9 @@ class MediaAssembler:
             head = cast("dict[str, object]", parts.pop(f"{name}/{_HEAD}"))
             self._forget(name)
             data = b"".join(cast("bytes", parts[key]) for key in sorted(parts))
-            return self._records(event, head, int_in(head, _TIME) or event.time_unix_ns, data)
+            return self._records(
+                event, head, int_in(head, _TIME) or event.time_unix_ns, data
+            )
         while self._waiting_bytes > self._max_bytes:
             self._drop(next(iter(self._waiting)))
         return []
@@ -138,7 +146,11 @@ class MediaAssembler:
         self._waiting_bytes -= sum(self._waiting.pop(name, {}).values())
 
     def _records(
-        self, event: MediaEvent, attributes: Mapping[str, object], time_unix_ns: int, data: bytes
+        self,
+        event: MediaEvent,
+        attributes: Mapping[str, object],
+        time_unix_ns: int,
+        data: bytes,
     ) -> list[MediaRecord]:
         process = event.process
         key = key_in(attributes)
@@ -150,7 +162,12 @@ class MediaAssembler:
         if axis is not None and step is not None:
             steps = self._axes.beside(axis, step)
         record = MediaRecord(
-            id=_id(process.instance, int_in(attributes, semconv.EVENT_SEQ), time_unix_ns, items),
+            id=_id(
+                process.instance,
+                int_in(attributes, semconv.EVENT_SEQ),
+                time_unix_ns,
+                items,
+            ),
             role=role,
             key=full_key(role, key, rank=process.rank),
             step=step,
@@ -170,7 +187,9 @@ class MediaAssembler:
         return [record]
 
 
-def _id(instance: str, seq: int | None, time_unix_ns: int, items: list[MediaItem]) -> str:
+def _id(
+    instance: str, seq: int | None, time_unix_ns: int, items: list[MediaItem]
+) -> str:
     if seq:
         return f"media:{instance}:{seq}"
     parts = repr((instance, time_unix_ns, [item.digest for item in items]))

@@ -12,9 +12,16 @@ from otel_bridge.records import Record, Row
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
-from otel_bridge.translation.frame_decoder import DecodedFrame, FastRow, ResourceMetricsInput
+from otel_bridge.translation.frame_decoder import (
+    DecodedFrame,
+    FastRow,
+    ResourceMetricsInput,
+)
 from otel_bridge.translation.metrics.assembler import RowAssembler
-from otel_bridge.translation.metrics.third_party_points import ReceivedMetrics, ThirdPartyPoints
+from otel_bridge.translation.metrics.third_party_points import (
+    ReceivedMetrics,
+    ThirdPartyPoints,
+)
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -36,7 +43,9 @@ class MetricsPipeline:
         engines: Rows of the run's inference engines.
     """
 
-    def __init__(self, run: RunContext, lifecycle: RunLifecycle, points: ThirdPartyPoints) -> None:
+    def __init__(
+        self, run: RunContext, lifecycle: RunLifecycle, points: ThirdPartyPoints
+    ) -> None:
         self._receive_clock = run.receive_clock
         self._lifecycle = lifecycle
         self._points = points
@@ -66,7 +75,9 @@ class MetricsPipeline:
             return self.ranks.take(process, record, now_unix_ns)
         return [record]
 
-    def take(self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]) -> list[Record]:
+    def take(
+        self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]
+    ) -> list[Record]:
         """Return the rows that the metrics of one frame complete, and records about engines."""
         if frame.held:
             self._receive_clock.receive(frame.now_unix_ns)
@@ -106,7 +117,10 @@ class MetricsPipeline:
         self.engines.flush()
 
     def _row(
-        self, frame: DecodedFrame, context: ProducerContext, row: FastRow | Sequence[RowFragment]
+        self,
+        frame: DecodedFrame,
+        context: ProducerContext,
+        row: FastRow | Sequence[RowFragment],
     ) -> list[Row]:
         """Process the rows of one scope."""
         process = context.process

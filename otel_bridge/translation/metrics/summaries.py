@@ -38,10 +38,13 @@ class Summaries:
             if stored is None:
                 if not self._room(full):
                     continue
-            elif not origin.replaces(Origin(*cast("tuple[int, str, int]", tuple(stored[2:])))):
+            elif not origin.replaces(
+                Origin(*cast("tuple[int, str, int]", tuple(stored[2:])))
+            ):
                 continue
             self._state.set(
-                PREFIX + full, [value, event.role, origin.time_unix_ns, origin.instance, origin.seq]
+                PREFIX + full,
+                [value, event.role, origin.time_unix_ns, origin.instance, origin.seq],
             )
             # By type too: True is equal to 1.
             if stored is None or (type(stored[0]), stored[0]) != (type(value), value):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -37,7 +37,11 @@ from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key, number
 from otel_bridge.translation.decode.spans import is_rollout
 from otel_bridge.translation.metrics.dedup import Deduplicator, identity
-from otel_bridge.translation.metrics.increments import HistogramPoint, Increments, is_cumulative
+from otel_bridge.translation.metrics.increments import (
+    HistogramPoint,
+    Increments,
+    is_cumulative,
+)
 from otel_bridge.translation.metrics.keys import StepAxes, attribute_suffix
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
@@ -140,7 +144,9 @@ class ThirdPartyPoints:
                 group.hashes.append(hash_)
         return [self._row(group) for group in groups]
 
-    def _points(self, producer: Producer, metrics: Iterable[pb.Metric]) -> Iterator[MetricPoint]:
+    def _points(
+        self, producer: Producer, metrics: Iterable[pb.Metric]
+    ) -> Iterator[MetricPoint]:
         """Yield the points of *metrics*, whose texts are hashed where the run is not to have them."""
         for metric in metrics:
             hashed_texts = 0
@@ -150,7 +156,9 @@ class ThirdPartyPoints:
                 count(self._state, "unknown_text", hashed_texts)
             yield from points_of(metric, producer.third_party_role, producer.rank)
 
-    def of_spans(self, producer: Producer, process: Process, scope_spans: ScopeSpans) -> list[Row]:
+    def of_spans(
+        self, producer: Producer, process: Process, scope_spans: ScopeSpans
+    ) -> list[Row]:
         """Return a row for each span that names an iteration and has numbers, once."""
         rows: list[Row] = []
         role = producer.third_party_role
@@ -163,10 +171,13 @@ class ThirdPartyPoints:
                 continue
             step, numbers = step_and_numbers
             values = {
-                full_key(role, key, rank=producer.rank): value for key, value in numbers.items()
+                full_key(role, key, rank=producer.rank): value
+                for key, value in numbers.items()
             }
             time_ns = span.end_time_unix_nano or span.start_time_unix_nano
-            rows.append(self._row(_Group(process, role, step, time_ns, values, [hash_])))
+            rows.append(
+                self._row(_Group(process, role, step, time_ns, values, [hash_]))
+            )
         return rows
 
     def flush(self) -> None:
@@ -189,7 +200,9 @@ class ThirdPartyPoints:
             if added:
                 self._note_latest(key, point, hash_)
             return added
-        if point.time_ns <= latest.time_ns:  # late, or redelivered: the step keeps its value
+        if (
+            point.time_ns <= latest.time_ns
+        ):  # late, or redelivered: the step keeps its value
             return added
         if not added and hash_ != latest.hash:
             # Only once: two producers with one name and without ids would alternate at each export.
@@ -218,7 +231,11 @@ class ThirdPartyPoints:
     def _total(self, point: MetricPoint) -> Value:
         """Return the value of a point; for a delta sum without a step, the running total."""
         value = point.value
-        if not point.delta or point.step is not None or not isinstance(value, int | float):
+        if (
+            not point.delta
+            or point.step is not None
+            or not isinstance(value, int | float)
+        ):
             return value
         # Shown as sent, since its total cannot be kept.
         if point.key not in self._totals and len(self._totals) >= self._max_keys:
@@ -230,12 +247,16 @@ class ThirdPartyPoints:
 
     def _row(self, group: _Group) -> Row:
         # Sorted: a redelivered request may hold its points in another order.
-        digest = hashlib.blake2b(b"".join(sorted(group.hashes)), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(
+            b"".join(sorted(group.hashes)), digest_size=8
+        ).hexdigest()
         values: Mapping[str, Value]
         if group.step is None:
             steps = self._axes.steps()
             values = self._axes.admit(group.values, None)
-            return Row(f"f:{digest}", group.role, None, None, group.time_ns, values, steps)
+            return Row(
+                f"f:{digest}", group.role, None, None, group.time_ns, values, steps
+            )
         axis = axis_of(group.role)
         attempt = group.process.attempts.get(axis) or self._axes.attempt(
             group.process, axis, group.step
@@ -246,7 +267,14 @@ class ThirdPartyPoints:
         values = self._axes.admit(values, axis)
         steps = self._axes.advance(axis, group.step)
         return Row(
-            f"f:{digest}", group.role, group.step, axis, group.time_ns, values, steps, attempt
+            f"f:{digest}",
+            group.role,
+            group.step,
+            axis,
+            group.time_ns,
+            values,
+            steps,
+            attempt,
         )
 
 
@@ -277,7 +305,9 @@ def points_of(
             whole = None
             if cumulative and step is None and isinstance(point, _HISTOGRAMS):
                 whole = point
-            yield MetricPoint(point_role, key, step, point.time_unix_nano, value, delta, whole)
+            yield MetricPoint(
+                point_role, key, step, point.time_unix_nano, value, delta, whole
+            )
 
 
 def _read_attributes(
@@ -296,7 +326,9 @@ def _read_attributes(
     point_role = attributes.get(semconv.ROLE)
     if not isinstance(point_role, str) or not point_role:
         point_role = role
-    rest = {name: value for name, value in attributes.items() if name not in _NOT_IN_KEYS}
+    rest = {
+        name: value for name, value in attributes.items() if name not in _NOT_IN_KEYS
+    }
     return point_role, step, rest
 
 
@@ -332,10 +364,10 @@ def _quantile_name(quantile: float) -> str:
 # throughput. Its metrics carry no iteration. Source: nemo-lens 0.1.0, ``nemo/lens/semconv.py``,
 # ``helpers.py``.
 
-_PLACES: Final = frozenset({"rank", "local_rank", "world_size"})
+_PLACES = frozenset({"rank", "local_rank", "world_size"})
 """Last parts of attribute names that state the origin of a span, not a measurement."""
-_NOT_MEASURED: Final = ("thread.", "process.", "code.")
-_MAX_NUMBERS: Final = 1_000
+_NOT_MEASURED = ("thread.", "process.", "code.")
+_MAX_NUMBERS = 1_000
 
 
 def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
@@ -352,7 +384,9 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
     numbers: dict[str, Value] = {
         key: value
         for key, value in list(attributes.items())[:_MAX_NUMBERS]
-        if isinstance(value, int | float) and not isinstance(value, bool) and _is_measured(key)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and _is_measured(key)
     }
     if numbers:
         return (step, numbers)

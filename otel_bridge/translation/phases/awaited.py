@@ -31,7 +31,9 @@ class AwaitedRank:
     others: int
 
 
-def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> AwaitedRank | None:
+def awaited_rank(
+    steps: Sequence[PhaseStep], living: Collection[str]
+) -> AwaitedRank | None:
     """Return the rank that is awaited in the newest of *steps*.
 
     ``None`` when there is none, or there are several.
@@ -44,7 +46,9 @@ def awaited_rank(steps: Sequence[PhaseStep], living: Collection[str]) -> Awaited
     if len(living) < 2 or not steps:
         return None
     candidates = [_awaited_in(steps, phase, living) for phase in steps[-1].ends]
-    awaited = max(filter(None, candidates), key=lambda candidate: candidate.since_ns, default=None)
+    awaited = max(
+        filter(None, candidates), key=lambda candidate: candidate.since_ns, default=None
+    )
     if awaited is None or _has_gone_on(steps[-1], awaited):
         return None
     return awaited
@@ -64,7 +68,9 @@ def _awaited_in(
     if rank is None:
         return None
     last_end_ns = max(end_ns for instance, end_ns in ends.items() if instance in living)
-    return AwaitedRank(missing[0], rank, phase, newest.number, last_end_ns, len(living) - 1)
+    return AwaitedRank(
+        missing[0], rank, phase, newest.number, last_end_ns, len(living) - 1
+    )
 
 
 def _rank_before(steps: Sequence[PhaseStep], name: str, instance: str) -> int | None:
@@ -81,4 +87,7 @@ def _rank_before(steps: Sequence[PhaseStep], name: str, instance: str) -> int | 
 def _has_gone_on(step: PhaseStep, awaited: AwaitedRank) -> bool:
     """Return whether the process has ended something since, so that it does not have the phase in this step."""
     rank = step.ranks.get(awaited.instance)
-    return rank is not None and max(phase.end_ns for phase in rank.phases) > awaited.since_ns
+    return (
+        rank is not None
+        and max(phase.end_ns for phase in rank.phases) > awaited.since_ns
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -32,25 +32,25 @@ from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import StepStore
 
-INVALID: Final = "phase/invalid"
-LATE: Final = "phase/late"
-TOO_MANY: Final = "phase/too_many"
-TOO_MANY_NAMES: Final = "phase/too_many_names"
-UNCLOSED: Final = "phase/unclosed"
-_PACE: Final = "phase/pace/"
-_NAMES: Final = "phase/names"
-_MAX_NAMES: Final = 256
+INVALID = "phase/invalid"
+LATE = "phase/late"
+TOO_MANY = "phase/too_many"
+TOO_MANY_NAMES = "phase/too_many_names"
+UNCLOSED = "phase/unclosed"
+_PACE = "phase/pace/"
+_NAMES = "phase/names"
+_MAX_NAMES = 256
 """Most names of phases in a run; each becomes several keys of metrics."""
-_MAX_CLOSED: Final = 128
+_MAX_CLOSED = 128
 """Number of closed steps whose phases are remembered, so that a late phase gives a whole row."""
-_MAX_CLOSED_PHASES: Final = 20_000
-_KEPT_STEPS: Final = 2
+_MAX_CLOSED_PHASES = 20_000
+_KEPT_STEPS = 2
 """Number of closed steps of each role that are remembered even if they are large."""
-_MAX_PHASES: Final = 200_000
+_MAX_PHASES = 200_000
 """Most phases of open steps, and of closed ones."""
-_RECENT: Final = 8
+_RECENT = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
-_NEVER: Final = 1 << 63
+_NEVER = 1 << 63
 
 
 class PhasePipeline:
@@ -77,7 +77,12 @@ class PhasePipeline:
         self._slow_ranks = SlowRanks()
 
     def take(
-        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int, *, received_ns: int
+        self,
+        context: ProducerContext,
+        spans: Iterable[Span],
+        now_unix_ns: int,
+        *,
+        received_ns: int,
     ) -> list[Record]:
         """Take phases of one process; return the rows of steps that every process has passed.
 
@@ -137,7 +142,9 @@ class PhasePipeline:
                 steps.setdefault(step.track[0], []).append(step)
         awaited: dict[str, AwaitedRank] = {}
         for role, of_role in steps.items():
-            rank = awaited_rank(of_role[-_RECENT:], self._workers.living(role, now_unix_ns))
+            rank = awaited_rank(
+                of_role[-_RECENT:], self._workers.living(role, now_unix_ns)
+            )
             if rank is not None:
                 awaited[role] = rank
         return awaited
@@ -155,7 +162,9 @@ class PhasePipeline:
         """Forget the progress of a process."""
         self._workers.forget(instance)
 
-    def _step_of(self, process: Process, role: str | None, phase: PhaseSpan) -> PhaseStep | None:
+    def _step_of(
+        self, process: Process, role: str | None, phase: PhaseSpan
+    ) -> PhaseStep | None:
         """Return the step of a phase.
 
         ``None``: it is dropped, for its name or because the step is forgotten.
@@ -176,7 +185,9 @@ class PhasePipeline:
         self._run.state.set(_NAMES, sorted(self._names))
         return True
 
-    def _add(self, step: PhaseStep, process: Process, phase: PhaseSpan, now_unix_ns: int) -> bool:
+    def _add(
+        self, step: PhaseStep, process: Process, phase: PhaseSpan, now_unix_ns: int
+    ) -> bool:
         """Add a phase to its step; return whether it is new and the step has room for it."""
         size = step.size
         if not step.add(process, phase, now_unix_ns):
@@ -192,7 +203,9 @@ class PhasePipeline:
         reach = self._workers.reach(role or "", "", now_unix_ns)
         steps = [step for step in self._open.values() if step.role == role]
         passed = [
-            step for step in steps if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
+            step
+            for step in steps
+            if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
         ]
         return [self._row(step) for step in _in_order(passed)]
 
@@ -203,13 +216,17 @@ class PhasePipeline:
         steps: list[PhaseStep] = []
         for step in self._open.values():
             if step.role not in reaches:
-                reaches[step.role] = self._workers.reach(step.role or "", "", now_unix_ns)
+                reaches[step.role] = self._workers.reach(
+                    step.role or "", "", now_unix_ns
+                )
             is_over = step.track[1] < self._run.axes.current(axis_of(step.role))
             quiet_ns = self._run.options.step_timeout_ns
             if is_over:
                 quiet_ns = wait_ns
             due_ns = self._run.receive_clock.due(step.last_ns, quiet_ns)
-            if now_unix_ns >= min(due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)):
+            if now_unix_ns >= min(
+                due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)
+            ):
                 steps.append(step)
         corrected = (
             step
@@ -225,7 +242,9 @@ class PhasePipeline:
             return _NEVER
         if reach.newcomer:
             # It may be a rank whose first phase is long, or one that has no phases at all.
-            return self._run.receive_clock.due(step.last_ns, self._run.options.step_watermark_ns)
+            return self._run.receive_clock.due(
+                step.last_ns, self._run.options.step_watermark_ns
+            )
         if not reach.settles:
             return now_unix_ns
         # Phases that came over a network may still be under way.
@@ -258,7 +277,9 @@ class PhasePipeline:
             for process in processes:
                 if any(successor.succeeds(process) for successor in processes):
                     replaced.add(process.instance)
-        return [rank for instance, rank in step.ranks.items() if instance not in replaced]
+        return [
+            rank for instance, rank in step.ranks.items() if instance not in replaced
+        ]
 
     def _count_unclosed(self, step: PhaseStep) -> None:
         """Count the phases that were open when their process ended, as far as phases inside them name them."""
@@ -288,7 +309,9 @@ class PhasePipeline:
         has_many = len(self.steps) - len(self._open) > _MAX_CLOSED
         if not has_many and self._phases <= _MAX_CLOSED_PHASES:
             return None  # nearly always
-        closed = sorted((step for step in self.steps if step.closed), key=lambda step: step.last_ns)
+        closed = sorted(
+            (step for step in self.steps if step.closed), key=lambda step: step.last_ns
+        )
         phases = _phases_of(closed)
         if not has_many and phases <= _MAX_CLOSED_PHASES:
             return None

@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 from otel_bridge.translation.phases.step_times import PREFIX, STEP
 
-RATIO: Final = f"{PREFIX}slowest_ratio/"
-RANK: Final = f"{PREFIX}slowest_rank/"
-SLOW: Final = 1.5
+RATIO = f"{PREFIX}slowest_ratio/"
+RANK = f"{PREFIX}slowest_rank/"
+SLOW = 1.5
 """Ratio of the slowest rank to the others from which on it is named."""
-_LAST: Final = 8
+_LAST = 8
 """Number of steps of a role among which a rank must be slow in at least half."""
 
 
@@ -94,5 +93,7 @@ def _slow_rank_of_steps(steps: Collection[SlowRank | None]) -> SlowRankOfSteps |
             ratios.setdefault((slow.rank, slow.phase), []).append(slow.ratio)
     for (rank, phase), of_phase in ratios.items():
         if 2 * len(of_phase) >= _LAST:
-            return SlowRankOfSteps(rank, phase, median(of_phase), len(of_phase), len(steps))
+            return SlowRankOfSteps(
+                rank, phase, median(of_phase), len(of_phase), len(steps)
+            )
     return None

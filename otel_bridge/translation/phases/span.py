@@ -7,7 +7,6 @@ Source: ``semconv/registry/spans.yaml``, ``span.rl.phase``. A span of any produc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
@@ -15,7 +14,7 @@ from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.scope_split import split_spans
 
-_MAX_NAME_CHARS: Final = 128
+_MAX_NAME_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,9 @@ def _is_phase(span: Span, *, native: bool) -> bool:
         return True
     # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts are
     # many.
-    return not native and any(pair.key == semconv.PHASE_NAME for pair in span.attributes)
+    return not native and any(
+        pair.key == semconv.PHASE_NAME for pair in span.attributes
+    )
 
 
 def read_phase(span: Span) -> PhaseSpan | None:
@@ -55,7 +56,11 @@ def read_phase(span: Span) -> PhaseSpan | None:
     attributes = mapping_of(span.attributes)
     name = text_in(attributes, semconv.PHASE_NAME)[:_MAX_NAME_CHARS]
     step = int_in(attributes, semconv.STEP)
-    if not name or step is None or not 0 < span.start_time_unix_nano <= span.end_time_unix_nano:
+    if (
+        not name
+        or step is None
+        or not 0 < span.start_time_unix_nano <= span.end_time_unix_nano
+    ):
         return None
     return PhaseSpan(
         name,

@@ -7,7 +7,7 @@ state. A batch writes only the processes that sent something.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, cast
+from typing import ClassVar, cast
 
 from otel_bridge.records import PHASES_ID, Json
 from otel_bridge.translation.phases.span import PhaseSpan
@@ -16,8 +16,8 @@ from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, named
 from otel_bridge.translation.step_rows import CollectedStep
 
-TIMES: Final = "phase/time/"
-MAX_PHASES: Final = 4_000
+TIMES = "phase/time/"
+MAX_PHASES = 4_000
 """Most phases of one process in one step."""
 
 
@@ -56,7 +56,9 @@ class PhaseStep(CollectedStep):
         if rank is None:
             rank = RankTimes(process.rank, process.forked)
             self.ranks[process.instance] = rank
-        time = PhaseTime(phase.name, phase.outer, phase.start_unix_ns, phase.end_unix_ns)
+        time = PhaseTime(
+            phase.name, phase.outer, phase.start_unix_ns, phase.end_unix_ns
+        )
         if time in rank.phases:
             return True
         if len(rank.phases) >= MAX_PHASES:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from otel_bridge.records import Json
 
-STEP: Final = "step"
+STEP = "step"
 """Phase that is the step itself; phases inside it count as outermost."""
-PREFIX: Final = "time/"
-_NS: Final = 1e9
+PREFIX = "time/"
+_NS = 1e9
 Interval: TypeAlias = tuple[int, int]
 """Start and end in Unix ns."""
 
@@ -62,7 +62,9 @@ class RankTimes:
         """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
         by_name: dict[str, list[Interval]] = {}
         # Of phases that begin together the outer one first, which is the longer.
-        for phase in sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)):
+        for phase in sorted(
+            self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)
+        ):
             by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
         # Without a phase of that name the step is all from the first start to the last end.
         by_name.setdefault(STEP, [self._extent()])
@@ -70,7 +72,11 @@ class RankTimes:
 
     def idle_and_overlap(self) -> tuple[float, float]:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
-        steps = [(phase.start_ns, phase.end_ns) for phase in self.phases if phase.name == STEP]
+        steps = [
+            (phase.start_ns, phase.end_ns)
+            for phase in self.phases
+            if phase.name == STEP
+        ]
         outermost = [
             (phase.start_ns, phase.end_ns)
             for phase in self.phases
@@ -80,11 +86,17 @@ class RankTimes:
             return 0.0, 0.0
         covered_ns = length(outermost)
         idle_ns = length([*outermost, *(steps or [self._extent()])]) - covered_ns
-        return idle_ns / _NS, (sum(end - start for start, end in outermost) - covered_ns) / _NS
+        return idle_ns / _NS, (
+            sum(end - start for start, end in outermost) - covered_ns
+        ) / _NS
 
     def unclosed(self) -> set[str]:
         """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
-        return {phase.outer for phase in self.phases} - {phase.name for phase in self.phases} - {""}
+        return (
+            {phase.outer for phase in self.phases}
+            - {phase.name for phase in self.phases}
+            - {""}
+        )
 
     def to_json(self) -> Json:
         """Return the phases as stored in the state."""
@@ -93,7 +105,9 @@ class RankTimes:
     @classmethod
     def from_json(cls, value: object) -> RankTimes:
         """Restore the result of `to_json`."""
-        rank, forked, phases = cast("tuple[int, bool, list[tuple[str, str, int, int]]]", value)
+        rank, forked, phases = cast(
+            "tuple[int, bool, list[tuple[str, str, int, int]]]", value
+        )
         return cls(rank, forked, {PhaseTime(*phase) for phase in phases})
 
     def _extent(self) -> Interval:
@@ -192,7 +206,9 @@ def _slowest(by_rank: Mapping[int, PhaseTotal]) -> tuple[int, float | None]:
     shorter = [by_rank[index] for index in ordered[:-1]]
     # The median, so that a second slow rank does not hide the first.
     others_s = median(total.seconds for total in shorter)
-    later_s = longest.parts * (longest.mean_end_s - median(total.mean_end_s for total in shorter))
+    later_s = longest.parts * (
+        longest.mean_end_s - median(total.mean_end_s for total in shorter)
+    )
     # It began before the others rather than ended after them: it waits, as all do, for the rank
     # that comes last, which is the one that has to wait least.
     if later_s < (longest.seconds - others_s) / 2:

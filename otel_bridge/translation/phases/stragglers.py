@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import PHASES_ID, Alert, Row
 from otel_bridge.translation.phases.slow_rank import RANK, RATIO
 from otel_bridge.translation.state import TranslationState
 
-_SPACE: Final = "alert/straggler/"
-_MAX_CAUSES: Final = 1_000
+_SPACE = "alert/straggler/"
+_MAX_CAUSES = 1_000
 
 
 class _Cause(NamedTuple):
@@ -97,4 +97,6 @@ def _alert(rule: AlertRule, row: Row, phase: str, rank: int, ratio: float) -> Al
 
 
 def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(parts).encode("utf-8", "replace"), digest_size=8
+    ).hexdigest()

@@ -65,7 +65,9 @@ class StartTimes:
         self.order += 1
         return self.order - 1
 
-    def started_ns(self, producer: Producer, start: ProcessStart | None, now_unix_ns: int) -> int:
+    def started_ns(
+        self, producer: Producer, start: ProcessStart | None, now_unix_ns: int
+    ) -> int:
         """Return the time at which a process joined the run.
 
         Processes of one boot are placed by its monotonic clock, so that setting back the wall clock
@@ -89,7 +91,10 @@ class RunLifecycle:
     """Tracks the processes of one run, and ends and reopens the run."""
 
     def __init__(
-        self, state: TranslationState, options: TranslationOptions, receive_clock: ReceiveClock
+        self,
+        state: TranslationState,
+        options: TranslationOptions,
+        receive_clock: ReceiveClock,
     ) -> None:
         self._state = state
         self._options = options
@@ -119,7 +124,12 @@ class RunLifecycle:
 
     # --- what is received -------------------------------------------------------------------------
     def process(
-        self, producer: Producer, kind: str, now_unix_ns: int, *, start: ProcessStart | None = None
+        self,
+        producer: Producer,
+        kind: str,
+        now_unix_ns: int,
+        *,
+        start: ProcessStart | None = None,
     ) -> Process:
         """Return the process of *producer*, a known or a new one.
 
@@ -202,7 +212,11 @@ class RunLifecycle:
         """
         # The process knows how it ended; a bridge only infers it from its death.
         is_own_end = bool(event.seq) and not process.end_event
-        if process.status is not None and not is_own_end and event.seq <= process.end_event:
+        if (
+            process.status is not None
+            and not is_own_end
+            and event.seq <= process.end_event
+        ):
             return
         # Such a process may be restarted, for which the run stays open (`end_grace_ns`).
         has_crashed = event.seq == 0 and event.status is Status.KILLED
@@ -214,7 +228,9 @@ class RunLifecycle:
 
     def _closed(self, process: Process) -> None:
         self._open.discard(process.instance)
-        if self.ended:  # an end that arrives after the run's end may change the run's status
+        if (
+            self.ended
+        ):  # an end that arrives after the run's end may change the run's status
             self.ended = False
             self._changed = True
 
@@ -230,7 +246,8 @@ class RunLifecycle:
         if self._receive_clock.opened_ns > limit:
             return
         self._fall_silent(
-            [process for process in self._open_remote() if process.seen_ns <= limit], now_unix_ns
+            [process for process in self._open_remote() if process.seen_ns <= limit],
+            now_unix_ns,
         )
 
     def close(self, now_unix_ns: int, status: Status | None = None) -> None:
@@ -275,9 +292,13 @@ class RunLifecycle:
         if self.ended or self._open:
             return False
         has_had_processes = self._forgotten.generation >= 0
-        if not has_had_processes and all(process.scraped for process in self.processes.values()):
+        if not has_had_processes and all(
+            process.scraped for process in self.processes.values()
+        ):
             return False
-        return closing or (self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns))
+        return closing or (
+            self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns)
+        )
 
     def _awaits(self, now_unix_ns: int) -> bool:
         """Return whether the run waits for one of its processes.
@@ -295,7 +316,9 @@ class RunLifecycle:
         latest = latest_starts(self.processes.values())
         restartable = self._restartable()
         for process in self.processes.values():
-            may_come = restartable(process) and not latest[process.restart_key].succeeds(process)
+            may_come = restartable(process) and not latest[
+                process.restart_key
+            ].succeeds(process)
             if self._due_of(process, restartable=may_come) > now_unix_ns:
                 self._awaited = process.instance
                 return True
@@ -303,8 +326,12 @@ class RunLifecycle:
 
     def _restartable(self) -> Callable[[Process], bool]:
         """Return the predicate that decides whether the run waits for a restart of a process that died."""
-        any_determines = any(process.determines_status for process in self.processes.values())
-        return lambda process: process.crashed and (process.determines_status or not any_determines)
+        any_determines = any(
+            process.determines_status for process in self.processes.values()
+        )
+        return lambda process: (
+            process.crashed and (process.determines_status or not any_determines)
+        )
 
     def _due_of(self, process: Process, *, restartable: bool) -> int:
         """Return the time until which the run waits for *process*, or for a restart when *restartable*."""
@@ -343,7 +370,9 @@ class RunLifecycle:
 
     def status(self) -> Status:
         """Return the status of the run, derived from the processes that have ended."""
-        return run_status(self.processes.values(), self._forgotten, self._options.owner_role)
+        return run_status(
+            self.processes.values(), self._forgotten, self._options.owner_role
+        )
 
     def counts_by_role(self) -> dict[str, tuple[int, int]]:
         """Return, by role, how many processes are open, and how many there are.
@@ -377,11 +406,15 @@ class RunLifecycle:
             due_ns = self._due_of(process, restartable=restartable(process))
             return due_ns > now_unix_ns, process.ended_ns
 
-        ended = [process for process in self.processes.values() if process.status is not None]
+        ended = [
+            process for process in self.processes.values() if process.status is not None
+        ]
         ended.sort(key=order)
         # All others are open: silence is assumed for the remote ones that were silent longest.
         if len(ended) < over:
-            remote = [p for p in self.processes.values() if p.status is None and p.remote]
+            remote = [
+                p for p in self.processes.values() if p.status is None and p.remote
+            ]
             remote.sort(key=_last_word)
             silent = remote[: over - len(ended)]
             if silent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.records import Status, Value
 from otel_bridge.semconv import ENGINE_ROLE
@@ -98,7 +98,7 @@ class PendingRow:
         return f"{self.base_id}:{self.written - 1}"
 
 
-_PLAIN_FIELDS: Final = (
+_PLAIN_FIELDS = (
     "role", "kind", "rank", "forked", "launcher", "third_party", "attempt", "order", "started_ns", "seen_ns",
     "began_ns", "anonymous", "merge_world", "timed_out", "crashed", "ended_ns", "row_arrived_ns", "end_time_ns",
     "end_event", "generation", "last_seq",
@@ -265,7 +265,9 @@ class Process:
         self.end_event = event
         self.last_seq = last_seq
 
-    def end(self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int) -> None:
+    def end(
+        self, status: Status, time_unix_ns: int, now_unix_ns: int, generation: int
+    ) -> None:
         """Note status and time of the process's end, and the number of ends that its run had then."""
         self.status = status
         self.timed_out = False

@@ -6,21 +6,25 @@ Bounded caches only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.translation.decode.attributes import mapping_of
-from otel_bridge.translation.decode.resources import Producer, attributes_of, producer_of, within
+from otel_bridge.translation.decode.resources import (
+    Producer,
+    attributes_of,
+    producer_of,
+    within,
+)
 from otel_bridge.translation.decode.rows import RowDecoder
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process, ProcessStart
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 
-_MAX_DECODERS: Final = 64
-_MAX_PRODUCERS: Final = 1_024
-PROCESS_KINDS: Final = frozenset({"process", "launcher"})
+_MAX_DECODERS = 64
+_MAX_PRODUCERS = 1_024
+PROCESS_KINDS = frozenset({"process", "launcher"})
 """Kinds of segments that one process wrote; segments of other kinds hold data of many processes."""
 
 
@@ -72,7 +76,9 @@ class ProducerRegistry:
             return context
         return None
 
-    def of_segment(self, source: SegmentInfo, now_unix_ns: int) -> ProducerContext | None:
+    def of_segment(
+        self, source: SegmentInfo, now_unix_ns: int
+    ) -> ProducerContext | None:
         """Return the producer of a segment; ``None``: the segment belongs to another run.
 
         Raises:
@@ -96,7 +102,10 @@ class ProducerRegistry:
         """
         # Deterministic, because the bytes are the key of the cache.
         data = resource.SerializeToString(deterministic=True)
-        cache_key = (source.instance_id if source.kind in PROCESS_KINDS else source.kind, data)
+        cache_key = (
+            source.instance_id if source.kind in PROCESS_KINDS else source.kind,
+            data,
+        )
         context = self._of_resources.get(cache_key)
         if context is not None:
             return context
@@ -123,7 +132,11 @@ class ProducerRegistry:
         self._of_resources.clear()
 
     def _context(
-        self, source: SegmentInfo, producer: Producer, process: Process | None, now_unix_ns: int
+        self,
+        source: SegmentInfo,
+        producer: Producer,
+        process: Process | None,
+        now_unix_ns: int,
     ) -> ProducerContext | None:
         if not self._metadata.mine(producer):
             return None
@@ -136,7 +149,9 @@ class ProducerRegistry:
             if source.kind in PROCESS_KINDS:
                 start = source.start
             process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)
-        rank = 0 if producer.merge_world else producer.rank  # keys of merged rows name no rank
+        rank = (
+            0 if producer.merge_world else producer.rank
+        )  # keys of merged rows name no rank
         decoder = self._decoders.get((producer.role, rank))
         if decoder is None:
             _bound(self._decoders, _MAX_DECODERS)

@@ -10,7 +10,7 @@ was derived from ``service.name`` and its like.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge import semconv
 from otel_bridge.text.secret_patterns import redact_text
@@ -18,21 +18,21 @@ from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.state import TranslationState
 
-KEY: Final = "run"
-GIVEN: Final = "given"
-GENERATED: Final = "generated"
-_DERIVED: Final = "derived"
-_RANKS: Final = (_DERIVED, GENERATED, GIVEN)
-_NAMES: Final = {
+KEY = "run"
+GIVEN = "given"
+GENERATED = "generated"
+_DERIVED = "derived"
+_RANKS = (_DERIVED, GENERATED, GIVEN)
+_NAMES = {
     "project": (semconv.PROJECT, semconv.PROJECT_GENERATED),
     "name": (semconv.RUN_NAME, semconv.RUN_NAME_GENERATED),
 }
-_TEXTS: Final = {
+_TEXTS = {
     "group": semconv.RUN_GROUP,
     "notes": semconv.RUN_NOTES,
     "job_type": semconv.RUN_JOB_TYPE,
 }
-_IDENTITY: Final = (
+_IDENTITY = (
     semconv.WANDB_RUN_ID,
     semconv.WANDB_ENTITY,
     semconv.WANDB_PROJECT,
@@ -84,7 +84,9 @@ class RunMetadata:
         stored = self._stored()
         sources = cast("Mapping[str, str]", stored.get("sources") or {})
         if name and sources.get("name") != GIVEN:
-            self._state.set(KEY, {**stored, "name": name, "sources": {**sources, "name": GIVEN}})
+            self._state.set(
+                KEY, {**stored, "name": name, "sources": {**sources, "name": GIVEN}}
+            )
 
     def _stored(self) -> Mapping[str, object]:
         return cast("Mapping[str, object]", self._state.get(KEY) or {})

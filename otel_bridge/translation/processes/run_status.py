@@ -9,15 +9,15 @@ successor does not count (docs/architecture.md).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from otel_bridge.records import Status
 from otel_bridge.translation.processes.process import Process
 
-_BADNESS: Final = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
-_OWNER: Final = "owner"
-_WORST: Final = "worst"
-_BEFORE_EVERY_START: Final = (-1, -1)
+_BADNESS = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
+_OWNER = "owner"
+_WORST = "worst"
+_BEFORE_EVERY_START = (-1, -1)
 RestartKey: TypeAlias = tuple[str | None, int, bool, bool]
 
 
@@ -36,7 +36,9 @@ class ForgottenEnds:
 
     def __init__(self, stored: Mapping[str, object], missing_rows: int) -> None:
         self.missing_rows = missing_rows
-        self._stored: dict[str, list[object]] = dict(cast("Mapping[str, list[object]]", stored))
+        self._stored: dict[str, list[object]] = dict(
+            cast("Mapping[str, list[object]]", stored)
+        )
 
     @property
     def owner_start(self) -> tuple[int, int]:
@@ -94,7 +96,9 @@ class ForgottenEnds:
         return dict(self._stored)
 
 
-def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_role: str) -> Status:
+def run_status(
+    processes: Collection[Process], forgotten: ForgottenEnds, owner_role: str
+) -> Status:
     """Return the status of a run, derived from those of its *processes* that have ended."""
     ended = [process for process in processes if process.status is not None]
     counted = without_predecessors(ended, latest_starts(processes))
@@ -103,11 +107,15 @@ def run_status(processes: Collection[Process], forgotten: ForgottenEnds, owner_r
     owner = _last_owner(counted, owner_role)
     # A remembered owner may have begun before a forgotten one: the last start decides.
     if owner is not None and owner.start_order > forgotten.owner_start:
-        return worst([end_of(owner), *_ends_of_launchers(counted, {latest, owner.generation})])
+        return worst(
+            [end_of(owner), *_ends_of_launchers(counted, {latest, owner.generation})]
+        )
     launchers = _ends_of_launchers(counted, {latest})
     if forgotten.owner_status is not None:
         return worst([forgotten.owner_status, *launchers])
-    return worst([*_ends_of_others(counted, latest), *forgotten.worst_of(latest), *launchers])
+    return worst(
+        [*_ends_of_others(counted, latest), *forgotten.worst_of(latest), *launchers]
+    )
 
 
 def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
@@ -116,7 +124,9 @@ def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
     ``None`` without one that may decide.
     """
     owners = [
-        process for process in counted if process.determines_status and process.role == owner_role
+        process
+        for process in counted
+        if process.determines_status and process.role == owner_role
     ]
     return max(owners, key=lambda process: process.start_order, default=None)
 
@@ -159,4 +169,8 @@ def without_predecessors(
     processes: Iterable[Process], latest: Mapping[RestartKey, Process]
 ) -> list[Process]:
     """Return those of *processes* that none of the *latest* starts succeeds."""
-    return [process for process in processes if not latest[process.restart_key].succeeds(process)]
+    return [
+        process
+        for process in processes
+        if not latest[process.restart_key].succeeds(process)
+    ]

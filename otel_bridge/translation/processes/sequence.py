@@ -50,7 +50,9 @@ class SequenceTracker:
 
     def seen(self, number: int) -> bool:
         """Return whether *number* was received (or given up)."""
-        return number <= self.high and not any(gap.first <= number <= gap.last for gap in self.gaps)
+        return number <= self.high and not any(
+            gap.first <= number <= gap.last for gap in self.gaps
+        )
 
     def covers(self, time_ns: int) -> bool:
         """Return whether the row of this time was received."""
@@ -73,7 +75,9 @@ class SequenceTracker:
                     Gap(gap.first, number - 1, gap.after_ns, time_ns),
                     Gap(number + 1, gap.last, time_ns, gap.before_ns),
                 )
-                self.gaps[index : index + 1] = [part for part in parts if part.first <= part.last]
+                self.gaps[index : index + 1] = [
+                    part for part in parts if part.first <= part.last
+                ]
                 return
 
     def _open(self, gap: Gap) -> None:
@@ -86,7 +90,12 @@ class SequenceTracker:
     def to_state(self) -> dict[str, object]:
         """Return the sequence as JSON."""
         gaps = [[gap.first, gap.last, gap.after_ns, gap.before_ns] for gap in self.gaps]
-        return {"high": self.high, "high_ns": self.high_ns, "given_up": self.given_up, "gaps": gaps}
+        return {
+            "high": self.high,
+            "high_ns": self.high_ns,
+            "given_up": self.given_up,
+            "gaps": gaps,
+        }
 
     @classmethod
     def from_state(cls, value: object) -> SequenceTracker:

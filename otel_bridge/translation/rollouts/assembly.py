@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import TypedDict
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -19,7 +19,14 @@ from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.rollout_size import shrunk
 from otel_bridge.conventions import GENERATION, is_content
 from otel_bridge.otlp.json_text import as_text
-from otel_bridge.records import Json, Message, PlainTrace, RolloutRecord, axis_of, key_of
+from otel_bridge.records import (
+    Json,
+    Message,
+    PlainTrace,
+    RolloutRecord,
+    axis_of,
+    key_of,
+)
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of, value_of
 from otel_bridge.translation.decode.content_events import folded
@@ -27,10 +34,12 @@ from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.shared_messages import with_messages
 from otel_bridge.translation.rollouts.conversation import Turn, in_order, merged
 
-TRAIN: Final = "train"
-EVAL: Final = "eval"
-_TRUNCATED: Final = frozenset({"length", "max_tokens", "max_length", "truncated", "content_length"})
-_AGENT_LIGHTNING_REWARD: Final = "agentlightning.reward."
+TRAIN = "train"
+EVAL = "eval"
+_TRUNCATED = frozenset(
+    {"length", "max_tokens", "max_length", "truncated", "content_length"}
+)
+_AGENT_LIGHTNING_REWARD = "agentlightning.reward."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +106,16 @@ class RolloutAssembler:
     limit_bytes: int
     count: Callable[[str, int], None] = _uncounted
 
-    def rollout_key(self, role: str | None, split: str, process_key: Json = None) -> str:
+    def rollout_key(
+        self, role: str | None, split: str, process_key: Json = None
+    ) -> str:
         """Return the key of this role's and split's rollouts in trackers.
 
         *process_key*: the process's own setting.
         """
-        return key_of(role, (reading.as_name(process_key) or self.key).replace("{split}", split))
+        return key_of(
+            role, (reading.as_name(process_key) or self.key).replace("{split}", split)
+        )
 
     def facts(self, trace: ReceivedTrace) -> SamplingFacts:
         """Return the facts that sampling needs.
@@ -120,7 +133,10 @@ class RolloutAssembler:
         # Only then are other spans read, of which a rollout may have thousands.
         if reason is None:
             reason = next(
-                filter(None, (_last_reason(span) for _, span in reversed(_ordered(spans)))), None
+                filter(
+                    None, (_last_reason(span) for _, span in reversed(_ordered(spans)))
+                ),
+                None,
             )
         reward, _ = _rewards(attributes, spans)
         split = _split(attributes) or TRAIN
@@ -168,7 +184,9 @@ class RolloutAssembler:
             metadata.update(_remark_texts(score))
         # What arrived by itself is newer than what the trace states.
         reward, rewards = _rewards(attributes, ordered)
-        score_values = {score.name: score.value for score in scores if score.value is not None}
+        score_values = {
+            score.name: score.value for score in scores if score.value is not None
+        }
         reward = score_values.pop("reward", reward)
         advantage = score_values.pop(
             "advantage", reading.as_float(attributes.get(semconv.ADVANTAGE))
@@ -177,7 +195,9 @@ class RolloutAssembler:
         return RolloutRecord(
             id=trace.id,
             role=facts.role,
-            key=self.rollout_key(facts.role, facts.split, attributes.get(semconv.ROLLOUT_KEY)),
+            key=self.rollout_key(
+                facts.role, facts.split, attributes.get(semconv.ROLLOUT_KEY)
+            ),
             step=facts.step,
             axis=axis,
             start_unix_ns=subject.start_time_unix_nano,
@@ -192,7 +212,8 @@ class RolloutAssembler:
             metadata=metadata,
             error=root.error,
             incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
-            clipped_bytes=clipped + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
+            clipped_bytes=clipped
+            + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
             steps=_with_axis(steps, axis, facts.step),
             remarks=_remarks(scores),
             **_attribute_fields(attributes),
@@ -209,7 +230,9 @@ class RolloutAssembler:
             trace.id, ordered[0][0].role, spans[0].name, min(starts), max(ends), spans
         )
 
-    def _limited(self, ordered: Sequence[tuple[SpanOrigin, Span]]) -> tuple[list[Span], int]:
+    def _limited(
+        self, ordered: Sequence[tuple[SpanOrigin, Span]]
+    ) -> tuple[list[Span], int]:
         """Return the spans within the limits, and the number of bytes cut.
 
         Those of native producers came so.
@@ -250,7 +273,9 @@ class _AttributeFields(TypedDict):
 def _below(prefix: str, attributes: Mapping[str, Json]) -> dict[str, Json]:
     """Return the attributes whose key begins with *prefix*, by the rest of the key."""
     return {
-        key[len(prefix) :]: value for key, value in attributes.items() if key.startswith(prefix)
+        key[len(prefix) :]: value
+        for key, value in attributes.items()
+        if key.startswith(prefix)
     }
 
 
@@ -268,7 +293,9 @@ def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
     }
 
 
-def _with_axis(steps: Mapping[str, int], axis: str | None, step: int | None) -> Mapping[str, int]:
+def _with_axis(
+    steps: Mapping[str, int], axis: str | None, step: int | None
+) -> Mapping[str, int]:
     """Return *steps* with the rollout's own step on its axis, regardless of the role's other records."""
     if axis is None or step is None:
         return dict(steps)
@@ -280,7 +307,9 @@ def _ordered(spans: Sequence[tuple[SpanOrigin, Span]]) -> list[tuple[SpanOrigin,
     return sorted(first_by_id(spans).values(), key=_order)
 
 
-def first_by_id(spans: Sequence[tuple[SpanOrigin, Span]]) -> dict[bytes, tuple[SpanOrigin, Span]]:
+def first_by_id(
+    spans: Sequence[tuple[SpanOrigin, Span]],
+) -> dict[bytes, tuple[SpanOrigin, Span]]:
     """Return each span once, the first that was received with its id."""
     by_id: dict[bytes, tuple[SpanOrigin, Span]] = {}
     for pair in spans:
@@ -296,7 +325,9 @@ def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
 def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
     """Return the span that describes the rollout: the span marked as one, else the root, else the first span."""
     rollout_roots = [
-        pair for pair in spans if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])
+        pair
+        for pair in spans
+        if pair[1].name == semconv.ROLLOUT_SPAN and reading.is_root(pair[1])
     ]
     # Of several roots of that name none describes the whole.
     if len(rollout_roots) == 1:
@@ -308,14 +339,18 @@ def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
     # A root that arrived states the end; without it the last span does.
     if reading.is_root(subject) or reading.is_marked(subject):
         return max(subject.end_time_unix_nano, subject.start_time_unix_nano)
-    return max(max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered)
+    return max(
+        max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered
+    )
 
 
 def _split(attributes: Mapping[str, Json]) -> str | None:
     return reading.as_name(attributes.get(semconv.SPLIT))
 
 
-def _step(attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]) -> int | None:
+def _step(
+    attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
+) -> int | None:
     """Return the step of the subject, else the first step that any span names."""
     keys = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
     for key in keys:
@@ -372,7 +407,9 @@ def _rewards(
     if reward is not None or parts:
         return reward, parts
     with_reward = [
-        span for origin, span in spans if not origin.is_native and _has_agent_lightning_reward(span)
+        span
+        for origin, span in spans
+        if not origin.is_native and _has_agent_lightning_reward(span)
     ]
     if not with_reward:
         return None, {}
@@ -399,12 +436,18 @@ def _agent_lightning_rewards(
         index, _, field = key.removeprefix(_AGENT_LIGHTNING_REWARD).partition(".")
         reward = reading.as_float(value)
         if field == "value" and reward is not None:
-            name = reading.as_name(attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name"))
+            name = reading.as_name(
+                attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name")
+            )
             rewards[name or index] = reward
-    return reading.as_float(attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), rewards
+    return reading.as_float(
+        attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")
+    ), rewards
 
 
-def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin) -> dict[str, Json]:
+def _metadata(
+    trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin
+) -> dict[str, Json]:
     """Return the user's metadata, and the facts without a field of their own."""
     metadata = _below(semconv.METADATA_PREFIX, attributes)
     rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
@@ -423,13 +466,18 @@ def _metadata(trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin)
 
 def _remark_texts(score: EvaluationScore) -> dict[str, Json]:
     """Return label and explanation of an evaluation as metadata, where some trackers show values of a rollout."""
-    texts = {f"{score.name}.label": score.label, f"{score.name}.explanation": score.explanation}
+    texts = {
+        f"{score.name}.label": score.label,
+        f"{score.name}.explanation": score.explanation,
+    }
     return {key: text for key, text in texts.items() if text}
 
 
 def _remarks(scores: Sequence[EvaluationScore]) -> dict[str, Sequence[str | None]]:
     """Return label and explanation of the evaluations that have one, by name."""
-    with_remark = [score for score in scores if score.label is not None or score.explanation]
+    with_remark = [
+        score for score in scores if score.label is not None or score.explanation
+    ]
     return {score.name: [score.label, score.explanation] for score in with_remark}
 
 
@@ -444,23 +492,35 @@ def _with_messages(
 
 def _root(spans: Sequence[reading.SpanFacts], subject: Span) -> reading.SpanFacts:
     """Return the facts of *subject*, or those of the first span if the size limit removed it."""
-    return next((span for span in spans if span.otlp.span_id == subject.span_id), spans[0])
+    return next(
+        (span for span in spans if span.otlp.span_id == subject.span_id), spans[0]
+    )
 
 
-def _finish_reason(root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]) -> str | None:
+def _finish_reason(
+    root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]
+) -> str | None:
     """Return the finish reason of the root, else that of the last span that has one."""
     reasons = (span.finish_reason for span in (root, *reversed(spans)))
     return next(filter(None, reasons), None)
 
 
-def _conversation(root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]) -> list[Message]:
+def _conversation(
+    root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]
+) -> list[Message]:
     """Return the root's messages, else the messages of the chat spans (the root may be a chat span itself)."""
-    turns: list[Turn] = [(span.prompt, span.answer) for span in spans if span.kind == GENERATION]
+    turns: list[Turn] = [
+        (span.prompt, span.answer) for span in spans if span.kind == GENERATION
+    ]
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)
     if not turns:
         turns.extend(
-            [(span.prompt, span.answer) for span in spans if span.prompt or span.answer][:1]
+            [
+                (span.prompt, span.answer)
+                for span in spans
+                if span.prompt or span.answer
+            ][:1]
         )
     results: dict[str, str] = {}
     for span in spans:

@@ -8,7 +8,7 @@ message. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json, Message
@@ -17,7 +17,7 @@ Turn: TypeAlias = tuple[Sequence[Message], Sequence[Message]]
 """Input and output messages of one chat span."""
 
 _Mark: TypeAlias = tuple[str, str, str]
-_ASSISTANT: Final = "assistant"
+_ASSISTANT = "assistant"
 
 
 def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Message]:
@@ -100,7 +100,9 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
     # The usual case: a client sends the whole history each time.
     if marks[: len(history)] == history:
         return prompt[len(history) :]
-    if history[: len(marks)] == marks:  # the same history again: a second sample, or a retry
+    if (
+        history[: len(marks)] == marks
+    ):  # the same history again: a second sample, or a retry
         return ()
     # The longest overlap first: a shorter one may be a phrase that was said twice.
     for overlap in range(min(len(history), len(marks)), 0, -1):
@@ -108,7 +110,9 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
             return prompt[overlap:]
     # A history that was trimmed in front or rewritten in between: the messages after the last
     # answer are new.
-    last_answer = next((mark for mark in reversed(history) if mark[0] == _ASSISTANT), None)
+    last_answer = next(
+        (mark for mark in reversed(history) if mark[0] == _ASSISTANT), None
+    )
     if last_answer is not None and last_answer in marks:
         return prompt[len(marks) - marks[::-1].index(last_answer) :]
     return prompt
@@ -126,7 +130,9 @@ def _mark(message: Message) -> _Mark:
     return (
         str(message.get("role")),
         (content if isinstance(content, str) else as_text(content)).strip(),
-        as_text([_call_mark(call) for call in calls]) if isinstance(calls, list) else "",
+        as_text([_call_mark(call) for call in calls])
+        if isinstance(calls, list)
+        else "",
     )
 
 
@@ -139,17 +145,25 @@ def _call_mark(call: Json) -> Json:
     return [function.get("name"), parsed_json(function.get("arguments"))]
 
 
-def _with_results(messages: list[Message], tool_results: Mapping[str, str]) -> list[Message]:
+def _with_results(
+    messages: list[Message], tool_results: Mapping[str, str]
+) -> list[Message]:
     """Return *messages* with the results of tool spans after calls that no message answers."""
     answered_ids = {
-        str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"
+        str(message.get("tool_call_id"))
+        for message in messages
+        if message.get("role") == "tool"
     }
     with_results: list[Message] = []
     for message in messages:
         with_results.append(message)
-        open_ids = [call_id for call_id in _call_ids([message]) if call_id not in answered_ids]
+        open_ids = [
+            call_id for call_id in _call_ids([message]) if call_id not in answered_ids
+        ]
         for call_id in open_ids:
             result = tool_results.get(call_id)
             if result is not None:
-                with_results.append({"role": "tool", "content": result, "tool_call_id": call_id})
+                with_results.append(
+                    {"role": "tool", "content": result, "tool_call_id": call_id}
+                )
     return with_results

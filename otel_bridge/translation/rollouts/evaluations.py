@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -22,18 +22,18 @@ from otel_bridge.translation.decode.attributes import mapping_of
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.state import TranslationState, named
 
-_PREFIX: Final = "evaluation/"
-_SPAN: Final = "."
+_PREFIX = "evaluation/"
+_SPAN = "."
 """Separator of trace id and span id, for values about one span of a trace whose rollouts are not
 known yet."""
-_MAX_SPANS: Final = 1_000
+_MAX_SPANS = 1_000
 """Most spans of one trace with values of their own; values for further spans count for the
 trace."""
-_MAX_VALUES: Final = 1_000
+_MAX_VALUES = 1_000
 """Most values of one rollout, each of a name and a process."""
-_SENT: Final = "l:"
+_SENT = "l:"
 """Begin of the ids of values that a process sent; those that the bridge computes have others."""
-_HEX_DIGITS: Final = frozenset("0123456789abcdef")
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 _Values: TypeAlias = dict[str, dict[str, list[Json]]]
@@ -130,7 +130,9 @@ def read_evaluation(
 def _as_trace_id(rollout_id: Json) -> str:
     """Return *rollout_id* if it has the form of a trace id, 32 hex digits, else an empty text."""
     has_form = (
-        isinstance(rollout_id, str) and len(rollout_id) == 32 and _HEX_DIGITS.issuperset(rollout_id)
+        isinstance(rollout_id, str)
+        and len(rollout_id) == 32
+        and _HEX_DIGITS.issuperset(rollout_id)
     )
     if has_form:
         return str(rollout_id)
@@ -167,11 +169,18 @@ class Evaluations:
         self._of_spans: dict[str, dict[str, None]] = {}
         entries: dict[str, _Entry] = named(state, _PREFIX)
         # The state is ordered by key; values are released in the order of their arrival.
-        for trace_id in sorted(entries, key=lambda trace_id: entries[trace_id]["since"]):
+        for trace_id in sorted(
+            entries, key=lambda trace_id: entries[trace_id]["since"]
+        ):
             self._note(trace_id, entries[trace_id])
 
     def add(
-        self, evaluation: ReceivedEvaluation, now_unix_ns: int, *, pending: bool, settled: bool
+        self,
+        evaluation: ReceivedEvaluation,
+        now_unix_ns: int,
+        *,
+        pending: bool,
+        settled: bool,
     ) -> bool | None:
         """Store a value.
 
@@ -200,7 +209,10 @@ class Evaluations:
             # The tracker has the value; only its rank is needed to recognise it again.
             packed = _rank_only(packed)
         # Copies, because a value in the state must not be changed in place.
-        values = {**values, evaluation.score.name: {**of_name, evaluation.instance_id: packed}}
+        values = {
+            **values,
+            evaluation.score.name: {**of_name, evaluation.instance_id: packed},
+        }
         if entry:
             now_unix_ns = entry["since"]
             settled = settled or entry["settled"]
@@ -249,7 +261,9 @@ class Evaluations:
             Number of its values that `overdue` has yielded, because the trace was missing until
             now.
         """
-        return sum(self._claim(key) for key in (trace_id, *self._of_spans.get(trace_id, ())))
+        return sum(
+            self._claim(key) for key in (trace_id, *self._of_spans.get(trace_id, ()))
+        )
 
     def _claim(self, trace_id: str) -> int:
         entry = self._entry(trace_id)
@@ -258,7 +272,9 @@ class Evaluations:
         was_yielded = trace_id in self._settled
         self._settled.pop(trace_id, None)
         self._pending.pop(trace_id, None)
-        self._store(trace_id, entry["since"], entry["values"], pending=False, settled=False)
+        self._store(
+            trace_id, entry["since"], entry["values"], pending=False, settled=False
+        )
         if not was_yielded:
             return 0
         return sum(
@@ -276,7 +292,9 @@ class Evaluations:
             return
         ranks: _Values = {}
         for name, of_name in entry["values"].items():
-            ranks[name] = {instance: _rank_only(packed) for instance, packed in of_name.items()}
+            ranks[name] = {
+                instance: _rank_only(packed) for instance, packed in of_name.items()
+            }
         self._store(trace_id, entry["since"], ranks, pending=False, settled=True)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
@@ -366,7 +384,14 @@ class Evaluations:
                     waiting.append(value)
             if waiting:
                 latest.append(
-                    max(waiting, key=lambda value: (value.time_unix_ns, value.seq or 0, value.id))
+                    max(
+                        waiting,
+                        key=lambda value: (
+                            value.time_unix_ns,
+                            value.seq or 0,
+                            value.id,
+                        ),
+                    )
                 )
         return latest
 
@@ -388,10 +413,14 @@ def _packed_rank(packed: list[Any]) -> tuple[int, int, str]:
     return (packed[0] or 0, packed[1], packed[2])
 
 
-def _unpacked(trace_id: str, name: str, instance_id: str, packed: list[Any]) -> ReceivedEvaluation:
+def _unpacked(
+    trace_id: str, name: str, instance_id: str, packed: list[Any]
+) -> ReceivedEvaluation:
     seq, time_unix_ns, identity, value, label, explanation, role, step = packed
     score = EvaluationScore(name, value, label, explanation)
-    return ReceivedEvaluation(identity, trace_id, score, instance_id, seq, time_unix_ns, role, step)
+    return ReceivedEvaluation(
+        identity, trace_id, score, instance_id, seq, time_unix_ns, role, step
+    )
 
 
 def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.trace_store import PendingTrace
 
-_BARE: Final = 4
+_BARE = 4
 """Factor on the wait of a rollout whose messages may arrive in log records, which SDKs send every 1
 to 5 s."""
 
@@ -61,7 +60,9 @@ class PendingTraces:
 
     def reconsider(self) -> None:
         """Compute the due time of each trace again, because `ReceiveClock` has changed."""
-        waiting = (self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided))
+        waiting = (
+            self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided)
+        )
         self._due = [(self._due_ns(trace), trace.id) for trace in waiting]
         heapq.heapify(self._due)
 

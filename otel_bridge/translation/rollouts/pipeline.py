@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -34,11 +33,20 @@ from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
-from otel_bridge.translation.rollouts.trace_split import SpanRouter, SubTrace, moved_to, sub_traces
-from otel_bridge.translation.rollouts.trace_store import FURTHER, PendingTrace, TraceStore
+from otel_bridge.translation.rollouts.trace_split import (
+    SpanRouter,
+    SubTrace,
+    moved_to,
+    sub_traces,
+)
+from otel_bridge.translation.rollouts.trace_store import (
+    FURTHER,
+    PendingTrace,
+    TraceStore,
+)
 from otel_bridge.translation.state import TranslationState, count
 
-_ELSEWHERE: Final = "trace/elsewhere"
+_ELSEWHERE = "trace/elsewhere"
 """Key of the state: whether a receiver has ever received spans of the run."""
 
 
@@ -84,7 +92,9 @@ class RolloutPipeline:
             axes=axes or StepAxes(state, options.max_keys),
             generated=generated or GeneratedRollouts(state),
         )
-        self._router = SpanRouter(state, self._store, self._publisher.ended, self._evaluations)
+        self._router = SpanRouter(
+            state, self._store, self._publisher.ended, self._evaluations
+        )
         # Until a receiver has received spans, nothing waits for a connection.
         self._receive_clock = ReceiveClock(0, 0)
         self._open = PendingTraces(self._store.traces, options, self._receive_clock)
@@ -96,8 +106,12 @@ class RolloutPipeline:
         """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive."""
         # A run of local processes alone has no connection that could be late.
         if self._state.get(_ELSEWHERE):
-            self._receive_clock = ReceiveClock(opened_unix_ns, self._options.end_of_stream_wait_ns)
-            self._open = PendingTraces(self._store.traces, self._options, self._receive_clock)
+            self._receive_clock = ReceiveClock(
+                opened_unix_ns, self._options.end_of_stream_wait_ns
+            )
+            self._open = PendingTraces(
+                self._store.traces, self._options, self._receive_clock
+            )
             self._publisher.steps.reconsider(self._receive_clock)
 
     def received(self, now_unix_ns: int) -> None:
@@ -135,7 +149,9 @@ class RolloutPipeline:
             message = None
             if len(spans) == len(scope_spans.spans):
                 message = scope_spans
-            records += self._received(trace_id.hex(), origin, spans, message, now_unix_ns)
+            records += self._received(
+                trace_id.hex(), origin, spans, message, now_unix_ns
+            )
         return records + self._bounded(now_unix_ns)
 
     def evaluation(
@@ -152,11 +168,21 @@ class RolloutPipeline:
             # A copy: the policy changes it, and the caller still has the original.
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._options.content)
-        evaluation = read_evaluation(log_record, instance_id, role_of(resource_attributes))
-        if evaluation is None or self._publisher.other.get(evaluation.trace_id) is not None:
-            count(self._state, "evaluation/invalid" if evaluation is None else "evaluation/other")
+        evaluation = read_evaluation(
+            log_record, instance_id, role_of(resource_attributes)
+        )
+        if (
+            evaluation is None
+            or self._publisher.other.get(evaluation.trace_id) is not None
+        ):
+            count(
+                self._state,
+                "evaluation/invalid" if evaluation is None else "evaluation/other",
+            )
             return records
-        return records + self._publisher.value(self._router.addressed(evaluation), now_unix_ns)
+        return records + self._publisher.value(
+            self._router.addressed(evaluation), now_unix_ns
+        )
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
         """Process a value of a rollout that the bridge itself computes."""
@@ -174,7 +200,9 @@ class RolloutPipeline:
         if span is None:
             count(self._state, "event/no_span")
             return self.tick(now_unix_ns)
-        return self.spans(resource_attributes, instance_id, ScopeSpans(spans=[span]), now_unix_ns)
+        return self.spans(
+            resource_attributes, instance_id, ScopeSpans(spans=[span]), now_unix_ns
+        )
 
     def sampled_out(
         self,
@@ -195,7 +223,9 @@ class RolloutPipeline:
         if sampled_out is None:
             count(self._state, "rollouts/invalid")
             return records
-        return records + self._publisher.sampled_out(sampled_out, instance_id, now_unix_ns)
+        return records + self._publisher.sampled_out(
+            sampled_out, instance_id, now_unix_ns
+        )
 
     def strays(self) -> set[str]:
         """Return the ids of waiting traces that may be parts of another run's rollouts."""
@@ -208,12 +238,18 @@ class RolloutPipeline:
     def owned(self, trace_ids: AbstractSet[str]) -> set[str]:
         """Return those of *trace_ids* that are rollouts of this run, waiting or emitted."""
         waiting = trace_ids & self._store.traces.keys()
-        owned = {trace_id for trace_id in waiting if self._store.traces[trace_id].begins_rollout}
+        owned = {
+            trace_id
+            for trace_id in waiting
+            if self._store.traces[trace_id].begins_rollout
+        }
         return owned | self._publisher.ended.among(trace_ids)
 
     def own_traces(self) -> frozenset[str]:
         """Return the ids of all rollouts of this run that are remembered."""
-        waiting = {trace.id for trace in self._store.traces.values() if trace.begins_rollout}
+        waiting = {
+            trace.id for trace in self._store.traces.values() if trace.begins_rollout
+        }
         return self._publisher.ended.ids() | waiting
 
     def stray(self, trace_id: str) -> ReceivedTrace:
@@ -264,7 +300,9 @@ class RolloutPipeline:
         Later data are processed as usual.
         """
         records = self.tick(now_unix_ns)
-        for trace in [trace for trace in self._store.traces.values() if trace.facts is None]:
+        for trace in [
+            trace for trace in self._store.traces.values() if trace.facts is None
+        ]:
             records += self._expire(trace, now_unix_ns)
         return records + self._publisher.close()
 
@@ -296,7 +334,10 @@ class RolloutPipeline:
                 rest = [span for span in spans if span not in further_spans]
         ended = self._publisher.ended.get(trace_id)
         if ended is not None:
-            late = [(origin, span) for span in self._router.late_spans(trace_id, ended, rest)]
+            late = [
+                (origin, span)
+                for span in self._router.late_spans(trace_id, ended, rest)
+            ]
             return records + self._publisher.late(ReceivedTrace(trace_id, late), ended)
         if trace_id not in self._store.traces:
             self._publisher.claim(trace_id)
@@ -309,10 +350,16 @@ class RolloutPipeline:
 
     def _trace(self, trace_id: str, now_unix_ns: int) -> PendingTrace:
         """Return the waiting trace, or a new one, which `_add` stores."""
-        return self._store.traces.get(trace_id) or PendingTrace(trace_id, now_unix_ns, now_unix_ns)
+        return self._store.traces.get(trace_id) or PendingTrace(
+            trace_id, now_unix_ns, now_unix_ns
+        )
 
     def _add_to_parts(
-        self, trace: PendingTrace, origin: SpanOrigin, spans: list[Span], now_unix_ns: int
+        self,
+        trace: PendingTrace,
+        origin: SpanOrigin,
+        spans: list[Span],
+        now_unix_ns: int,
     ) -> list[Span]:
         """Add spans below a rollout that was split from *trace* to that rollout.
 
@@ -324,7 +371,11 @@ class RolloutPipeline:
             below = [span for span in new if span.parent_span_id in part.span_ids]
             if below:
                 self._add(
-                    part, origin, [moved_to(part.id, span) for span in below], None, now_unix_ns
+                    part,
+                    origin,
+                    [moved_to(part.id, span) for span in below],
+                    None,
+                    now_unix_ns,
                 )
                 rest = [span for span in rest if span not in below]
         return rest
@@ -397,19 +448,27 @@ class RolloutPipeline:
         return self._publisher.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(
-        self, trace: PendingTrace, source: ReceivedTrace, parts: list[SubTrace], now_unix_ns: int
+        self,
+        trace: PendingTrace,
+        source: ReceivedTrace,
+        parts: list[SubTrace],
+        now_unix_ns: int,
     ) -> list[Record]:
         """Process each rollout of a trace as a trace of its own."""
         rollout_ids: dict[str, str] = {}
         for part in parts:
-            rollout_ids.update({span_id.hex(): part.trace.id for span_id in part.span_ids})
+            rollout_ids.update(
+                {span_id.hex(): part.trace.id for span_id in part.span_ids}
+            )
         # Before the trace is forgotten: values of its spans must reach the rollouts they belong to.
         self._evaluations.adopt(trace.base, rollout_ids)
         self._workers.complete(trace.sender, trace.id)
         self._open.forget(trace)
         self._store.forget(trace)
         records: list[Record] = []
-        rest = self._router.remaining_spans(trace, source, parts) if trace.further else []
+        rest = (
+            self._router.remaining_spans(trace, source, parts) if trace.further else []
+        )
         if rest:
             if parts:
                 self._open.index(self._router.keep_remaining_spans(trace, rest))
@@ -418,7 +477,11 @@ class RolloutPipeline:
         for part in parts:
             further_ids = tuple(further_part.trace.id for further_part in parts[1:])
             rollout = trace.split_off(
-                part.trace.id, part.span_ids, part.beginning, now_unix_ns, further_ids=further_ids
+                part.trace.id,
+                part.span_ids,
+                part.beginning,
+                now_unix_ns,
+                further_ids=further_ids,
             )
             self._publisher.claim(rollout.id)
             for origin, scope_spans in part.scopes():
@@ -426,7 +489,9 @@ class RolloutPipeline:
             records += self._complete(rollout, part.trace, now_unix_ns)
         return records
 
-    def _late_rest(self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]) -> list[Record]:
+    def _late_rest(
+        self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]
+    ) -> list[Record]:
         """Emit those spans that belong to the first rollout of a trace.
 
         Count those whose rollout never came.
@@ -464,7 +529,9 @@ class RolloutPipeline:
             too_many = too_large or len(self._open) > max_traces
             if too_many and (undecided := self._open.oldest_undecided()) is not None:
                 records += self._expire(undecided, now_unix_ns)
-            elif self._publisher.waiting and (too_large or self._publisher.waiting > max_traces):
+            elif self._publisher.waiting and (
+                too_large or self._publisher.waiting > max_traces
+            ):
                 # Thinning first, because it keeps the step open.
                 if not self._publisher.thin():
                     records += self._publisher.close_oldest()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
@@ -31,7 +30,11 @@ from otel_bridge.translation.rollouts.assembly import (
     RolloutAssembler,
     SamplingFacts,
 )
-from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation, base_of
+from otel_bridge.translation.rollouts.evaluations import (
+    Evaluations,
+    ReceivedEvaluation,
+    base_of,
+)
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
 from otel_bridge.translation.rollouts.step import SampledStep
@@ -47,19 +50,19 @@ from otel_bridge.translation.rollouts.trace_store import (
 )
 from otel_bridge.translation.state import TranslationState, count, number_at, uncount
 
-_ENDED_LIMIT: Final = 20_000
-_SAMPLED_OUT_LIMIT: Final = 100_000
-_OTHER_LIMIT: Final = 5_000
-_NEVER: Final = 1 << 63
-REWARD: Final = "reward"
+_ENDED_LIMIT = 20_000
+_SAMPLED_OUT_LIMIT = 100_000
+_OTHER_LIMIT = 5_000
+_NEVER = 1 << 63
+REWARD = "reward"
 """Name of the value that is the reward of a rollout."""
 
 
-BARE_SCOPE: Final = "bare/"
+BARE_SCOPE = "bare/"
 """Key space of the state: scopes whose rollouts have no messages, to the setting that makes them
 record messages."""
-_MAX_SCOPE: Final = 128
-_MAX_SCOPES: Final = 20
+_MAX_SCOPE = 128
+_MAX_SCOPES = 20
 
 
 class RolloutPublisher:
@@ -180,7 +183,11 @@ class RolloutPublisher:
             return
         new_facts = self._assembler.facts(self._store.read(trace))
         revised = replace(
-            new_facts, role=facts.role, split=facts.split, step=facts.step, attempt=facts.attempt
+            new_facts,
+            role=facts.role,
+            split=facts.split,
+            step=facts.step,
+            attempt=facts.attempt,
         )
         trace.revise(revised)
         self._store.note(trace)
@@ -240,7 +247,9 @@ class RolloutPublisher:
         """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
         ended = self.ended.get(evaluation.trace_id)
         # Only pending values have a time limit, since their trace may never arrive.
-        pending = ended is None and base_of(evaluation.trace_id) not in self._store.traces
+        pending = (
+            ended is None and base_of(evaluation.trace_id) not in self._store.traces
+        )
         new = self._evaluations.add(
             evaluation, now_unix_ns, pending=pending, settled=ended is not None
         )
@@ -253,7 +262,11 @@ class RolloutPublisher:
         return records + self._overdue(-1)
 
     def _new_value(
-        self, evaluation: ReceivedEvaluation, ended: CompletedTrace | None, *, pending: bool
+        self,
+        evaluation: ReceivedEvaluation,
+        ended: CompletedTrace | None,
+        *,
+        pending: bool,
     ) -> list[Record]:
         """Return the record of an evaluation whose rollout was emitted.
 
@@ -302,7 +315,9 @@ class RolloutPublisher:
         split = sent.split
         # All three first: each may be what the step was held open for.
         was_awaited = self._workers.complete(instance_id, done)
-        has_advanced = self._workers.sent(instance_id, role, split, sent.step, now_unix_ns)
+        has_advanced = self._workers.sent(
+            instance_id, role, split, sent.step, now_unix_ns
+        )
         has_closed = sent.open_steps is not None and self._workers.has_open(
             instance_id, role, split, sent.open_steps
         )
@@ -341,7 +356,9 @@ class RolloutPublisher:
 
         Requires `waiting` above 0.
         """
-        return self._close_steps([next(step for step in self.steps.open() if step.waiting)])
+        return self._close_steps(
+            [next(step for step in self.steps.open() if step.waiting)]
+        )
 
     def _close_steps(self, steps: Iterable[SampledStep]) -> list[Record]:
         """Sample the rollouts of each step; emit the kept rollouts and the statistics."""
@@ -351,7 +368,9 @@ class RolloutPublisher:
             for trace_id in chosen:
                 trace = self._store.traces[trace_id]
                 if trace.facts is not None:
-                    records.append(self._emit(trace, self._store.read(trace), trace.facts))
+                    records.append(
+                        self._emit(trace, self._store.read(trace), trace.facts)
+                    )
             self._sample_out_all(sampled_out)
             records.append(self._row(step))
         return records
@@ -371,13 +390,17 @@ class RolloutPublisher:
         # Not `admit`: a key that a program uses itself keeps the program's values.
         return replace(row, values=self._axes.admit_statistics(row.values, row.axis))
 
-    def _emit(self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts) -> Record:
+    def _emit(
+        self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts
+    ) -> Record:
         rollout = self._assembler.rollout(
             source, facts, self._evaluations.scores(trace.id), self._axes.steps()
         )
         if not rollout.messages and not self._assembler.content.off:
             self._note_scope(source)
-        self._end(trace, ended_as(trace, rollout.key, facts.role, facts.step, emitted=True))
+        self._end(
+            trace, ended_as(trace, rollout.key, facts.role, facts.step, emitted=True)
+        )
         return rollout
 
     def _note_scope(self, source: ReceivedTrace) -> None:
@@ -398,7 +421,9 @@ class RolloutPublisher:
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
         self._generated.revise(trace.id, is_sampled_out=True)
         # The step that trained on it is the bridge's own value: no process sent it.
-        values = sum(score.name != TRAINED_STEP for score in self._evaluations.scores(trace.id))
+        values = sum(
+            score.name != TRAINED_STEP for score in self._evaluations.scores(trace.id)
+        )
         if values:
             self._count_sampled_out("evaluation", values)
         self._count_sampled_out("rollout")
@@ -430,7 +455,9 @@ class RolloutPublisher:
         Another bridge may have written that trace.
         """
         records: list[Record] = []
-        for values in self._evaluations.overdue(before_ns, self._options.max_open_traces):
+        for values in self._evaluations.overdue(
+            before_ns, self._options.max_open_traces
+        ):
             for waiting in values:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)

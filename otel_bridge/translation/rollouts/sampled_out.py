@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from struct import unpack
-from typing import Final
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -19,8 +18,8 @@ from otel_bridge.translation.generated_rollouts import GeneratedRollout
 from otel_bridge.translation.rollouts.assembly import TRAIN
 from otel_bridge.translation.state import TranslationState, named
 
-_SAMPLED: Final = "sampled/"
-_HALF: Final = 8
+_SAMPLED = "sampled/"
+_HALF = 8
 """Bytes of a trace id that are remembered; a chance collision within a run is practically
 impossible."""
 
@@ -104,7 +103,9 @@ def read_sampled_out(
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
         trace_ids=tuple(trace_id_of(run_id, rollout_id) for rollout_id in ids),
         rewards=_rewards(attributes.get(semconv.ROLLOUTS_REWARDS), len(ids)),
-        policy_versions=_versions(attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), len(ids)),
+        policy_versions=_versions(
+            attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), len(ids)
+        ),
         # Lists of different lengths cannot be matched.
         datasets=datasets if len(datasets) == len(ids) else (),
         open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
@@ -118,7 +119,9 @@ def _rewards(value: Json, number: int) -> tuple[float | None, ...]:
 
 def _versions(value: Json, number: int) -> tuple[int | None, ...]:
     versions = _unpacked(value, "q", number)
-    return tuple(None if version == semconv.NO_VERSION else int(version) for version in versions)
+    return tuple(
+        None if version == semconv.NO_VERSION else int(version) for version in versions
+    )
 
 
 def _staleness(value: Json) -> tuple[int, int, int] | None:
@@ -173,7 +176,8 @@ class SampledOutTraces:
         self._limit = limit
         ids = named(state, _SAMPLED)
         self._events = {
-            number: _halves(bytes.fromhex(ids[str(number)])) for number in sorted(map(int, ids))
+            number: _halves(bytes.fromhex(ids[str(number)]))
+            for number in sorted(map(int, ids))
         }
         self._traces = Counter[bytes]()
         for halves in self._events.values():
@@ -195,7 +199,10 @@ class SampledOutTraces:
             self._traces -= Counter(self._events.pop(oldest))
 
     def __contains__(self, trace_id: object) -> bool:
-        return isinstance(trace_id, str) and bytes.fromhex(trace_id[: 2 * _HALF]) in self._traces
+        return (
+            isinstance(trace_id, str)
+            and bytes.fromhex(trace_id[: 2 * _HALF]) in self._traces
+        )
 
 
 def _halves(ids: bytes) -> list[bytes]:

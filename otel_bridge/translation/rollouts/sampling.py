@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import chain, islice
-from typing import Final
 
 from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
 from otel_bridge.sampling_rule import FIRST, Candidate, choose
@@ -28,18 +27,18 @@ from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
 from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.state import TranslationState
 
-_DETAILED: Final = 64
+_DETAILED = 64
 """Number of closed steps of a role and split whose groups are remembered, so that late rollouts
 count exactly."""
-_NEVER: Final = 1 << 63
-_STEPLESS: Final = "stepless/last"
+_NEVER = 1 << 63
+_STEPLESS = "stepless/last"
 """Key of the state: the highest number in the id of statistics of rollouts without a step."""
-_LOOK_NS: Final = 1_000_000_000
+_LOOK_NS = 1_000_000_000
 """Interval at which open steps are checked, since workers may start and end meanwhile."""
-_REMEMBERED: Final = 4_096
+_REMEMBERED = 4_096
 """Number of closed steps of a role and split whose seats are remembered; an older step would begin
 anew."""
-_REMEMBERED_IN_ALL: Final = 16_384
+_REMEMBERED_IN_ALL = 16_384
 """Number of closed steps in all whose seats are remembered, since the number of splits is
 unbounded."""
 
@@ -87,7 +86,9 @@ class StepSampler:
         self._next_ns = 0
         self._receive_clock = ReceiveClock(0, 0)
         # By age: the first of each dict is the one that is forgotten first.
-        loaded = sorted(map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns)
+        loaded = sorted(
+            map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns
+        )
         for step in loaded:
             (self._closed if step.closed else self._open).setdefault(step.track, {})[
                 step.number
@@ -98,7 +99,9 @@ class StepSampler:
                 self._changed[step.state_key] = step
         # Their facts are stored with their traces, and not with the step again.
         for trace_id, facts, came_ns in waiting:
-            step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, came_ns)
+            step = self._step(
+                (facts.role or "", facts.split, facts.attempt), facts.step, came_ns
+            )
             step.restore(trace_id, facts, came_ns)
 
     def reconsider(self, receive_clock: ReceiveClock) -> None:
@@ -111,7 +114,9 @@ class StepSampler:
         axis = axis_of(role)
         return self._workers.attempt(instance, axis) or self._attempt_of(axis)
 
-    def passed(self, role: str | None, split: str, now_unix_ns: int) -> list[SampledStep]:
+    def passed(
+        self, role: str | None, split: str, now_unix_ns: int
+    ) -> list[SampledStep]:
         """Return the open steps of a role and split that every worker is past, the earliest first."""
         tracks = [track for track in self._open if track[:2] == (role or "", split)]
         if not tracks:
@@ -128,9 +133,13 @@ class StepSampler:
                     passed.append(step)
         return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
 
-    def take(self, trace_id: str, facts: SamplingFacts, now_unix_ns: int) -> SamplingDecision:
+    def take(
+        self, trace_id: str, facts: SamplingFacts, now_unix_ns: int
+    ) -> SamplingDecision:
         """Decide on a complete rollout, or hold it for its step."""
-        step = self._step((facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns)
+        step = self._step(
+            (facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns
+        )
         step.see(now_unix_ns, facts)
         cap = self.cap(facts.split)
         # With ``first``, or without seats, the decision depends on no other rollout.
@@ -143,10 +152,14 @@ class StepSampler:
             return SamplingDecision.KEEP
         return SamplingDecision.LEAVE_OUT
 
-    def sampled_out(self, sampled_out: SampledOut, attempt: int, now_unix_ns: int) -> int:
+    def sampled_out(
+        self, sampled_out: SampledOut, attempt: int, now_unix_ns: int
+    ) -> int:
         """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
         step = self._step(
-            (sampled_out.role or "", sampled_out.split, attempt), sampled_out.step, now_unix_ns
+            (sampled_out.role or "", sampled_out.split, attempt),
+            sampled_out.step,
+            now_unix_ns,
         )
         if not step.takes(sampled_out):
             return 0
@@ -154,9 +167,13 @@ class StepSampler:
         self._touched(step, now_unix_ns)
         return new
 
-    def revise(self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts) -> None:
+    def revise(
+        self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts
+    ) -> None:
         """Replace the facts of a waiting rollout."""
-        step = self._open.get((facts.role or "", facts.split, facts.attempt), {}).get(facts.step)
+        step = self._open.get((facts.role or "", facts.split, facts.attempt), {}).get(
+            facts.step
+        )
         if step is not None and trace_id in step.waiting:
             step.revise(trace_id, revised)
 
@@ -172,10 +189,16 @@ class StepSampler:
         Returns:
             Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts.
         """
-        rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
-        chosen = self._chosen(step, rewards, max(self.cap(step.track[1]) - step.kept, 0))
+        rewards = {
+            trace_id: reward_of(trace_id, facts)
+            for trace_id, facts in step.waiting.items()
+        }
+        chosen = self._chosen(
+            step, rewards, max(self.cap(step.track[1]) - step.kept, 0)
+        )
         by_start = sorted(
-            chosen, key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id)
+            chosen,
+            key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id),
         )
         sampled_out = sorted(step.waiting.keys() - chosen)
         # Sorted: sums of floats depend on their order, and a kill must not change them.
@@ -184,7 +207,9 @@ class StepSampler:
         self._move(step)
         return by_start, sampled_out
 
-    def thin(self, reward_of: Callable[[str, SamplingFacts], float | None]) -> list[str]:
+    def thin(
+        self, reward_of: Callable[[str, SamplingFacts], float | None]
+    ) -> list[str]:
         """Sample early in the open step with the most rollouts beyond its seats.
 
         The step stays open.
@@ -198,7 +223,10 @@ class StepSampler:
         step = max(self.open(), key=self._excess, default=None)
         if step is None or self._excess(step) <= 0:
             return []
-        rewards = {trace_id: reward_of(trace_id, facts) for trace_id, facts in step.waiting.items()}
+        rewards = {
+            trace_id: reward_of(trace_id, facts)
+            for trace_id, facts in step.waiting.items()
+        }
         chosen = self._chosen(step, rewards, self.cap(step.track[1]))
         sampled_out = sorted(step.waiting.keys() - chosen)
         step.count(sampled_out, rewards)
@@ -218,13 +246,21 @@ class StepSampler:
         for trace_id in order:
             facts = step.waiting[trace_id]
             candidates.append(
-                Candidate(rewards[trace_id], facts.group, facts.failed, facts.truncated, trace_id)
+                Candidate(
+                    rewards[trace_id],
+                    facts.group,
+                    facts.failed,
+                    facts.truncated,
+                    trace_id,
+                )
             )
         # The same choice after a kill and at a redelivery.
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
         return {
             order[index]
-            for index in choose(candidates, seats, rule=self._options.selection, seed=seed)
+            for index in choose(
+                candidates, seats, rule=self._options.selection, seed=seed
+            )
         }
 
     def row(self, step: SampledStep) -> Row:
@@ -299,28 +335,39 @@ class StepSampler:
         due = self._receive_clock.due
         options = self._options
         quiet_ns = due(
-            step.first_ns if step.number is None else step.last_ns, options.step_watermark_ns
+            step.first_ns if step.number is None else step.last_ns,
+            options.step_watermark_ns,
         )
         # No worker can pass a step without a number, or one of an attempt that is over.
         if step.number is None or is_over:
             return quiet_ns
         behind_ns = reach.behind_since(step.number)
         if behind_ns is not None:
-            quiet_ns = max(quiet_ns, due(min(behind_ns, step.last_ns), options.step_timeout_ns))
+            quiet_ns = max(
+                quiet_ns, due(min(behind_ns, step.last_ns), options.step_timeout_ns)
+            )
         # However slow its workers are: a step must not wait for ever for one that hangs.
         at_most_ns = due(step.first_ns, options.step_timeout_ns)
         return min(quiet_ns, at_most_ns, self._passed_ns(step, reach, now_unix_ns))
 
-    def _passed_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int) -> int:
+    def _passed_ns(
+        self, step: SampledStep, reach: StepProgress, now_unix_ns: int
+    ) -> int:
         """Return the time at which *step* closes because every worker is past it."""
-        if step.number is None or step.number >= reach.past_below or step.number in reach.under_way:
+        if (
+            step.number is None
+            or step.number >= reach.past_below
+            or step.number in reach.under_way
+        ):
             self._note_passed(step, None)
             return _NEVER
         # Local segments are read in order: nothing of the step is still under way.
         if not reach.settles:
             return now_unix_ns
         self._note_passed(step, step.passed_ns or now_unix_ns)
-        due_ns = self._receive_clock.due(step.passed_ns or now_unix_ns, self._options.row_wait_ns)
+        due_ns = self._receive_clock.due(
+            step.passed_ns or now_unix_ns, self._options.row_wait_ns
+        )
         self._next_ns = min(self._next_ns, due_ns)
         return due_ns
 
@@ -337,7 +384,9 @@ class StepSampler:
         changed = list(self._changed.values())
         if now_unix_ns is not None:
             last_ns = now_unix_ns - self._options.step_watermark_ns
-            changed = [step for step in changed if (step.changed_ns or _NEVER) <= last_ns]
+            changed = [
+                step for step in changed if (step.changed_ns or _NEVER) <= last_ns
+            ]
         return sorted(changed, key=_age)
 
     def open(self) -> list[SampledStep]:
@@ -354,7 +403,9 @@ class StepSampler:
 
     def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
         """Return the open or closed step of this number, or a new open one."""
-        step = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(number)
+        step = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(
+            number
+        )
         if step is None:
             step = SampledStep(track, number, now_unix_ns, now_unix_ns)
             self._open.setdefault(track, {})[number] = step

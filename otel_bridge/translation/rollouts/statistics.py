@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.records import Json, Value
 from otel_bridge.translation.decode.spans import as_float, as_int
 
-NO_GROUP: Final = ""
+NO_GROUP = ""
 """Key of rollouts without a group; these rollouts do not form a group together."""
-_PREFIX: Final = "rollouts"
+_PREFIX = "rollouts"
 
 
 @dataclass(slots=True)
@@ -77,14 +77,18 @@ class Statistics:
     flat_groups: int = 0
     staleness: Staleness = field(default_factory=Staleness)
 
-    def add(self, group: str | None, reward: float | None, staleness: int | None = None) -> None:
+    def add(
+        self, group: str | None, reward: float | None, staleness: int | None = None
+    ) -> None:
         """Count one rollout; a reward that is not finite is ignored."""
         self.total += 1
         if staleness is not None:
             self.staleness.add(1, staleness, staleness)
         # One NaN would make every mean of the step NaN.
         if reward is not None and math.isfinite(reward):
-            self._merge(group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward))
+            self._merge(
+                group or NO_GROUP, Sums(1, reward, reward * reward, reward, reward)
+            )
 
     def add_sampled_out(self, rollouts: int, body: Mapping[str, Json]) -> None:
         """Count *rollouts* that an emitter sampled out.
@@ -141,7 +145,9 @@ class Statistics:
             values[f"{prefix}/reward/min"] = whole.min
             values[f"{prefix}/reward/max"] = whole.max
         if self.staleness.count:
-            values[f"{prefix}/staleness/mean"] = self.staleness.sum / self.staleness.count
+            values[f"{prefix}/staleness/mean"] = (
+                self.staleness.sum / self.staleness.count
+            )
             values[f"{prefix}/staleness/max"] = self.staleness.max
         return values
 
@@ -163,7 +169,9 @@ class Statistics:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Statistics:
         """Restore the result of `to_json`."""
-        groups = cast("dict[str, tuple[int, float, float, float, float]]", value["groups"])
+        groups = cast(
+            "dict[str, tuple[int, float, float, float, float]]", value["groups"]
+        )
         return cls(
             total=cast("int", value["total"]),
             flat_groups=cast("int", value["flat"]),
@@ -177,10 +185,14 @@ def _sums(value: Json) -> Sums | None:
     if not isinstance(value, dict):
         return None
     count = as_int(value.get("count"))
-    numbers = [as_float(value.get(name)) for name in ("sum", "sum_squares", "min", "max")]
+    numbers = [
+        as_float(value.get(name)) for name in ("sum", "sum_squares", "min", "max")
+    ]
     if count is None or count <= 0 or count > 1 << 53:
         return None
-    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    finite = [
+        number for number in numbers if number is not None and math.isfinite(number)
+    ]
     if len(finite) == len(numbers):
         return Sums(count, *finite)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
 from otel_bridge.records import Json
@@ -12,7 +12,7 @@ from otel_bridge.translation.rollouts.assembly import EVAL, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.statistics import Statistics
 
-STEPS: Final = "step/"
+STEPS = "step/"
 """Key space of the state."""
 
 Track: TypeAlias = tuple[str, str, int]
@@ -116,7 +116,9 @@ class SampledStep:
             self.statistics.staleness.add(*event.staleness)
         return self.statistics.total - old_total
 
-    def count(self, trace_ids: Iterable[str], rewards: Mapping[str, float | None]) -> None:
+    def count(
+        self, trace_ids: Iterable[str], rewards: Mapping[str, float | None]
+    ) -> None:
         """Move waiting rollouts into the statistics, when sampling has decided on them."""
         for trace_id in trace_ids:
             facts = self.waiting.pop(trace_id)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import cast
 
 from otel_bridge.records import Json
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, named
 
-_PACE: Final = "pace/"
-_MAX_TRACKS: Final = 64
+_PACE = "pace/"
+_MAX_TRACKS = 64
 """Most roles and splits of one process whose steps are remembered."""
-_ABOVE_ALL_STEPS: Final = 1 << 64
-_BELOW_ALL_STEPS: Final = -(1 << 64)
+_ABOVE_ALL_STEPS = 1 << 64
+_BELOW_ALL_STEPS = -(1 << 64)
 
 
 @dataclass(slots=True)
@@ -33,7 +33,9 @@ class WorkerProgress:
         open: Role and split to the steps with open live rollouts.
     """
 
-    steps: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    steps: dict[tuple[str, str], int] = field(
+        default_factory=dict[tuple[str, str], int]
+    )
     last_ns: int = 0
     rooted: dict[str, int] = field(default_factory=dict[str, int])
     open: dict[tuple[str, str], tuple[int, ...]] = field(
@@ -43,7 +45,8 @@ class WorkerProgress:
     def highest_step(self, role: str) -> int | None:
         """Return the highest step of any split of *role*, ``None`` if the process sent none of its rollouts."""
         return max(
-            (step for (step_role, _), step in self.steps.items() if step_role == role), default=None
+            (step for (step_role, _), step in self.steps.items() if step_role == role),
+            default=None,
         )
 
 
@@ -71,7 +74,9 @@ class StepProgress:
 
         ``None``: all workers reached it.
         """
-        return max((last_ns for reached, last_ns in self.slow if reached < step), default=None)
+        return max(
+            (last_ns for reached, last_ns in self.slow if reached < step), default=None
+        )
 
 
 class StepWorkers:
@@ -101,7 +106,9 @@ class StepWorkers:
         self._processes = processes
         self._space = space
         self._every_rank = every_rank
-        self._paces = {instance: _loaded(value) for instance, value in named(state, space).items()}
+        self._paces = {
+            instance: _loaded(value) for instance, value in named(state, space).items()
+        }
         self._changed: set[str] = set()
 
     def attempt(self, instance: str, axis: str) -> int | None:
@@ -122,7 +129,12 @@ class StepWorkers:
         return pace is not None and pace.rooted.pop(trace_id, None) is not None
 
     def sent(
-        self, instance: str, role: str | None, split: str, step: int | None, now_unix_ns: int
+        self,
+        instance: str,
+        role: str | None,
+        split: str,
+        step: int | None,
+        now_unix_ns: int,
     ) -> bool:
         """Note that a process sent a rollout; return whether this advances the process."""
         pace = self._paces.setdefault(instance, WorkerProgress())
@@ -137,7 +149,9 @@ class StepWorkers:
             self._store(instance, pace)
         return True
 
-    def has_open(self, instance: str, role: str | None, split: str, steps: tuple[int, ...]) -> bool:
+    def has_open(
+        self, instance: str, role: str | None, split: str, steps: tuple[int, ...]
+    ) -> bool:
         """Note the *steps* of which a process has open live rollouts.
 
         Return whether an earlier one is now missing.
@@ -204,12 +218,16 @@ class StepWorkers:
             under_way.update(pace.open.get((role, split), ()))
             # A rollout whose root arrived holds its step open, also if its worker has gone on.
             past_below = min(
-                past_below, pace.steps.get((role, split), highest_step), *pace.rooted.values()
+                past_below,
+                pace.steps.get((role, split), highest_step),
+                *pace.rooted.values(),
             )
             # One that has been silent for longer is not waited for any more.
             if now_unix_ns - pace.last_ns < self._options.step_timeout_ns:
                 slow.append((highest_step, pace.last_ns))
-        newcomer = past_below > _BELOW_ALL_STEPS and self._awaits_newcomer(role, now_unix_ns)
+        newcomer = past_below > _BELOW_ALL_STEPS and self._awaits_newcomer(
+            role, now_unix_ns
+        )
         if newcomer and not self._every_rank:
             past_below = _BELOW_ALL_STEPS
         # Without a living worker, arriving rollouts are late; others sent with them follow shortly.
@@ -230,7 +248,9 @@ class StepWorkers:
                 continue
             if now_unix_ns < process.began_ns + self._options.step_startup_ns:
                 return True
-            if not self._ended(process, now_unix_ns) and not self._has_sent(process.instance, role):
+            if not self._ended(process, now_unix_ns) and not self._has_sent(
+                process.instance, role
+            ):
                 return True
         return False
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
@@ -38,14 +37,16 @@ from otel_bridge.translation.rollouts.trace_store import (
 )
 from otel_bridge.translation.state import TranslationState, count
 
-_STEP_NAMES: Final = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
-_INHERITED: Final = (*_STEP_NAMES, semconv.SPLIT, semconv.GROUP_ID)
+_STEP_NAMES = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
+_INHERITED = (*_STEP_NAMES, semconv.SPLIT, semconv.GROUP_ID)
 """Attributes that a rollout without them inherits from the nearest span above that has them."""
 
 
 def sub_trace_id(trace_id: str, span_id: bytes) -> str:
     """Return the id of the rollout that *span_id* begins, unless the rollout is the trace's first."""
-    return hashlib.md5(f"{trace_id}\0{span_id.hex()}".encode(), usedforsecurity=False).hexdigest()
+    return hashlib.md5(
+        f"{trace_id}\0{span_id.hex()}".encode(), usedforsecurity=False
+    ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,18 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[SubTrace]
                 span = _moved(span, beginning, rollout_id, trace.id, spans)
             part_spans.append((origin, span))
         span_ids = frozenset(span.span_id for _, span in members)
-        parts.append(SubTrace(ReceivedTrace(rollout_id, part_spans), beginning, span_ids))
+        parts.append(
+            SubTrace(ReceivedTrace(rollout_id, part_spans), beginning, span_ids)
+        )
     return parts
 
 
 def _by_start(span_ids: Iterable[bytes], spans: Mapping[bytes, Span]) -> list[bytes]:
     """Return each of *span_ids* once, the earliest span first."""
-    return sorted(set(span_ids), key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id))
+    return sorted(
+        set(span_ids),
+        key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id),
+    )
 
 
 def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
@@ -131,14 +137,20 @@ def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
             path.append(above)
             above = spans[above].parent_span_id
         top = tops.get(above)
-        for path_id in reversed(path):  # the topmost marked span begins the rollout of all below it
+        for path_id in reversed(
+            path
+        ):  # the topmost marked span begins the rollout of all below it
             if not top and reading.is_marked(spans[path_id]):
                 top = path_id
             tops[path_id] = top
-    return _joined({span_id: top for span_id, top in tops.items() if top is not None}, spans)
+    return _joined(
+        {span_id: top for span_id, top in tops.items() if top is not None}, spans
+    )
 
 
-def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
+def _joined(
+    tops: dict[bytes, bytes], spans: Mapping[bytes, Span]
+) -> dict[bytes, bytes]:
     """Join sibling spans that name one rollout, since some producers put its id on every span."""
     first_of_name: dict[str, bytes] = {}
     beginnings: dict[bytes, bytes] = {}
@@ -152,7 +164,11 @@ def _joined(tops: dict[bytes, bytes], spans: Mapping[bytes, Span]) -> dict[bytes
 
 def _rollout_id(span: Span) -> str | None:
     return next(
-        (pair.value.string_value for pair in span.attributes if pair.key == semconv.ROLLOUT_ID),
+        (
+            pair.value.string_value
+            for pair in span.attributes
+            if pair.key == semconv.ROLLOUT_ID
+        ),
         None,
     )
 
@@ -165,7 +181,9 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
     copy = Span.FromString(span.SerializeToString())
     for ancestor in _ancestors(span, spans):
         new = [
-            pair for pair in ancestor.attributes if pair.key in _INHERITED and pair.key not in keys
+            pair
+            for pair in ancestor.attributes
+            if pair.key in _INHERITED and pair.key not in keys
         ]
         copy.attributes.extend(new)
         keys.update(pair.key for pair in new)
@@ -186,7 +204,11 @@ def _ancestors(span: Span, spans: Mapping[bytes, Span]) -> Iterator[Span]:
 
 
 def _moved(
-    span: Span, beginning: bytes, rollout_id: str, trace_id: str, spans: Mapping[bytes, Span]
+    span: Span,
+    beginning: bytes,
+    rollout_id: str,
+    trace_id: str,
+    spans: Mapping[bytes, Span],
 ) -> Span:
     """Return *span* as a span of the trace *rollout_id*.
 
@@ -195,7 +217,9 @@ def _moved(
     copy = moved_to(rollout_id, span)
     if span.span_id == beginning:
         if not reading.is_root(span):
-            copy.links.add(trace_id=bytes.fromhex(trace_id), span_id=span.parent_span_id)
+            copy.links.add(
+                trace_id=bytes.fromhex(trace_id), span_id=span.parent_span_id
+            )
             # A link in its place: with a parent of another trace it would not be a root.
             copy.parent_span_id = b""
     # Below the beginning, or it would be a second root of the rollout.
@@ -244,7 +268,9 @@ def belongs_further(
                 complete_ids.add(span.span_id)
                 rest.remove(span)
                 has_changed = True
-    return [span for span in rest if reading.is_marked(span) or not reading.is_root(span)]
+    return [
+        span for span in rest if reading.is_marked(span) or not reading.is_root(span)
+    ]
 
 
 # Routing of data for a trace whose rollouts are split, or complete. Pure.
@@ -280,26 +306,35 @@ class SpanRouter:
                     complete.add(span_id)
         return belongs_further(received, complete, waiting_ids)
 
-    def _is_of_first(self, trace_id: str, ended: CompletedTrace | None, span_id: bytes) -> bool:
+    def _is_of_first(
+        self, trace_id: str, ended: CompletedTrace | None, span_id: bytes
+    ) -> bool:
         """Return whether the first rollout of a trace has the span, which *ended* or still waits for its step."""
         if ended is not None:
             return tail(span_id) in ended.remembered_ids
         trace = self._store.traces.get(trace_id)
         return trace is not None and span_id in trace.span_ids
 
-    def late_spans(self, trace_id: str, ended: CompletedTrace, received: list[Span]) -> list[Span]:
+    def late_spans(
+        self, trace_id: str, ended: CompletedTrace, received: list[Span]
+    ) -> list[Span]:
         """Return the new spans of a finished trace, each once.
 
         Spans of its further rollouts are redelivered.
         """
         return unknown(
-            ended, [span for span in received if not self._is_redelivered(trace_id, span)]
+            ended,
+            [span for span in received if not self._is_redelivered(trace_id, span)],
         )
 
     def _is_redelivered(self, trace_id: str, span: Span) -> bool:
         above = self._ended.get(sub_trace_id(trace_id, span.parent_span_id))
-        is_below_complete = above is not None and tail(span.span_id) in above.remembered_ids
-        return is_below_complete or self.is_complete(sub_trace_id(trace_id, span.span_id))
+        is_below_complete = (
+            above is not None and tail(span.span_id) in above.remembered_ids
+        )
+        return is_below_complete or self.is_complete(
+            sub_trace_id(trace_id, span.span_id)
+        )
 
     def is_complete(self, trace_id: str) -> bool:
         """Return whether the rollout of this id is complete: waiting for its step, or decided on."""
@@ -333,14 +368,18 @@ class SpanRouter:
         # Reversed twice: of spans with one id the first that was received wins, and the order
         # stays.
         by_id = {
-            span.span_id: span for span in reversed(received) if span.span_id not in trace.span_ids
+            span.span_id: span
+            for span in reversed(received)
+            if span.span_id not in trace.span_ids
         }
         fresh = list(reversed(by_id.values()))
         room = MAX_SPANS - len(trace.span_ids)
         if len(fresh) <= room:
             return fresh
         roots = [span for span in fresh if reading.is_root(span)]
-        if roots and trace.root_ns is None:  # the other spans are useless without their root
+        if (
+            roots and trace.root_ns is None
+        ):  # the other spans are useless without their root
             fresh = [roots[0], *(span for span in fresh if span is not roots[0])]
             room = max(room, 1)
         count(self._state, "span/too_many", len(fresh) - room)
@@ -363,7 +402,11 @@ class SpanRouter:
         split_off: set[bytes] = set()
         for part in parts:
             split_off |= part.span_ids
-        return [(origin, span) for origin, span in source.spans if span.span_id not in split_off]
+        return [
+            (origin, span)
+            for origin, span in source.spans
+            if span.span_id not in split_off
+        ]
 
     def keep_remaining_spans(
         self, trace: PendingTrace, rest: list[tuple[SpanOrigin, Span]]
@@ -379,7 +422,9 @@ class SpanRouter:
 def revised(facts: SamplingFacts, scores: list[EvaluationScore]) -> SamplingFacts:
     """Return *facts* with the reward that arrived apart from the trace, if any."""
     rewards = [
-        score.value for score in scores if score.name == "reward" and score.value is not None
+        score.value
+        for score in scores
+        if score.name == "reward" and score.value is not None
     ]
     if rewards:
         return replace(facts, reward=rewards[-1])

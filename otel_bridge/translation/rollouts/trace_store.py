@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -24,17 +24,17 @@ from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
 from otel_bridge.translation.state import TranslationState, named
 
-MAX_SPANS: Final = 20_000
+MAX_SPANS = 20_000
 """Most spans of one trace; a larger trace is not a rollout but an endless span source."""
-FURTHER: Final = "+"
+FURTHER = "+"
 """Suffix of a trace id, for spans that arrive after its first rollout was complete and may belong
 to others."""
-_META: Final = "trace/meta/"
-_SPANS: Final = "trace/spans/"
-_KNOWN_SPANS: Final = 256
+_META = "trace/meta/"
+_SPANS = "trace/spans/"
+_KNOWN_SPANS = 256
 """Most span ids that are remembered of a finished trace; a redelivered span of a larger trace
 counts as late."""
-_KNOWN_BYTES: Final = 4
+_KNOWN_BYTES = 4
 """Bytes of a span id that distinguish the spans of one trace well enough."""
 
 
@@ -120,7 +120,11 @@ class PendingTrace:
     @property
     def begins_rollout(self) -> bool:
         """Return whether the trace is a rollout of this run: a native process sent a part, or its root has arrived."""
-        return self.native or (self.rollout and self.root_ns is not None) or self.facts is not None
+        return (
+            self.native
+            or (self.rollout and self.root_ns is not None)
+            or self.facts is not None
+        )
 
     def add_parts(self, trace_ids: Iterable[str]) -> None:
         """Note further rollouts that were split from the trace."""
@@ -217,15 +221,26 @@ class TraceStore:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        traces = [_open_trace(trace_id, value) for trace_id, value in named(state, _META).items()]
+        traces = [
+            _open_trace(trace_id, value)
+            for trace_id, value in named(state, _META).items()
+        ]
         # Oldest first, as the limits release them; the id decides between equal times.
         traces.sort(key=lambda trace: (trace.first_ns, trace.id))
         self.traces = {trace.id: trace for trace in traces}
         self.size = sum(trace.size for trace in traces)
 
-    def keep(self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans) -> None:
+    def keep(
+        self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans
+    ) -> None:
         """Store more spans of *trace*."""
-        header = [origin.role, origin.run_id, origin.is_native, dict(origin.facts), origin.scope]
+        header = [
+            origin.role,
+            origin.run_id,
+            origin.is_native,
+            dict(origin.facts),
+            origin.scope,
+        ]
         # JSON has no raw line break, so the first one ends the header.
         chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
         # A key for each message, so that earlier spans are not written again.
@@ -271,7 +286,9 @@ class TraceStore:
             if isinstance(chunk, bytes):
                 header, _, payload = chunk.partition(b"\n")
                 origin = SpanOrigin(*orjson.loads(header))
-                spans.extend((origin, span) for span in ScopeSpans.FromString(payload).spans)
+                spans.extend(
+                    (origin, span) for span in ScopeSpans.FromString(payload).spans
+                )
         return ReceivedTrace(trace.base, spans)
 
     def forget(self, trace: PendingTrace) -> None:
@@ -369,7 +386,9 @@ def ended_as(
     if len(trace.span_ids) <= _KNOWN_SPANS:
         return CompletedTrace(emitted, key, role, step, span_ids=_tails(trace.span_ids))
     # Too many: only those that begin rollouts are remembered, to recognise them again.
-    return CompletedTrace(emitted, key, role, step, span_ids=None, marks=_tails(trace.marks))
+    return CompletedTrace(
+        emitted, key, role, step, span_ids=None, marks=_tails(trace.marks)
+    )
 
 
 def tail(span_id: bytes) -> bytes:
@@ -393,7 +412,9 @@ def completed_by(ended: CompletedTrace, spans: Sequence[Span]) -> CompletedTrace
     """Return *ended* with *spans* among the spans that are remembered of it, as far as there is room."""
     if ended.span_ids is None or len(ended.span_ids) + len(spans) > _KNOWN_SPANS:
         return ended
-    return replace(ended, span_ids=ended.span_ids | _tails({span.span_id for span in spans}))
+    return replace(
+        ended, span_ids=ended.span_ids | _tails({span.span_id for span in spans})
+    )
 
 
 def _split_ids(text: str, size: int) -> list[bytes]:

@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -43,14 +42,14 @@ from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 from otel_bridge.translation.tokens.views import TokenViews
 
-INVALID: Final = "tokens/invalid"
-LATE: Final = "tokens/late"
-TOO_MANY: Final = "tokens/too_many"
-TWICE: Final = "tokens/twice"
-OTHER_LENGTH: Final = "tokens/length"
-EVICTED: Final = "tokens/evicted"
-_SENDER: Final = "tokens"
-_NAN: Final = struct.pack("<f", float("nan"))
+INVALID = "tokens/invalid"
+LATE = "tokens/late"
+TOO_MANY = "tokens/too_many"
+TWICE = "tokens/twice"
+OTHER_LENGTH = "tokens/length"
+EVICTED = "tokens/evicted"
+_SENDER = "tokens"
+_NAN = struct.pack("<f", float("nan"))
 
 
 class TokenPipeline:
@@ -75,7 +74,9 @@ class TokenPipeline:
         self._state = run.state
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(run, TokenStep, late=LATE, too_many=TOO_MANY, invalid=INVALID)
+        self.steps = SpanStepStore(
+            run, TokenStep, late=LATE, too_many=TOO_MANY, invalid=INVALID
+        )
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
         # numpy makes sums of millions of tokens fast; trackers bring it.
@@ -83,7 +84,11 @@ class TokenPipeline:
             importlib.import_module("numpy")
 
     def take(
-        self, process: Process, role: str | None, spans: Iterable[Span], now_unix_ns: int
+        self,
+        process: Process,
+        role: str | None,
+        spans: Iterable[Span],
+        now_unix_ns: int,
     ) -> list[Record]:
         """Take spans of *process*, of its own *role*."""
         token_spans = ((span.name, read_token_span(span)) for span in spans)
@@ -217,7 +222,9 @@ class TokenPipeline:
             self.steps.mark_changed(step)
             if not rollout.is_sampled_out:
                 for name, number in rollout_values(facts).items():
-                    records += self._publish(_value(step, trace_id, name, number), now_unix_ns)
+                    records += self._publish(
+                        _value(step, trace_id, name, number), now_unix_ns
+                    )
         return records
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
@@ -228,7 +235,9 @@ class TokenPipeline:
         return records
 
 
-def _value(step: TokenStep, trace_id: str, name: str, number: float) -> ReceivedEvaluation:
+def _value(
+    step: TokenStep, trace_id: str, name: str, number: float
+) -> ReceivedEvaluation:
     """Return a figure of a rollout as a value; that of a later step replaces it."""
     return ReceivedEvaluation(
         id=f"{TOKENS_ID}{trace_id}:{step.number}:{step.revision}:{name}",
@@ -245,7 +254,9 @@ def _value(step: TokenStep, trace_id: str, name: str, number: float) -> Received
 def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
     """Return the figures of the streams of a span whose sender has made none, of its rollouts in order."""
     values = {
-        name: rows for name, rows in span.streams.items() if name not in {TOKEN_IDS, LOSS_MASK}
+        name: rows
+        for name, rows in span.streams.items()
+        if name not in {TOKEN_IDS, LOSS_MASK}
     }
     lengths: list[int] = []
     for trace_id in span.rollouts:

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, cast
 
 from otel_bridge.records import TOKENS_ID, Json
 from otel_bridge.tokens.statistics import DECILES, Figure
 from otel_bridge.translation.span_steps import SpanStep, ids_of
 
-_MAX_FIGURES: Final = 64
-HALF: Final = 16
+_MAX_FIGURES = 64
+HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a step is practically
 impossible."""
 
@@ -47,14 +47,23 @@ class Total:
     def to_json(self) -> list[Json]:
         """Return the sums as stored in the state."""
         pairs: list[Json] = [number for pair in self.buckets.items() for number in pair]
-        return [self.count, self.sum, self.max, [*self.decile_counts], [*self.decile_sums], pairs]
+        return [
+            self.count,
+            self.sum,
+            self.max,
+            [*self.decile_counts],
+            [*self.decile_sums],
+            pairs,
+        ]
 
     @classmethod
     def from_json(cls, facts: list[Any]) -> Total:
         """Restore what `to_json` returned."""
         count, total, highest, decile_counts, decile_sums, pairs = facts
         buckets = Counter(dict(zip(pairs[::2], pairs[1::2], strict=True)))
-        return cls(count, total, highest, list(decile_counts), list(decile_sums), buckets)
+        return cls(
+            count, total, highest, list(decile_counts), list(decile_sums), buckets
+        )
 
 
 @dataclass(slots=True)
@@ -121,7 +130,11 @@ class TokenStep(SpanStep):
                 total.add(figure.counts[index], figure.sums[index], maxima[index])
                 if may_show[index]:
                     facts = self.facts.setdefault(trace_id, {})
-                    facts[name] = [figure.counts[index], figure.sums[index], maxima[index]]
+                    facts[name] = [
+                        figure.counts[index],
+                        figure.sums[index],
+                        maxima[index],
+                    ]
             # These are sums over all rollouts of a span: no single one can be left out.
             if not repeated:
                 total.add_positions(figure)
@@ -132,11 +145,15 @@ class TokenStep(SpanStep):
         """Return whether a figure counts a rollout."""
         if name not in self.totals:
             return False
-        return bool(self.counted.get(trace_id[:HALF], 0) >> list(self.totals).index(name) & 1)
+        return bool(
+            self.counted.get(trace_id[:HALF], 0) >> list(self.totals).index(name) & 1
+        )
 
     def to_json(self) -> Json:
         """Return the step as stored in the state."""
-        totals: list[Json] = [[name, total.to_json()] for name, total in self.totals.items()]
+        totals: list[Json] = [
+            [name, total.to_json()] for name, total in self.totals.items()
+        ]
         facts = cast("dict[str, Json]", self.facts)
         return [
             *self.track, self.number, self.last_ns, self.end_unix_ns, "".join(self.spans), totals,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from otel_bridge.records import Value
 from otel_bridge.tokens.statistics import ABSOLUTE, FIGURES, quantile
 from otel_bridge.translation.tokens.step import Total
 
-PREFIX: Final = "tokens/"
-MAXIMUM: Final = "mismatch/max"
-_QUANTILES: Final = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
-_BY_POSITION: Final = (ABSOLUTE, FIGURES["entropies"])
+PREFIX = "tokens/"
+MAXIMUM = "mismatch/max"
+_QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+_BY_POSITION = (ABSOLUTE, FIGURES["entropies"])
 
 
 def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
@@ -23,7 +22,10 @@ def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
         rollouts: Number of rollouts.
     """
     tokens = max((total.count for total in totals.values()), default=0.0)
-    values: dict[str, Value] = {f"{PREFIX}rollouts": rollouts, f"{PREFIX}count": int(tokens)}
+    values: dict[str, Value] = {
+        f"{PREFIX}rollouts": rollouts,
+        f"{PREFIX}count": int(tokens),
+    }
     for name, total in totals.items():
         if total.count:
             values |= _of_figure(name, total)
@@ -49,7 +51,9 @@ def _of_figure(name: str, total: Total) -> dict[str, Value]:
 def rollout_values(facts: Mapping[str, list[float]]) -> dict[str, float]:
     """Return the figures of one rollout by name, from the count, sum and maximum of each."""
     values = {
-        f"{PREFIX}{name}": total / count for name, (count, total, _) in facts.items() if count
+        f"{PREFIX}{name}": total / count
+        for name, (count, total, _) in facts.items()
+        if count
     }
     if ABSOLUTE in facts:
         values[f"{PREFIX}{MAXIMUM}"] = facts[ABSOLUTE][2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import orjson
 
@@ -16,8 +16,8 @@ from otel_bridge.records import Json
 from otel_bridge.translation.state import TranslationState
 from otel_bridge.translation.step_rows import StepKey
 
-_PREFIX: Final = "tokens/streams/"
-_ENTRY_BYTES: Final = 512
+_PREFIX = "tokens/streams/"
+_ENTRY_BYTES = 512
 
 
 @dataclass(slots=True)
@@ -47,7 +47,10 @@ class RolloutStreams:
     @property
     def has_news(self) -> bool:
         """Return whether trackers have the rollout, and there are streams that their view lacks."""
-        return bool(self.rollout_facts) and max(self.times.values(), default=0) > self.viewed_ns
+        return (
+            bool(self.rollout_facts)
+            and max(self.times.values(), default=0) > self.viewed_ns
+        )
 
     def show(self, facts: dict[str, Json]) -> None:
         """Note that trackers have the rollout."""
@@ -59,7 +62,9 @@ class RolloutStreams:
         self.views += 1
         return self.views - 1
 
-    def put(self, streams: Mapping[str, bytes], texts: list[str] | None, time_unix_ns: int) -> None:
+    def put(
+        self, streams: Mapping[str, bytes], texts: list[str] | None, time_unix_ns: int
+    ) -> None:
         """Take over *streams*, unless a later span has sent them, and the texts of the tokens, if there are any."""
         self.texts = texts or self.texts
         for name, data in streams.items():
@@ -70,15 +75,23 @@ class RolloutStreams:
     def to_bytes(self) -> bytes:
         """Return the streams as stored in the state: the length of a JSON head, that head, and the numbers."""
         steps: list[Json] = [
-            [*track, number, len(data)] for (track, number), data in self.waiting.items()
+            [*track, number, len(data)]
+            for (track, number), data in self.waiting.items()
         ]
         sizes: list[Json] = [
             [name, len(data), self.times[name]] for name, data in self.streams.items()
         ]
         texts: list[Json] = [*self.texts]
-        head = orjson.dumps([steps, sizes, texts, self.rollout_facts, self.viewed_ns, self.views])
+        head = orjson.dumps(
+            [steps, sizes, texts, self.rollout_facts, self.viewed_ns, self.views]
+        )
         return b"".join(
-            (len(head).to_bytes(4, "little"), head, *self.waiting.values(), *self.streams.values())
+            (
+                len(head).to_bytes(4, "little"),
+                head,
+                *self.waiting.values(),
+                *self.streams.values(),
+            )
         )
 
     @classmethod
@@ -88,7 +101,9 @@ class RolloutStreams:
         steps, sizes, texts, facts, viewed_ns, views = cast(
             "list[Any]", orjson.loads(data[4:start])
         )
-        restored = cls(trace_id, texts=texts, rollout_facts=facts, viewed_ns=viewed_ns, views=views)
+        restored = cls(
+            trace_id, texts=texts, rollout_facts=facts, viewed_ns=viewed_ns, views=views
+        )
         for role, attempt, number, size in steps:
             restored.waiting[(role, attempt), number] = data[start : start + size]
             start += size
@@ -114,11 +129,17 @@ class StreamStore:
         self._open: dict[str, RolloutStreams] = {}
         stored = [(key, cast("bytes", value)) for key, value in state.items(_PREFIX)]
         # By the number at the end of the key: the order of arrival, in which they are evicted.
-        for key, value in sorted(stored, key=lambda pair: int(pair[0].rpartition("/")[2])):
+        for key, value in sorted(
+            stored, key=lambda pair: int(pair[0].rpartition("/")[2])
+        ):
             self._sizes[key] = _ENTRY_BYTES + len(value)
         self._bytes = sum(self._sizes.values())
-        self._keys = {key.removeprefix(_PREFIX).partition("/")[0]: key for key in self._sizes}
-        self._number = max((int(key.rpartition("/")[2]) for key in self._sizes), default=0)
+        self._keys = {
+            key.removeprefix(_PREFIX).partition("/")[0]: key for key in self._sizes
+        }
+        self._number = max(
+            (int(key.rpartition("/")[2]) for key in self._sizes), default=0
+        )
 
     def get(self, trace_id: str) -> RolloutStreams | None:
         """Return the streams of a rollout, ``None`` without any."""

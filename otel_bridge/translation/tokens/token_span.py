@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -20,7 +20,7 @@ from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_i
 from otel_bridge.translation.decode.scope_split import split_spans
 from otel_bridge.translation.span_steps import StepSpan
 
-_NUMBERS: Final = (
+_NUMBERS = (
     semconv.TOKENS_FIGURES,
     semconv.TOKENS_DECILES,
     semconv.TOKENS_BUCKETS,
@@ -28,8 +28,8 @@ _NUMBERS: Final = (
     semconv.TOKENS_STREAM,
 )
 """Beginnings of the keys of attributes that hold many numbers."""
-_MAX_FIGURES: Final = 32
-_MAX_NAME_CHARS: Final = 64
+_MAX_FIGURES = 32
+_MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ def read_token_span(span: Span) -> TokenSpan | None:
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
     numbers = [pair for pair in span.attributes if pair.key.startswith(_NUMBERS)]
-    attributes = mapping_of(pair for pair in span.attributes if not pair.key.startswith(_NUMBERS))
+    attributes = mapping_of(
+        pair for pair in span.attributes if not pair.key.startswith(_NUMBERS)
+    )
     step = int_in(attributes, semconv.STEP)
     rollouts = _rollouts(span)
     if step is None or not rollouts or not span.end_time_unix_nano:
@@ -129,7 +131,9 @@ def _rollouts(span: Span) -> tuple[str, ...]:
 
     None of them unless all are valid and different.
     """
-    trace_ids = tuple(link.trace_id.hex() for link in span.links if len(link.trace_id) == 16)
+    trace_ids = tuple(
+        link.trace_id.hex() for link in span.links if len(link.trace_id) == 16
+    )
     # The numbers follow the order of the links: one that is left out would shift all others.
     if len(set(trace_ids)) == len(span.links):
         return trace_ids
@@ -152,13 +156,17 @@ def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, F
     for name, data in list(_named(blobs, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
         numbers = _doubles(data)
         counts, sums, maxima = (
-            numbers[start : start + rollouts] for start in range(0, 3 * rollouts, rollouts)
+            numbers[start : start + rollouts]
+            for start in range(0, 3 * rollouts, rollouts)
         )
-        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [0.0] * (
-            2 * DECILES
-        )
+        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [
+            0.0
+        ] * (2 * DECILES)
         # Maxima are optional: two numbers or three for each rollout.
-        if len(numbers) not in {2 * rollouts, 3 * rollouts} or len(deciles) != 2 * DECILES:
+        if (
+            len(numbers) not in {2 * rollouts, 3 * rollouts}
+            or len(deciles) != 2 * DECILES
+        ):
             raise ValueError(name)
         figure = Figure(counts, sums, maxima, deciles[:DECILES], deciles[DECILES:])
         pairs = _integers(blobs.get(f"{semconv.TOKENS_BUCKETS}{name}", b""))
@@ -166,7 +174,9 @@ def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, F
         yield name, figure
 
 
-def _streams(blobs: Mapping[str, bytes], rollouts: tuple[str, ...]) -> dict[str, dict[str, bytes]]:
+def _streams(
+    blobs: Mapping[str, bytes], rollouts: tuple[str, ...]
+) -> dict[str, dict[str, bytes]]:
     """Return the streams by name and trace id.
 
     Raises:

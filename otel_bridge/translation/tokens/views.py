@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, RolloutRecord
 from otel_bridge.tokens.statistics import REFERENCES, figures_of, floats_of
@@ -18,9 +18,9 @@ from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.tokens.step_values import rollout_values
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 
-VIEWS: Final = "tokens"
+VIEWS = "tokens"
 """Last part of the key of the pages, below the key of the rollouts."""
-_RECENT: Final = 256
+_RECENT = 256
 
 
 class TokenViews:
@@ -32,7 +32,9 @@ class TokenViews:
         axes: Step axes of the run.
     """
 
-    def __init__(self, streams: StreamStore, options: TranslationOptions, axes: StepAxes) -> None:
+    def __init__(
+        self, streams: StreamStore, options: TranslationOptions, axes: StepAxes
+    ) -> None:
         self._streams = streams
         self._options = options
         self._axes = axes
@@ -71,7 +73,10 @@ class TokenViews:
     def due(self, now_unix_ns: int | None) -> Iterator[MediaRecord]:
         """Yield the pages that are due; ``None``: all of them."""
         for trace_id, changed_ns in list(self._changed.items()):
-            if now_unix_ns is None or now_unix_ns >= changed_ns + self._options.row_wait_ns:
+            if (
+                now_unix_ns is None
+                or now_unix_ns >= changed_ns + self._options.row_wait_ns
+            ):
                 del self._changed[trace_id]
                 rollout = self._streams.get(trace_id)
                 # The streams may have been evicted since.
@@ -82,7 +87,8 @@ class TokenViews:
     def _record(self, rollout: RolloutStreams) -> MediaRecord:
         facts: dict[str, Any] = rollout.rollout_facts
         streams = {
-            name: list(map(float, floats_of(data))) for name, data in rollout.streams.items()
+            name: list(map(float, floats_of(data)))
+            for name, data in rollout.streams.items()
         }
         time_unix_ns = max(rollout.times.values())
         page = page_of(
@@ -109,7 +115,11 @@ class TokenViews:
             time_unix_ns=time_unix_ns,
             items=[
                 MediaItem(
-                    "html", "text/html", page, hashlib.sha256(page).hexdigest(), str(facts["title"])
+                    "html",
+                    "text/html",
+                    page,
+                    hashlib.sha256(page).hexdigest(),
+                    str(facts["title"]),
                 )
             ],
             steps=steps,
@@ -130,7 +140,9 @@ def _facts_of(rollout: RolloutRecord) -> dict[str, Json]:
         "step": rollout.step,
         "axis": rollout.axis,
         "title": rollout_id if isinstance(rollout_id, str) else rollout.id,
-        "facts": {name: str(fact) for name, fact in optional_facts.items() if fact is not None},
+        "facts": {
+            name: str(fact) for name, fact in optional_facts.items() if fact is not None
+        },
         "messages": [*rollout.messages],
     }
 
@@ -140,13 +152,19 @@ def _figures(streams: dict[str, list[float]]) -> dict[str, str]:
 
     Nothing when its streams are of different lengths.
     """
-    values = {name: stream for name, stream in streams.items() if name not in REFERENCES}
+    values = {
+        name: stream for name, stream in streams.items() if name not in REFERENCES
+    }
     lengths = set(map(len, values.values()))
     if len(lengths) != 1:
         return {}
     figures = figures_of(values, [lengths.pop()])
     facts = {
-        name: [figure.counts[0], figure.sums[0], figure.maxima[0] if figure.maxima else 0.0]
+        name: [
+            figure.counts[0],
+            figure.sums[0],
+            figure.maxima[0] if figure.maxima else 0.0,
+        ]
         for name, figure in figures.items()
     }
     return {name: f"{number:.4g}" for name, number in rollout_values(facts).items()}

@@ -23,7 +23,9 @@ class Broken:
         return calling_object(lambda one: "own" in one.trackers)
 
 
-def test_an_object_whose_attribute_raises_is_passed_over_on_the_way_to_the_wanted_one() -> None:
+def test_an_object_whose_attribute_raises_is_passed_over_on_the_way_to_the_wanted_one() -> (
+    None
+):
     wanted = Wanted()
 
     assert wanted.call(Broken()) is wanted

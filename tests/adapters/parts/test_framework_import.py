@@ -48,7 +48,8 @@ def test_a_framework_that_is_too_old_is_named_with_the_version_to_install(
 
 
 @pytest.mark.parametrize(
-    ("module", "error"), [("broken", AttributeError), ("dependent", ModuleNotFoundError)]
+    ("module", "error"),
+    [("broken", AttributeError), ("dependent", ModuleNotFoundError)],
 )
 def test_a_framework_that_fails_by_itself_is_not_called_too_old(
     module: str, error: type[Exception]

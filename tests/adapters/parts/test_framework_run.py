@@ -19,7 +19,10 @@ from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 
 def names_of(base: Path) -> list[tuple[str, str, str | None]]:
-    return [(seen.header.project, seen.header.run_name, seen.header.role) for seen in seen_in(base)]
+    return [
+        (seen.header.project, seen.header.run_name, seen.header.role)
+        for seen in seen_in(base)
+    ]
 
 
 def log_one(names: RunNames) -> None:
@@ -35,7 +38,11 @@ def test_nothing_begins_before_the_first_record(tmp_path: Path) -> None:
         recording.log({"loss": 1.0}, 1)
 
         (seen,) = seen_in(tmp_path)
-        assert (before, seen.steps, seen.event("rl.run.config").body is not None) == ([], [1], True)
+        assert (before, seen.steps, seen.event("rl.run.config").body is not None) == (
+            [],
+            [1],
+            True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,9 @@ def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(
         assert sorted(steps.values()) == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(tmp_path: Path) -> None:
+def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(
+    tmp_path: Path,
+) -> None:
     with environment_of(held(tmp_path)):
         for rank in (1, 0):
             recording = FrameworkRun(
@@ -119,7 +128,9 @@ def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(tmp_path: 
         assert [seen.steps for seen in seen_in(tmp_path)] == [[0]]
 
 
-def test_a_record_after_finish_begins_the_run_again_where_it_was(tmp_path: Path) -> None:
+def test_a_record_after_finish_begins_the_run_again_where_it_was(
+    tmp_path: Path,
+) -> None:
     with environment_of(held(tmp_path)):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         recording.log({"loss": 1.0}, 4)
@@ -127,7 +138,11 @@ def test_a_record_after_finish_begins_the_run_again_where_it_was(tmp_path: Path)
         recording.log({"loss": 2.0})
 
         first, second = seen_in(tmp_path)
-        assert (first.header.run_id, first.steps, second.steps) == (second.header.run_id, [4], [5])
+        assert (first.header.run_id, first.steps, second.steps) == (
+            second.header.run_id,
+            [4],
+            [5],
+        )
 
 
 def test_a_run_of_the_program_is_used_as_it_is_and_not_ended(tmp_path: Path) -> None:
@@ -159,16 +174,23 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
 def test_without_an_exporter_the_run_is_kept_with_a_line_and_its_children_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with environment_of({**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_QUIET": ""}):
+    with environment_of(
+        {**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_QUIET": ""}
+    ):
         recording = FrameworkRun("fake", RunNames("p", "a"))
         recording.log({"loss": 1.0}, 1)
         inside = {
-            name: os.environ.get(name) for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")
+            name: os.environ.get(name)
+            for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")
         }
         recording.finish()
 
         (seen,) = seen_in(tmp_path)
-        assert (seen.steps, seen.header.hold, inside["OTEL_BRIDGE_OFFLINE"]) == ([1], True, "")
+        assert (seen.steps, seen.header.hold, inside["OTEL_BRIDGE_OFFLINE"]) == (
+            [1],
+            True,
+            "",
+        )
         assert not inside["OTEL_BRIDGE_EXPORTERS"]
         lines = capsys.readouterr().err.splitlines()
         (first,) = [
@@ -239,11 +261,16 @@ def test_a_child_that_is_forked_while_another_thread_begins_the_run_can_record(
 
 def test_a_copy_in_another_process_begins_the_run_by_itself(tmp_path: Path) -> None:
     with environment_of(held(tmp_path)):
-        recording = FrameworkRun("fake", RunNames("p", "a", "trainer"), config={"lr": 0.1})
+        recording = FrameworkRun(
+            "fake", RunNames("p", "a", "trainer"), config={"lr": 0.1}
+        )
         recording.log({"loss": 1.0}, 1)
         copy: FrameworkRun = pickle.loads(pickle.dumps(recording))
 
-        assert (copy.names, copy.begin()) == (recording.names, otel_bridge.current_run())
+        assert (copy.names, copy.begin()) == (
+            recording.names,
+            otel_bridge.current_run(),
+        )
 
 
 @guarded
@@ -281,7 +308,10 @@ def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_print
             "otel-bridge: an adapter failed, and the framework continues: on_log: KeyError: 'loss'"
         ]
         counted = capsys.readouterr().err
-        assert ("dropped: 2 calls" in counted, "first 'on_log: KeyError: 'loss''" in counted) == (
+        assert (
+            "dropped: 2 calls" in counted,
+            "first 'on_log: KeyError: 'loss''" in counted,
+        ) == (
             True,
             True,
         )

@@ -30,7 +30,8 @@ def run() -> Iterator[MemoryRun]:
 def phases(run: MemoryRun) -> list[tuple[object, object, object]]:
     found = map(attributes, run.spans)
     return [
-        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in found
+        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"])
+        for phase in found
     ]
 
 
@@ -44,7 +45,9 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> Any
 class Timer:
     """As SkyRL's."""
 
-    def __init__(self, message: str, update_dict: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, message: str, update_dict: dict[str, float] | None = None
+    ) -> None:
         self.message, self.update_dict = message, update_dict
 
     def __enter__(self) -> Timer:
@@ -139,7 +142,10 @@ def test_profiling_contexts_of_trl_are_phases_of_the_step_under_way(
     ):
         pass
 
-    assert phases(run) == [("generate", "prepare_inputs", 5), ("prepare_inputs", None, 5)]
+    assert phases(run) == [
+        ("generate", "prepare_inputs", 5),
+        ("prepare_inputs", None, 5),
+    ]
 
 
 SLIME_TIMER = """
@@ -214,5 +220,8 @@ def test_an_exception_and_a_process_without_a_run_pass_through(
     module(monkeypatch, "trl.extras.profiling", ProfilingContext=ProfilingContext)
     time_trl()
 
-    with pytest.raises(ValueError, match="mine"), ProfilingContext("GRPOTrainer.train", None):
+    with (
+        pytest.raises(ValueError, match="mine"),
+        ProfilingContext("GRPOTrainer.train", None),
+    ):
         raise ValueError("mine")

@@ -28,7 +28,9 @@ def test_what_works_with_less_is_kept_and_logged_once_however_often_the_bridge_b
     assert bench.lines == [f"memory: {TEXT}"]
 
 
-def test_an_ability_that_a_newer_version_brings_is_no_longer_named(tmp_path: Path) -> None:
+def test_an_ability_that_a_newer_version_brings_is_no_longer_named(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(degraded=(TEXT,)))
     bench.ledger.commit([row(1)])
     bench.run()
@@ -41,7 +43,9 @@ def test_an_ability_that_a_newer_version_brings_is_no_longer_named(tmp_path: Pat
     assert bench.ledger.destination("memory", {}).degraded == []
 
 
-def test_what_is_left_out_is_counted_over_the_writers_of_several_bridges(tmp_path: Path) -> None:
+def test_what_is_left_out_is_counted_over_the_writers_of_several_bridges(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(cannot_show=WHY))
     bench.ledger.commit([row(1), rollout(2), rollout(3)])
     bench.run()
@@ -69,7 +73,9 @@ def test_what_is_left_out_of_a_call_that_is_made_again_is_counted_once(
     bench.ledger.commit([row(4)])
     bench.run(20)
 
-    assert [call for call in tracker.calls if call[0] == "rollouts"] == [("rollouts", (1, 2))] * 2
+    assert [call for call in tracker.calls if call[0] == "rollouts"] == [
+        ("rollouts", (1, 2))
+    ] * 2
     assert bench.ledger.destination("memory", {}).left_out == {WHY: 2}
 
 
@@ -99,10 +105,14 @@ def test_a_tracker_without_a_call_is_blocked_at_open_and_not_tried_again_for_eve
     assert shown.help == "pip install --upgrade tracker"
 
 
-def test_media_of_a_writer_that_shows_none_are_counted_and_hold_nothing_up(tmp_path: Path) -> None:
+def test_media_of_a_writer_that_shows_none_are_counted_and_hold_nothing_up(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
 
-    bench.ledger.commit([row(1), media("one", image(1)), media("two", image(2)), row(4)])
+    bench.ledger.commit(
+        [row(1), media("one", image(1)), media("two", image(2)), row(4)]
+    )
     bench.run()
 
     held = bench.ledger.destination("memory", {})

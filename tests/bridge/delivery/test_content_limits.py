@@ -43,7 +43,9 @@ def test_the_strictest_of_what_the_bridge_and_the_processes_say_holds(
 
     assert limits.of("cloud") == limit
     assert (
-        ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.requested).of("cloud")
+        ContentLimits({"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": own}, limits.requested).of(
+            "cloud"
+        )
         == limit
     )
 
@@ -52,7 +54,9 @@ def ended_run(
     base: Path, *exporters: str, message_content: Mapping[str, str] | None = None
 ) -> None:
     """A process that has sent one rollout and ended."""
-    process = Process.start(run_folder(base), *exporters, message_content=message_content or {})
+    process = Process.start(
+        run_folder(base), *exporters, message_content=message_content or {}
+    )
     process.log()
     process.append(Signal.TRACES, scope_spans(rollout_spans("one")).SerializeToString())
     process.end()
@@ -69,7 +73,10 @@ def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> No
     how = options(("local", local), ("cloud", cloud))
     env = {"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT": "off"}
 
-    served(tmp_path, options(exporter_env=ExporterEnvironment(env, Path(), how.exporter_env.load)))
+    served(
+        tmp_path,
+        options(exporter_env=ExporterEnvironment(env, Path(), how.exporter_env.load)),
+    )
 
     whole, bare = rollout_of(local), rollout_of(cloud)
     assert [message["role"] for message in whole.messages] == [
@@ -78,13 +85,19 @@ def test_text_goes_to_one_tracker_and_numbers_to_the_other(tmp_path: Path) -> No
         "tool",
         "assistant",
     ]
-    assert (bare.messages, bare.reward, len(bare.spans)) == ([], whole.reward, len(whole.spans))
+    assert (bare.messages, bare.reward, len(bare.spans)) == (
+        [],
+        whole.reward,
+        len(whole.spans),
+    )
     assert "what? one" in repr(whole)
     assert "what? one" not in repr(bare)
     assert b"what? one" not in b"".join(span.otlp for span in bare.spans)
 
 
-def test_what_a_process_asked_for_holds_when_another_environment_delivers(tmp_path: Path) -> None:
+def test_what_a_process_asked_for_holds_when_another_environment_delivers(
+    tmp_path: Path,
+) -> None:
     cloud = RecordingTracker()
     ended_run(tmp_path, "cloud", message_content={"cloud": "off"})
 
@@ -93,7 +106,9 @@ def test_what_a_process_asked_for_holds_when_another_environment_delivers(tmp_pa
     assert rollout_of(cloud).messages == []
 
 
-def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(tmp_path: Path) -> None:
+def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(
+    tmp_path: Path,
+) -> None:
     folder = run_folder(tmp_path)
     ended_run(tmp_path, "away", message_content={"cloud": "off"})
     served(
@@ -104,15 +119,22 @@ def test_it_holds_after_the_bridge_began_anew_and_the_segments_are_gone(tmp_path
 
     cloud = RecordingTracker()
     served(
-        tmp_path, options(("cloud", cloud), exporters={"traces": ("cloud",), "metrics": ("cloud",)})
+        tmp_path,
+        options(
+            ("cloud", cloud), exporters={"traces": ("cloud",), "metrics": ("cloud",)}
+        ),
     )
 
     assert rollout_of(cloud).messages == []
 
 
-def test_a_dead_letter_holds_no_more_text_than_its_tracker_might_have(tmp_path: Path) -> None:
+def test_a_dead_letter_holds_no_more_text_than_its_tracker_might_have(
+    tmp_path: Path,
+) -> None:
     cloud = RecordingTracker()
-    cloud.fail(PermanentError("too odd: token=abcdefgh12345678"), kind="rollouts", times=None)
+    cloud.fail(
+        PermanentError("too odd: token=abcdefgh12345678"), kind="rollouts", times=None
+    )
     ended_run(tmp_path, "cloud", message_content={"cloud": "off"})
 
     served(tmp_path, options(("cloud", cloud)))
@@ -120,13 +142,17 @@ def test_a_dead_letter_holds_no_more_text_than_its_tracker_might_have(tmp_path: 
     with open_for_reading(run_folder(tmp_path).ledger_path).snapshot() as sql:
         dead_letters = [
             (bytes(data), str(reason))
-            for data, reason in sql.execute("SELECT data, reason FROM dead_letters WHERE kind = 1")
+            for data, reason in sql.execute(
+                "SELECT data, reason FROM dead_letters WHERE kind = 1"
+            )
         ]
     assert [reason for _, reason in dead_letters] == ["too odd: token=[redacted]"]
     assert b"what? one" not in dead_letters[0][0]
 
 
-def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path: Path) -> None:
+def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(
+    tmp_path: Path,
+) -> None:
     local, cloud = RecordingTracker(), RecordingTracker()
     ended_run(tmp_path, "local", "cloud")
     trackers = Trackers({"local": local.exporter, "cloud": cloud.exporter})
@@ -144,7 +170,8 @@ def test_a_setting_that_cannot_be_read_blocks_its_exporter_and_no_other(tmp_path
     assert cloud.calls == []
     expected = "expected full, off or truncate:N with N characters per message part"
     assert any(
-        f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line for line in host.lines
+        f"OTEL_BRIDGE_CLOUD_MESSAGE_CONTENT='some': {expected}" in line
+        for line in host.lines
     )  # type: ignore[attr-defined]
 
 
@@ -165,7 +192,9 @@ def test_a_dead_letter_that_is_tried_again_has_no_more_text_than_the_limit_of_no
     send_control(folder, "retry", dead_letters={"cloud": ids})
     served(
         tmp_path,
-        options(exporter_env=ExporterEnvironment(stricter, Path(), how.exporter_env.load)),
+        options(
+            exporter_env=ExporterEnvironment(stricter, Path(), how.exporter_env.load)
+        ),
     )
 
     assert (rollout_of(later).messages, len(ids)) == ([], 1)

@@ -9,7 +9,9 @@ from otel_bridge.errors import RetryableError
 from support.bridge.delivery_bench import Bench, Tracker, end, late, rollout, row
 
 
-def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_path: Path) -> None:
+def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(1), row(2), rollout(3), row(4), late(5), end()])
 
@@ -19,7 +21,10 @@ def test_an_ordered_tracker_gets_one_kind_a_call_in_the_order_of_the_ledger(tmp_
         ("open", (False,)), ("rows", (1, 2)), ("rollouts", (3,)), ("rows", (4,)), ("late", (5,)),
         ("end", ("finished",)), ("close", ()),
     ]  # fmt: skip
-    assert (bench.delivery.exporter_state.state, bench.delivery.exporter_state.written) == (
+    assert (
+        bench.delivery.exporter_state.state,
+        bench.delivery.exporter_state.written,
+    ) == (
         "ended",
         6,
     )
@@ -46,7 +51,9 @@ def test_of_a_window_without_order_only_the_calls_that_failed_are_made_again(
     errors = [RetryableError("busy")]
     tracker = Tracker(
         ordered=False,
-        fails=lambda records: errors.pop() if errors and records[0].position == 2 else None,
+        fails=lambda records: (
+            errors.pop() if errors and records[0].position == 2 else None
+        ),
     )
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), rollout(2), row(3)])
@@ -75,7 +82,9 @@ def test_an_exporter_of_metrics_gets_no_rollouts_but_all_else(tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_a_run_that_gets_its_name_right_before_its_end_ends_under_that_name(tmp_path: Path) -> None:
+def test_a_run_that_gets_its_name_right_before_its_end_ends_under_that_name(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit(
         [row(1)], [("run", encode_value({"id": "r1", "project": "p", "name": "r1"}))]
@@ -83,7 +92,8 @@ def test_a_run_that_gets_its_name_right_before_its_end_ends_under_that_name(tmp_
     bench.run()
 
     bench.ledger.commit(
-        [row(2), end()], [("run", encode_value({"id": "r1", "project": "p", "name": "nice"}))]
+        [row(2), end()],
+        [("run", encode_value({"id": "r1", "project": "p", "name": "nice"}))],
     )
     bench.run()
 

@@ -28,7 +28,9 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, may_begin = Ledger(tmp_path / "ledger.sqlite"), threading.Event()
-    environment = options(("old", RecordingTracker()), ("new", RecordingTracker())).exporter_env
+    environment = options(
+        ("old", RecordingTracker()), ("new", RecordingTracker())
+    ).exporter_env
     former = ledger.destination("former", {})
 
     def load(name: str) -> Exporter:
@@ -40,7 +42,9 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
     until(lambda: workers.by_name["old"].exporter_state.resolved)
     real = ledger.name_destinations
 
-    def after_the_new_one_began(ids: Collection[int], **unresolved: Collection[str]) -> None:
+    def after_the_new_one_began(
+        ids: Collection[int], **unresolved: Collection[str]
+    ) -> None:
         may_begin.set()
         until(lambda: workers.by_name["new"].exporter_state.resolved)
         real(ids, **unresolved)

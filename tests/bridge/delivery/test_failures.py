@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.errors import BlockedError, MissingExtraError, PermanentError, RetryableError
+from otel_bridge.errors import (
+    BlockedError,
+    MissingExtraError,
+    PermanentError,
+    RetryableError,
+)
 from otel_bridge.exporter import Exporter
 from otel_bridge.records import Record
 from support.bridge.bridge_file_tracker import Nowhere
@@ -31,7 +36,9 @@ def test_an_error_at_any_record_costs_at_most_that_record(
         return error("odd") if error is ValueError else error("odd", position=bad)
 
     bench = Bench(tmp_path, Tracker(ordered=ordered, fails=fails))
-    bench.ledger.commit([row(1), row(2), row(3), rollout(4), rollout(5), row(6), row(7)])
+    bench.ledger.commit(
+        [row(1), row(2), row(3), rollout(4), rollout(5), row(6), row(7)]
+    )
 
     bench.run()
 
@@ -40,11 +47,16 @@ def test_an_error_at_any_record_costs_at_most_that_record(
         position for position in range(1, 8) if position not in lost
     ]
     assert [position for position, _ in bench.dead()] == lost
-    assert (bench.delivery.exporter_state.written, bench.destination.dead_letters) == (7, len(lost))
+    assert (bench.delivery.exporter_state.written, bench.destination.dead_letters) == (
+        7,
+        len(lost),
+    )
     assert bench.destination.rows + bench.destination.rollouts == 7 - len(lost)
 
 
-def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_path: Path) -> None:
+def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(
+    tmp_path: Path,
+) -> None:
     refused = {13, 14, 700}
     tracker = Tracker(
         fails=lambda records: (
@@ -57,13 +69,17 @@ def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(tmp_p
     bench.run()
 
     assert [position for position, _ in bench.dead()] == sorted(refused)
-    assert tracker.kept == [position for position in range(1, 1201) if position not in refused]
+    assert tracker.kept == [
+        position for position in range(1, 1201) if position not in refused
+    ]
 
 
 def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everything_for_good(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path, Tracker(fails=lambda records: AttributeError("run has no log")))
+    bench = Bench(
+        tmp_path, Tracker(fails=lambda records: AttributeError("run has no log"))
+    )
     bench.ledger.commit([row(number) for number in range(1, 101)])
 
     bench.run()
@@ -81,7 +97,10 @@ def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
     error[0] = None
     bench.run()
 
-    assert (waits, bench.lines) == ([60.0] * 3, ["memory is blocked: no key; wandb login"])
+    assert (waits, bench.lines) == (
+        [60.0] * 3,
+        ["memory is blocked: no key; wandb login"],
+    )
     assert (
         bench.tracker.kept,
         bench.delivery.exporter_state.state,
@@ -93,7 +112,9 @@ def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
     )
 
 
-def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(tmp_path: Path) -> None:
+def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(fails=lambda records: RetryableError("busy")))
     bench.ledger.commit([row(1)])
 
@@ -110,7 +131,9 @@ def test_backing_off_waits_longer_each_time_and_as_long_as_the_tracker_asks(tmp_
 
 
 def test_a_writer_that_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Tracker(fails=lambda records: RetryableError("the session is dead")))
+    bench = Bench(
+        tmp_path, Tracker(fails=lambda records: RetryableError("the session is dead"))
+    )
     bench.ledger.commit([row(1)])
 
     for _ in range(6):
@@ -141,7 +164,9 @@ def test_what_was_lost_behind_the_last_row_is_written_again_though_no_row_follow
     assert (bench.destination.rows, bench.delivery.exporter_state.state) == (3, "idle")
 
 
-@pytest.mark.parametrize(("error", "written"), [(RetryableError("finish timed out"), 0), (None, 2)])
+@pytest.mark.parametrize(
+    ("error", "written"), [(RetryableError("finish timed out"), 0), (None, 2)]
+)
 def test_what_is_in_doubt_when_closing_fails_is_not_said_to_be_written(
     tmp_path: Path, error: Exception | None, written: int
 ) -> None:
@@ -152,7 +177,11 @@ def test_what_is_in_doubt_when_closing_fails_is_not_said_to_be_written(
     bench.delivery.close()
 
     (at,) = bench.ledger.view().destinations()
-    assert (bench.delivery.exporter_state.written, at.written, at.durable) == (written, written, 0)
+    assert (bench.delivery.exporter_state.written, at.written, at.durable) == (
+        written,
+        written,
+        0,
+    )
 
 
 def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is_not_idle_till_then(
@@ -161,7 +190,9 @@ def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is
     tracker = Tracker(holds=0)
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), row(2)])
-    tracker.loses = lambda: RetryableError("2 lines did not arrive") if tracker.kept else None
+    tracker.loses = lambda: (
+        RetryableError("2 lines did not arrive") if tracker.kept else None
+    )
     while bench.delivery.exporter_state.state != "retrying":
         bench.delivery.step()
 
@@ -173,13 +204,17 @@ def test_an_upload_that_stands_still_is_opened_anew_though_no_row_follows_and_is
     bench.run()
 
     assert states == ["retrying"] * 3
-    assert [call for call in tracker.calls if call[0] == "rows"] == [("rows", (1, 2))] * 2
+    assert [call for call in tracker.calls if call[0] == "rows"] == [
+        ("rows", (1, 2))
+    ] * 2
 
 
 def test_a_run_whose_end_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
     tracker = Tracker()
     tracker.ends = lambda: (
-        RetryableError("closed; open another one") if tracker.calls.count(OPENED) < 2 else None
+        RetryableError("closed; open another one")
+        if tracker.calls.count(OPENED) < 2
+        else None
     )
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), end()])
@@ -194,7 +229,9 @@ def test_a_run_whose_end_keeps_failing_is_opened_anew(tmp_path: Path) -> None:
     assert bench.delivery.exporter_state.state == "ended"
 
 
-def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     message = "exporter 'wandb' needs wandb: pip install 'otel-bridge[wandb]'"
 
@@ -204,13 +241,18 @@ def test_a_package_that_is_missing_blocks_with_the_command_that_installs_it(tmp_
     bench.begin(missing)
 
     assert bench.delivery.step() == 60.0
-    assert (bench.delivery.exporter_state.reason, bench.delivery.exporter_state.help) == (
+    assert (
+        bench.delivery.exporter_state.reason,
+        bench.delivery.exporter_state.help,
+    ) == (
         message,
         "pip install 'otel-bridge[wandb]'",
     )
 
 
-def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(1), row(2), row(3)])
     with bench.ledger.database.transaction() as sql:
@@ -219,4 +261,7 @@ def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(tmp_path:
 
     bench.run()
 
-    assert (bench.tracker.kept, [position for position, _ in bench.dead()]) == ([1, 3], [2])
+    assert (bench.tracker.kept, [position for position, _ in bench.dead()]) == (
+        [1, 3],
+        [2],
+    )

@@ -9,7 +9,14 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from otel_bridge.bridge.delivery.less_text import truncate
-from otel_bridge.records import Config, Evaluation, MediaRecord, PlainTrace, RolloutRecord, Row
+from otel_bridge.records import (
+    Config,
+    Evaluation,
+    MediaRecord,
+    PlainTrace,
+    RolloutRecord,
+    Row,
+)
 from otel_bridge.translation.decode.spans import read_span
 from support.media_samples import image, media, table, text
 from support.otlp.trace_samples import pairs
@@ -18,15 +25,21 @@ SECRET = "the prompt that must stay here"
 
 
 def spans() -> list[OtlpSpan]:
-    root = OtlpSpan(name="rollout", span_id=b"r" * 8, start_time_unix_nano=1, end_time_unix_nano=9)
+    root = OtlpSpan(
+        name="rollout", span_id=b"r" * 8, start_time_unix_nano=1, end_time_unix_nano=9
+    )
     root.attributes.extend(pairs({
         "gen_ai.input.messages": f'[{{"role":"user","parts":[{{"type":"text","content":"{SECRET}"}}]}}]',
         "rl.reward": 0.5, "rl.metadata.note": SECRET, "rl.metadata.level": 3,
     }))  # fmt: skip
     root.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=SECRET))
     error = root.events.add(name="exception")
-    error.attributes.extend(pairs({"exception.type": "KeyError", "exception.message": SECRET}))
-    tool = OtlpSpan(name="execute_tool search", span_id=b"t" * 8, parent_span_id=b"r" * 8)
+    error.attributes.extend(
+        pairs({"exception.type": "KeyError", "exception.message": SECRET})
+    )
+    tool = OtlpSpan(
+        name="execute_tool search", span_id=b"t" * 8, parent_span_id=b"r" * 8
+    )
     tool.attributes.extend(pairs({
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search",
         "gen_ai.tool.call.arguments": f'{{"q":"{SECRET}"}}', "gen_ai.tool.call.result": SECRET,
@@ -62,7 +75,10 @@ def test_switched_off_no_text_is_left_anywhere_and_every_number_stays() -> None:
         tools={"calls": 1},
     )
     assert bare == replace(kept, error="KeyError")
-    assert [(span.name, span.kind, span.input, span.output, span.error) for span in bare.spans] == [
+    assert [
+        (span.name, span.kind, span.input, span.output, span.error)
+        for span in bare.spans
+    ] == [
         ("rollout", "span", None, None, "KeyError"),
         ("execute_tool search", "tool", None, None, None),
     ]
@@ -85,7 +101,9 @@ def test_truncated_every_text_is_cut_inside_its_part_and_the_cut_is_counted() ->
     assert cut.clipped_bytes == 2 * (len(SECRET) - len(short))
 
 
-def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_an_evaluation_does() -> None:
+def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_an_evaluation_does() -> (
+    None
+):
     remarked = replace(rollout(), remarks={"judge": ["good", SECRET]})
 
     bare, cut = truncate(remarked, 0), truncate(remarked, 10)
@@ -98,16 +116,35 @@ def test_what_was_remarked_on_values_of_a_rollout_loses_its_text_as_an_evaluatio
 
 def test_an_evaluation_loses_its_explanation_and_its_label() -> None:
     value = Evaluation(
-        "l", "ab" * 16, "t/rollouts", "judge", 0.5, "good", SECRET, "t", 3, "t/step", 1, position=4
+        "l",
+        "ab" * 16,
+        "t/rollouts",
+        "judge",
+        0.5,
+        "good",
+        SECRET,
+        "t",
+        3,
+        "t/step",
+        1,
+        position=4,
     )
 
     assert truncate(value, 0) == replace(value, label="", explanation=None)
-    assert truncate(value, 10) == replace(value, explanation="the prompt… [+20 characters]")
+    assert truncate(value, 10) == replace(
+        value, explanation="the prompt… [+20 characters]"
+    )
 
 
 def test_other_traces_lose_text_too_and_rows_and_configs_are_left_alone() -> None:
     trace = PlainTrace(
-        "cd" * 16, "t", "work", 1, 9, [read_span(span).record() for span in spans()], position=2
+        "cd" * 16,
+        "t",
+        "work",
+        1,
+        9,
+        [read_span(span).record() for span in spans()],
+        position=2,
     )
     row = Row("m", "t", 1, "t/step", 1, {"loss": 0.5})
     config = Config("c", "t", {"prompt": "x"}, 1)
@@ -123,7 +160,14 @@ def test_a_span_that_cannot_be_parsed_keeps_its_times_alone() -> None:
 
     assert isinstance(bare, RolloutRecord)
     assert bare.spans == [
-        replace(broken, name="execute_tool", attributes={}, input=None, output=None, otlp=b"")
+        replace(
+            broken,
+            name="execute_tool",
+            attributes={},
+            input=None,
+            output=None,
+            otlp=b"",
+        )
     ]
 
 
@@ -146,5 +190,6 @@ def test_media_lose_their_text_and_keep_pictures_and_numbers() -> None:
     ]
     assert none.table(none.items[1])[1] == [["", 5, image(2)]]
     assert all(
-        one.digest == hashlib.sha256(one.data).hexdigest() for one in (*cut.items, *none.items)
+        one.digest == hashlib.sha256(one.data).hexdigest()
+        for one in (*cut.items, *none.items)
     )

@@ -36,7 +36,11 @@ def test_the_run_is_described_before_its_first_record_and_older_configs_are_not_
         "team",
         ("a",),
     )
-    assert (info.keys, info.oldest, info.folder) == ({"t/loss": "t/step"}, 1, tmp_path / "r1")
+    assert (info.keys, info.oldest, info.folder) == (
+        {"t/loss": "t/step"},
+        1,
+        tmp_path / "r1",
+    )
 
 
 def test_a_new_bridge_goes_on_where_the_tracker_says(tmp_path: Path) -> None:
@@ -54,7 +58,9 @@ def test_a_new_bridge_goes_on_where_the_tracker_says(tmp_path: Path) -> None:
     assert (bench.destination.rows, bench.delivery.exporter_state.written) == (10, 10)
 
 
-def test_a_window_written_whole_just_before_a_stop_is_not_written_again(tmp_path: Path) -> None:
+def test_a_window_written_whole_just_before_a_stop_is_not_written_again(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(number) for number in range(1, 4)])
     while not bench.tracker.kept:
@@ -79,7 +85,9 @@ def test_what_a_tracker_holds_beyond_the_note_is_not_sent_again(tmp_path: Path) 
 
 
 def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Tracker(tracker_run_id="m1", found="it holds 3 rows already"))
+    bench = Bench(
+        tmp_path, Tracker(tracker_run_id="m1", found="it holds 3 rows already")
+    )
     bench.ledger.commit([row(1)])
 
     bench.run()
@@ -92,7 +100,9 @@ def test_the_trackers_own_id_and_what_it_held_are_reported(tmp_path: Path) -> No
     assert bench.lines == ["memory: it holds 3 rows already"]
 
 
-def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: Path) -> None:
+def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(
+    tmp_path: Path,
+) -> None:
     tracker = Tracker(holds=0)
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(1), row(2), row(3)])
@@ -102,7 +112,9 @@ def test_what_is_written_counts_as_safe_only_when_the_tracker_says_so(tmp_path: 
     tracker.holds = 3
     bench.delivery.close()
 
-    assert [(item.written, item.durable) for item in (before, bench.delivery.exporter_state)] == [
+    assert [
+        (item.written, item.durable) for item in (before, bench.delivery.exporter_state)
+    ] == [
         (3, 0),
         (3, 3),
     ]
@@ -114,7 +126,10 @@ def test_what_was_in_doubt_when_the_run_ended_stays_in_doubt(tmp_path: Path) -> 
 
     bench.run()
 
-    assert (bench.delivery.exporter_state.written, bench.delivery.exporter_state.durable) == (3, 0)
+    assert (
+        bench.delivery.exporter_state.written,
+        bench.delivery.exporter_state.durable,
+    ) == (3, 0)
 
 
 def test_a_run_that_ended_is_opened_again_by_later_data_alone(tmp_path: Path) -> None:
@@ -147,7 +162,11 @@ def test_an_end_of_another_status_reaches_a_run_that_ended(tmp_path: Path) -> No
     bench.ledger.commit([end(3, Status.KILLED)])
     bench.run()
 
-    assert bench.tracker.calls == [("open", (True,)), ("end", ("killed",)), ("close", ())]
+    assert bench.tracker.calls == [
+        ("open", (True,)),
+        ("end", ("killed",)),
+        ("close", ()),
+    ]
 
 
 def test_a_bridge_that_begins_behind_an_end_opens_nothing(tmp_path: Path) -> None:
@@ -162,7 +181,9 @@ def test_a_bridge_that_begins_behind_an_end_opens_nothing(tmp_path: Path) -> Non
     assert (bench.tracker.calls, bench.delivery.exporter_state.state) == ([], "ended")
 
 
-def test_room_for_others_is_made_by_taking_what_is_written_for_safe(tmp_path: Path) -> None:
+def test_room_for_others_is_made_by_taking_what_is_written_for_safe(
+    tmp_path: Path,
+) -> None:
     tracker = Tracker(holds=0)
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(number) for number in range(1, 7)])
@@ -179,12 +200,16 @@ def test_room_for_others_is_made_by_taking_what_is_written_for_safe(tmp_path: Pa
     assert tracker.infos[-1].oldest == 5
 
 
-def test_the_destination_is_a_new_one_where_the_place_is_another(tmp_path: Path) -> None:
+def test_the_destination_is_a_new_one_where_the_place_is_another(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(1), row(2)])
     bench.run()
     other = Tracker()
-    bench.begin(lambda: (other.exporter, replace(Nowhere(), destination={"PLACE": "b"})))
+    bench.begin(
+        lambda: (other.exporter, replace(Nowhere(), destination={"PLACE": "b"}))
+    )
 
     bench.run()
 

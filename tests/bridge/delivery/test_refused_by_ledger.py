@@ -22,7 +22,9 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
 ) -> None:
     def fails(records: object) -> Exception | None:
         return (
-            PermanentError("no", position=4) if any(one.position == 4 for one in records) else None
+            PermanentError("no", position=4)
+            if any(one.position == 4 for one in records)
+            else None
         )  # type: ignore[attr-defined]
 
     bench = Bench(tmp_path, Tracker(fails=fails))
@@ -43,7 +45,9 @@ def test_a_full_ledger_that_cannot_take_a_dead_letter_loses_nothing_of_its_call(
     assert (bench.delivery.exporter_state.written, bench.destination.rows) == (10, 9)
 
 
-def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(tmp_path: Path) -> None:
+def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(
+    tmp_path: Path,
+) -> None:
     tracker = Tracker(holds=0)
     bench = Bench(tmp_path, tracker)
     bench.ledger.commit([row(number) for number in range(1, 9)])
@@ -66,7 +70,9 @@ def test_a_writer_that_opened_where_that_could_not_be_noted_is_opened_again(tmp_
     assert (refusals(), set(tracker.kept)) == (1, set(range(1, 10)))
 
 
-def test_a_run_whose_opening_could_not_be_noted_is_ended_by_the_next_bridge(tmp_path: Path) -> None:
+def test_a_run_whose_opening_could_not_be_noted_is_ended_by_the_next_bridge(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(1)])
     refusals = refused(bench.ledger, "save", lambda at: at.opened)
@@ -83,14 +89,20 @@ def test_a_run_whose_opening_could_not_be_noted_is_ended_by_the_next_bridge(tmp_
     )
 
 
-def test_rows_are_counted_although_it_could_not_be_noted_at_once(tmp_path: Path) -> None:
+def test_rows_are_counted_although_it_could_not_be_noted_at_once(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker())
     bench.ledger.commit([row(number) for number in range(1, 101)])
     refusals = refused(bench.ledger, "save", _wrote(100))
 
     bench.run()
 
-    assert (refusals(), bench.delivery.exporter_state.written, bench.destination.rows) == (
+    assert (
+        refusals(),
+        bench.delivery.exporter_state.written,
+        bench.destination.rows,
+    ) == (
         1,
         100,
         100,
@@ -111,7 +123,10 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
         bench.ledger.commit([row(number)])
         bench.run()
     bad[0] = False
-    before, refusals = len(bench.tracker.calls), refused(bench.ledger, "remove_dead_letters")
+    before, refusals = (
+        len(bench.tracker.calls),
+        refused(bench.ledger, "remove_dead_letters"),
+    )
     bench.delivery.requests.retry_dead_letters([1])
 
     bench.run()
@@ -121,7 +136,9 @@ def test_a_dead_letter_that_was_written_is_written_once_although_that_could_not_
     assert [kind for kind, _ in bench.tracker.calls[before:]].count("rows") == 1
 
 
-def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(tmp_path: Path) -> None:
+def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path, Tracker(holds=0))
     bench.ledger.commit([row(number) for number in range(1, 9)])
     worker = DeliveryWorker(bench.delivery, progressed=lambda: None)
@@ -144,7 +161,11 @@ def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_ag
     bad = [True]
 
     def fails(records: Any) -> Exception | None:
-        return PermanentError("no", position=2) if bad[0] and records[0].position == 2 else None
+        return (
+            PermanentError("no", position=2)
+            if bad[0] and records[0].position == 2
+            else None
+        )
 
     bench = Bench(tmp_path, Tracker(fails=fails))
     for record in (row(1), row(2), row(3), end(4)):
@@ -170,7 +191,11 @@ def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retri
     bad = [True]
 
     def fails(records: Any) -> Exception | None:
-        return PermanentError("no", position=2) if bad[0] and records[0].position == 2 else None
+        return (
+            PermanentError("no", position=2)
+            if bad[0] and records[0].position == 2
+            else None
+        )
 
     bench = Bench(tmp_path, Tracker(fails=fails))
     for record in (row(1), row(2), row(3), end(4)):

@@ -12,7 +12,13 @@ from otel_bridge.bridge.delivery.writer_session import Throttle
 from otel_bridge.bridge.ingest import segment_reader
 from otel_bridge.errors import RetryableError
 from otel_bridge.records import Record
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    serving,
+)
 from support.bridge.delivery_bench import Bench, Tracker, end, row
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
@@ -86,7 +92,9 @@ def test_what_comes_during_a_rest_goes_in_one_call(bench: Bench) -> None:
     assert _steps(bench, 1) == [(None, False)]
 
 
-def test_there_is_not_a_rest_while_more_waits_than_one_window_takes(bench: Bench) -> None:
+def test_there_is_not_a_rest_while_more_waits_than_one_window_takes(
+    bench: Bench,
+) -> None:
     bench.tracker.window_records = 2
     bench.ledger.commit([row(number) for number in range(1, 6)])
 
@@ -130,7 +138,8 @@ def test_there_is_not_a_rest_before_or_after_the_end(bench: Bench) -> None:
 
 def test_a_failure_is_not_waited_for_as_a_rest(tmp_path: Path, clock: Clock) -> None:
     bench = Bench(
-        tmp_path, Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy"))
+        tmp_path,
+        Tracker(fails=lambda records: clock.passes(records) or RetryableError("busy")),
     )
     bench.ledger.commit([row(1)])
 
@@ -147,8 +156,13 @@ def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
     with serving(tmp_path, options(("memory", recorder))):
         for position in (1, 2, 3):
             process.log()
-            report_when(folder, lambda report, position=position: report.position == position)
+            report_when(
+                folder, lambda report, position=position: report.position == position
+            )
         process.flush()
         recorder.wait_for(lambda held: len(held.run(RUN).rows) == 3)
 
-    assert [call.positions for call in recorder.calls if call.kind == "rows"] == [(1,), (2, 3)]
+    assert [call.positions for call in recorder.calls if call.kind == "rows"] == [
+        (1,),
+        (2, 3),
+    ]

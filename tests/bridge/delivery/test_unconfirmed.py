@@ -39,7 +39,9 @@ def report_of(folder: RunFolder) -> Report:
     return report
 
 
-def given(*recorders: tuple[str, RecordingTracker], to: str, **changes: object) -> BridgeOptions:
+def given(
+    *recorders: tuple[str, RecordingTracker], to: str, **changes: object
+) -> BridgeOptions:
     """As ``--exporters TO`` of a command."""
     return options(*recorders, exporters=dict.fromkeys(SIGNALS, (to,)), **changes)
 
@@ -56,7 +58,8 @@ def left_unconfirmed(
         report_when(
             folder,
             lambda report: (
-                "former" in report.exporters and report.exporters["former"].written == rows
+                "former" in report.exporters
+                and report.exporters["former"].written == rows
             ),
         )
     assert report_of(folder).exporters["former"].durable == rows - LAG
@@ -83,11 +86,17 @@ def next_process(
     former = {segment.instance_id for segment in folder.segments()}
     process = Process.start(folder, by_signal=dict.fromkeys(signals, exporters))
     with serving(tmp_path, how):
-        until(lambda: former.isdisjoint(segment.instance_id for segment in folder.segments()))
+        until(
+            lambda: former.isdisjoint(
+                segment.instance_id for segment in folder.segments()
+            )
+        )
         yield process
 
 
-def resumed(tmp_path: Path, folder: RunFolder, how: BridgeOptions, *exporters: str) -> Process:
+def resumed(
+    tmp_path: Path, folder: RunFolder, how: BridgeOptions, *exporters: str
+) -> Process:
     """The run's next process, over by now."""
     with next_process(tmp_path, folder, how, *exporters) as process:
         position = report_of(folder).position
@@ -108,8 +117,14 @@ def test_the_next_bridge_gives_again_what_the_tracker_of_a_former_process_lost(
 
     served(tmp_path, how)
 
-    assert (written(former), set(second.row_ids) <= set(written(now))) == (first.row_ids, True)
-    assert (former.run(RUN).status, now.run(RUN).status) == (Status.KILLED, Status.FINISHED)
+    assert (written(former), set(second.row_ids) <= set(written(now))) == (
+        first.row_ids,
+        True,
+    )
+    assert (former.run(RUN).status, now.run(RUN).status) == (
+        Status.KILLED,
+        Status.FINISHED,
+    )
     assert (report_of(folder).ended, report_of(folder).owed) == (True, {})
 
 
@@ -183,7 +198,9 @@ def test_a_bridge_that_ends_before_the_tracker_took_the_end_leaves_the_rest_owed
     how = options(("former", former), ("now", now))
     with next_process(tmp_path, folder, how, "now") as second:
         second.log(3)
-        former.wait_for(lambda recorder: any(call.kind == "end" for call in recorder.calls))
+        former.wait_for(
+            lambda recorder: any(call.kind == "end" for call in recorder.calls)
+        )
     second.end()
     served(tmp_path, given(("now", now), to="now"))
     cut_off = report_of(folder)
@@ -200,14 +217,19 @@ def test_the_run_of_an_exporter_ends_with_the_last_process_that_asked_for_it_and
     tmp_path: Path,
 ) -> None:
     folder, one, two = run_folder(tmp_path), lossy(), RecordingTracker()
-    trainer, explorer = Process.start(folder, "two"), Process.start(folder, "one", role="explorer")
+    trainer, explorer = (
+        Process.start(folder, "two"),
+        Process.start(folder, "one", role="explorer"),
+    )
     with serving(tmp_path, options(("one", one), ("two", two))):
         explorer.log(5)
         one.wait_for(lambda recorder: set(explorer.row_ids) <= set(written(recorder)))
         explorer.end("failed")
         one.wait_for(lambda recorder: recorder.run(RUN).status is Status.FAILED)
         trainer.log(1)
-        report_when(folder, lambda report: "one" not in report.exporters and report.owed == {})
+        report_when(
+            folder, lambda report: "one" not in report.exporters and report.owed == {}
+        )
 
         again = Process.start(folder, "one", role="explorer")
         again.log(2)
@@ -217,10 +239,15 @@ def test_the_run_of_an_exporter_ends_with_the_last_process_that_asked_for_it_and
         reopened = [info.reopened for info in one.run(RUN).infos]
     trainer.end()
 
-    assert (set(explorer.row_ids) <= set(written(one)), reopened) == (True, [False, True])
+    assert (set(explorer.row_ids) <= set(written(one)), reopened) == (
+        True,
+        [False, True],
+    )
 
 
-def test_a_signal_that_the_next_process_does_not_ask_for_is_given_again_too(tmp_path: Path) -> None:
+def test_a_signal_that_the_next_process_does_not_ask_for_is_given_again_too(
+    tmp_path: Path,
+) -> None:
     former = lossy()
     folder, first = left_unconfirmed(tmp_path, former)
     lose(former, first)
@@ -235,7 +262,9 @@ def test_a_signal_that_the_next_process_does_not_ask_for_is_given_again_too(tmp_
     assert (report_of(folder).ended, report_of(folder).owed) == (True, {})
 
 
-def test_what_a_person_gives_up_of_it_is_counted_and_not_given_again(tmp_path: Path) -> None:
+def test_what_a_person_gives_up_of_it_is_counted_and_not_given_again(
+    tmp_path: Path,
+) -> None:
     former, now = lossy(), RecordingTracker()
     folder, _ = left_unconfirmed(tmp_path, former)
     resumed(tmp_path, folder, given(("now", now), to="now"), "now")
@@ -244,11 +273,17 @@ def test_what_a_person_gives_up_of_it_is_counted_and_not_given_again(tmp_path: P
     served(tmp_path, options(("former", former), ("now", now), discard=("former",)))
     served(tmp_path, options(("former", former), ("now", now)))
 
-    assert (former.calls, report_of(folder).owed, report_of(folder).ended) == ([], {}, True)
+    assert (former.calls, report_of(folder).owed, report_of(folder).ended) == (
+        [],
+        {},
+        True,
+    )
     assert report_of(folder).discarded["former"] >= LAG
 
 
-def test_near_the_limit_what_is_not_confirmed_goes_first_and_is_counted(tmp_path: Path) -> None:
+def test_near_the_limit_what_is_not_confirmed_goes_first_and_is_counted(
+    tmp_path: Path,
+) -> None:
     former, now = RecordingTracker(reports_durable=True, lag=3000), RecordingTracker()
     folder = run_folder(tmp_path)
     first = Process.start(folder, "former")
@@ -257,7 +292,8 @@ def test_near_the_limit_what_is_not_confirmed_goes_first_and_is_counted(tmp_path
         report_when(
             folder,
             lambda report: (
-                "former" in report.exporters and report.exporters["former"].written == 3000
+                "former" in report.exporters
+                and report.exporters["former"].written == 3000
             ),
         )
     first.die()

@@ -13,7 +13,9 @@ class Steps:
     """A thread whose steps return what they are given; `made` gets an item for each."""
 
     def __init__(
-        self, *waits: tuple[float | None, bool] | BaseException, requested_s: float = 0.0
+        self,
+        *waits: tuple[float | None, bool] | BaseException,
+        requested_s: float = 0.0,
     ) -> None:
         self.made: Queue[int] = Queue()
         self.ended = threading.Event()
@@ -69,7 +71,9 @@ def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_
     assert (made, steps.thread.join(5), steps.made.empty()) == (True, True, True)
 
 
-@pytest.mark.parametrize(("requested_s", "woken"), [(0.0, True), (0.05, True), (3000.0, False)])
+@pytest.mark.parametrize(
+    ("requested_s", "woken"), [(0.0, True), (0.05, True), (3000.0, False)]
+)
 def test_a_flush_retries_as_soon_as_the_tracker_allows_and_a_poke_to_retry_at_once(
     requested_s: float, woken: bool
 ) -> None:
@@ -98,7 +102,8 @@ def test_a_wait_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "raised", [OSError("no more files"), SystemExit(1), asyncio.CancelledError(), MemoryError()]
+    "raised",
+    [OSError("no more files"), SystemExit(1), asyncio.CancelledError(), MemoryError()],
 )
 def test_nothing_that_a_step_raises_ends_the_thread(raised: BaseException) -> None:
     steps = Steps(raised, (None, True))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -42,7 +44,9 @@ class Sender:
             exporters={"metrics": ("otlp",)}, destinations={}, host="h", boot_id="b", pid=1, start_ticks=1,
             created_unix_ns=1,
         )  # fmt: skip
-        self.writer = SegmentWriter(self.folder.segments_dir, header, segment_bytes=4096)
+        self.writer = SegmentWriter(
+            self.folder.segments_dir, header, segment_bytes=4096
+        )
         self.ledger.commit([], sources=[SegmentPosition("a1", 0, 0, header.to_bytes())])
         self.lines: list[str] = []
         self.progressed = threading.Event()
@@ -77,14 +81,20 @@ def received(base: Path) -> list[float]:
     frames = [
         found.payload
         for segment in folder.segments()
-        for found in read_segment(segment.path, 0, limit_bytes=1 << 30, final=False)[1].frames
+        for found in read_segment(segment.path, 0, limit_bytes=1 << 30, final=False)[
+            1
+        ].frames
     ]
     return values_of(frames)
 
 
-def receiver(base: Path, *, grpc_port: int = 0, http_port: int = 0, **env: str) -> Receiver:
+def receiver(
+    base: Path, *, grpc_port: int = 0, http_port: int = 0, **env: str
+) -> Receiver:
     return Receiver(
-        ReceiverSettings.from_environment(env, base, grpc_port=grpc_port, http_port=http_port)
+        ReceiverSettings.from_environment(
+            env, base, grpc_port=grpc_port, http_port=http_port
+        )
     )
 
 
@@ -105,7 +115,10 @@ def test_what_stands_in_the_segments_goes_on_over_both_protocols(
     worker.start()
     sender.wait(
         worker,
-        lambda: worker.exporter_state.state == "idle" and len(received(tmp_path / "there")) == 200,
+        lambda: (
+            worker.exporter_state.state == "idle"
+            and len(received(tmp_path / "there")) == 200
+        ),
     )
     sender.log(200, 201)
     worker.notify()
@@ -125,7 +138,9 @@ def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     sender.log(1, 2, 3)
-    worker = sender.worker(f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf")
+    worker = sender.worker(
+        f"http://127.0.0.1:{port}", OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf"
+    )
 
     worker.start()
     sender.wait(worker, lambda: worker.exporter_state.state == "retrying")
@@ -146,7 +161,9 @@ def test_an_endpoint_that_comes_late_and_goes_away_loses_nothing(
     assert sorted(received(tmp_path / "there")) == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_new_lane_goes_on_where_the_last_one_was(sender: Sender, tmp_path: Path) -> None:
+def test_a_new_lane_goes_on_where_the_last_one_was(
+    sender: Sender, tmp_path: Path
+) -> None:
     there = receiver(tmp_path / "there")
     sender.log(*range(50))
     first = sender.worker(there.grpc_endpoint)
@@ -174,7 +191,9 @@ def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(
     proxy.hang, proxy.hang_above = True, 100_000
     sender.writer.append(Signal.METRICS, scope(*range(15_000)), time.time_ns())
     worker = sender.worker(
-        proxy.url, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_EXPORTER_OTLP_TIMEOUT="0.5"
+        proxy.url,
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        OTEL_EXPORTER_OTLP_TIMEOUT="0.5",
     )
 
     worker.start()
@@ -182,7 +201,9 @@ def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(
     worker.stop()
 
     assert worker.join(10)
-    assert sorted(set(received(tmp_path / "there"))) == [float(n) for n in range(15_000)]
+    assert sorted(set(received(tmp_path / "there"))) == [
+        float(n) for n in range(15_000)
+    ]
     proxy.close()
     there.stop()
 
@@ -199,7 +220,10 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
     worker.start()
     sender.wait(
         worker,
-        lambda: received(tmp_path / "there") == [7.0] and worker.exporter_state.state == "idle",
+        lambda: (
+            received(tmp_path / "there") == [7.0]
+            and worker.exporter_state.state == "idle"
+        ),
     )
 
     end = sender.folder.segment_path("b1", 0).stat().st_size
@@ -209,7 +233,10 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
     view = sender.ledger.view()
     sender.wait(
         worker,
-        lambda: {one.instance_id: one.forwarded_offset for one in view.sources()}.get("b1") == end,
+        lambda: (
+            {one.instance_id: one.forwarded_offset for one in view.sources()}.get("b1")
+            == end
+        ),
     )
     view.close()
     worker.stop()
@@ -217,11 +244,15 @@ def test_a_process_that_is_forwarded_before_the_reader_knows_it_is_noted_when_it
     there.stop()
 
 
-def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Path) -> None:
+def test_a_wrong_token_blocks_and_says_what_to_set(
+    sender: Sender, tmp_path: Path
+) -> None:
     there = receiver(tmp_path / "there", OTEL_BRIDGE_TOKEN="secret")
     sender.log(1)
     worker = sender.worker(
-        there.http_endpoint, OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", OTEL_BRIDGE_TOKEN="wrong"
+        there.http_endpoint,
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        OTEL_BRIDGE_TOKEN="wrong",
     )
 
     worker.start()
@@ -232,18 +263,25 @@ def test_a_wrong_token_blocks_and_says_what_to_set(sender: Sender, tmp_path: Pat
 
     assert "OTEL_BRIDGE_TOKEN" in worker.exporter_state.help
     assert "wrong" not in " ".join(
-        [*sender.lines, worker.exporter_state.reason, str(worker.exporter_state.destination)]
+        [
+            *sender.lines,
+            worker.exporter_state.reason,
+            str(worker.exporter_state.destination),
+        ]
     )
 
 
-def forwarded(sender: Sender, base: Path, protocol: str, *, limit: int, count: int) -> list[float]:
+def forwarded(
+    sender: Sender, base: Path, protocol: str, *, limit: int, count: int
+) -> list[float]:
     """Forward to a receiver that takes *limit* bytes; returns its *count* values once it has them, none refused."""
     there = receiver(base, OTEL_BRIDGE_REQUEST_BYTES=str(limit))
     endpoint = there.grpc_endpoint if protocol == "grpc" else there.http_endpoint
     worker = sender.worker(endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
     worker.start()
     sender.wait(
-        worker, lambda: worker.exporter_state.state == "idle" and len(received(base)) == count
+        worker,
+        lambda: worker.exporter_state.state == "idle" and len(received(base)) == count,
     )
     worker.stop()
     assert worker.join(10)
@@ -270,7 +308,9 @@ def test_a_request_that_a_receiver_stored_goes_in_parts_too(
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add(resource=Resource.FromString(RESOURCE))
     part.scope_metrics.append(ScopeMetrics.FromString(scope(*range(20_000))))
-    sender.writer.append(Signal.METRICS, request.SerializeToString(), time.time_ns(), whole=True)
+    sender.writer.append(
+        Signal.METRICS, request.SerializeToString(), time.time_ns(), whole=True
+    )
 
     found = forwarded(sender, tmp_path / "there", protocol, limit=70_000, count=20_000)
 
@@ -279,13 +319,18 @@ def test_a_request_that_a_receiver_stored_goes_in_parts_too(
 
 @pytest.mark.parametrize(
     ("bytes_", "kind", "said"),
-    [(2000, PermanentError, "larger than max"), (10, RetryableError, "quota of this minute")],
+    [
+        (2000, PermanentError, "larger than max"),
+        (10, RetryableError, "quota of this minute"),
+    ],
 )
 def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_not(
     bytes_: int, kind: type[Exception], said: str
 ) -> None:
     def busy(_request: bytes, context: grpc.ServicerContext) -> bytes:
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the quota of this minute is used up")
+        context.abort(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "the quota of this minute is used up"
+        )
         return b""
 
     service = "opentelemetry.proto.collector.metrics.v1.MetricsService"
@@ -293,7 +338,9 @@ def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_
         service, {"Export": grpc.unary_unary_rpc_method_handler(busy)}
     )
     server = grpc.server(
-        ThreadPoolExecutor(1), [handler], options=[("grpc.max_receive_message_length", 1000)]
+        ThreadPoolExecutor(1),
+        [handler],
+        options=[("grpc.max_receive_message_length", 1000)],
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -310,7 +357,9 @@ def test_a_request_over_the_limit_of_a_grpc_server_is_final_and_a_rate_limit_is_
     server.stop(0)
 
 
-def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(tmp_path: Path) -> None:
+def test_over_grpc_too_it_is_tried_again_when_the_other_end_asked_for_it(
+    tmp_path: Path,
+) -> None:
     there = receiver(tmp_path / "there")
     there.refuse("it ends")
     env = {

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge.bridge.forwarding import segments
 from otel_bridge.bridge.forwarding.client import Reply
@@ -37,7 +39,9 @@ class End:
             for body in self.bodies
             for one in ExportMetricsServiceRequest.FromString(body).resource_metrics
         ]
-        return [bool(one.resource.attributes) for one in found for _ in one.scope_metrics]
+        return [
+            bool(one.resource.attributes) for one in found for _ in one.scope_metrics
+        ]
 
 
 @pytest.fixture
@@ -46,7 +50,12 @@ def worker(tmp_path: Path) -> tuple[Forwarder, End, Ledger]:
     ledger = Ledger(folder.ledger_path)
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     made = Forwarder(
-        folder, ledger, env, every_process=False, log_line=lambda _: None, progressed=lambda: None
+        folder,
+        ledger,
+        env,
+        every_process=False,
+        log_line=lambda _: None,
+        progressed=lambda: None,
     )
     other = End()
     for lane in made._lanes:
@@ -79,7 +88,10 @@ def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
     worker: tuple[Forwarder, End, Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, other, _ = worker
-    newer, process = Process.start(made._folder, "otlp"), Process.start(made._folder, "otlp")
+    newer, process = (
+        Process.start(made._folder, "otlp"),
+        Process.start(made._folder, "otlp"),
+    )
     newer.log(3)
     process.log(10)
     read = segments.read_segment

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
@@ -16,13 +22,17 @@ from otel_bridge.journal.frames import Signal
 
 
 def who(name: str) -> Resource:
-    return Resource(attributes=[KeyValue(key="service.name", value=AnyValue(string_value=name))])
+    return Resource(
+        attributes=[KeyValue(key="service.name", value=AnyValue(string_value=name))]
+    )
 
 
 def metrics(**processes: list[list[Metric]]) -> ExportMetricsServiceRequest:
     request = ExportMetricsServiceRequest()
     for name, scopes in processes.items():
-        part = request.resource_metrics.add(resource=who(name), schema_url="of the resource")
+        part = request.resource_metrics.add(
+            resource=who(name), schema_url="of the resource"
+        )
         for number, found in enumerate(scopes):
             scoped = part.scope_metrics.add(metrics=found, schema_url="of the scope")
             scoped.scope.name = f"scope {number}"
@@ -72,12 +82,16 @@ def test_spans_and_records_are_cut_one_from_the_other() -> None:
         logs.resource_logs.add(resource=who("a")),
     )
     of_spans.scope_spans.add(spans=[Span(name=f"s{n}") for n in range(5)])
-    of_logs.scope_logs.add(log_records=[LogRecord(event_name=f"e{n}") for n in range(5)])
+    of_logs.scope_logs.add(
+        log_records=[LogRecord(event_name=f"e{n}") for n in range(5)]
+    )
 
     parts = list(under(1, Signal.TRACES, spans.SerializeToString()))
     records = list(under(1, Signal.LOGS, logs.SerializeToString()))
 
-    joined = [ExportTraceServiceRequest.FromString(part).resource_spans[0] for part in parts]
+    joined = [
+        ExportTraceServiceRequest.FromString(part).resource_spans[0] for part in parts
+    ]
     assert [span.name for part in joined for span in part.scope_spans[0].spans] == [
         f"s{n}" for n in range(5)
     ]
@@ -85,7 +99,9 @@ def test_spans_and_records_are_cut_one_from_the_other() -> None:
         5,
         {who("a").SerializeToString()},
     )
-    given = [ExportLogsServiceRequest.FromString(part).resource_logs[0] for part in records]
+    given = [
+        ExportLogsServiceRequest.FromString(part).resource_logs[0] for part in records
+    ]
     assert [part.scope_logs[0].log_records[0].event_name for part in given] == [
         f"e{n}" for n in range(5)
     ]

@@ -6,7 +6,9 @@ import socket
 import threading
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
@@ -16,7 +18,9 @@ from otel_bridge.otlp.destination import endpoint_for
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
 
 
-def frame(payload: bytes, signal: Signal = Signal.METRICS, *, whole: bool = False) -> Frame:
+def frame(
+    payload: bytes, signal: Signal = Signal.METRICS, *, whole: bool = False
+) -> Frame:
     return Frame(signal, whole, payload, 1, 0, 0)
 
 
@@ -27,7 +31,9 @@ def test_requests_stay_under_the_limit_and_hold_everything_in_order() -> None:
 
     assert [signal for signal, _ in joined] == [Signal.METRICS] * len(joined)
     assert max(sum(map(len, datas)) for _, datas in joined) <= REQUEST_BYTES
-    assert values_of([b"".join(datas) for _, datas in joined]) == [float(n) for n in range(400_000)]
+    assert values_of([b"".join(datas) for _, datas in joined]) == [
+        float(n) for n in range(400_000)
+    ]
 
 
 def test_a_frame_over_the_limit_is_cut_between_its_metrics() -> None:
@@ -37,7 +43,9 @@ def test_a_frame_over_the_limit_is_cut_between_its_metrics() -> None:
 
     assert len(parts) > 1
     assert max(len(part.data) for part in parts) <= REQUEST_BYTES
-    assert values_of([part.data for part in parts]) == [float(n) for n in range(300_000)]
+    assert values_of([part.data for part in parts]) == [
+        float(n) for n in range(300_000)
+    ]
 
 
 def test_every_request_carries_the_resource_of_its_segment() -> None:
@@ -100,7 +108,9 @@ def test_an_answer_is_final_blocked_or_to_be_tried_again(
     def answer() -> None:
         peer, _ = listener.accept()
         peer.recv(65536)
-        peer.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode())
+        peer.sendall(
+            f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode()
+        )
         peer.close()
 
     thread = threading.Thread(target=answer)
@@ -123,4 +133,7 @@ def test_an_answer_is_final_blocked_or_to_be_tried_again(
 def test_a_header_may_hold_a_raw_space_or_an_escaped_one(space: str) -> None:
     env = {"OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer{space}t0ken,x-team=rl"}
 
-    assert endpoint_for("traces", env).headers == {"authorization": "Bearer t0ken", "x-team": "rl"}
+    assert endpoint_for("traces", env).headers == {
+        "authorization": "Bearer t0ken",
+        "x-team": "rl",
+    }

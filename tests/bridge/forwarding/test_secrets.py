@@ -14,7 +14,9 @@ SECRET = "hunter2hunter"
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_an_endpoint_that_cannot_be_reached_is_named_without_its_password(protocol: str) -> None:
+def test_an_endpoint_that_cannot_be_reached_is_named_without_its_password(
+    protocol: str,
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

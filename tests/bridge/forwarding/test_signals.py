@@ -30,7 +30,9 @@ class Run:
         self.folder = run_folder(base)
         self.ledger = Ledger(self.folder.ledger_path)
         self.process = Process.start(self.folder, "otlp")
-        self.ledger.commit([], sources=[SegmentPosition(self.process.instance, 0, 0, b"")])
+        self.ledger.commit(
+            [], sources=[SegmentPosition(self.process.instance, 0, 0, b"")]
+        )
         self.lines: list[str] = []
 
     def write(self, number: int) -> None:
@@ -44,7 +46,9 @@ class Run:
         )
         record = LogRecord(body=AnyValue(string_value=f"e{number}"))
         writer.append(
-            Signal.LOGS, ScopeLogs(log_records=[record]).SerializeToString(), time.time_ns()
+            Signal.LOGS,
+            ScopeLogs(log_records=[record]).SerializeToString(),
+            time.time_ns(),
         )
 
     @contextmanager
@@ -87,7 +91,9 @@ def test_signals_that_the_other_end_lacks_are_named_once_and_end_and_the_others_
     run: Run, kind: int | str
 ) -> None:
     backend = (
-        GrpcBackend("traces") if kind == "grpc" else HttpBackend("traces", otherwise=int(kind))
+        GrpcBackend("traces")
+        if kind == "grpc"
+        else HttpBackend("traces", otherwise=int(kind))
     )
     protocol = "grpc" if kind == "grpc" else "http/protobuf"
     run.write(0)
@@ -110,13 +116,15 @@ def test_signals_that_the_other_end_lacks_are_named_once_and_end_and_the_others_
         "otlp: logs",
     ]
     assert [
-        sentence.partition(" are not sent: ")[0] for sentence in worker.exporter_state.degraded
+        sentence.partition(" are not sent: ")[0]
+        for sentence in worker.exporter_state.degraded
     ] == [
         "metrics",
         "logs",
     ]
     assert all(
-        f"answered {answered}" in line for line in (*run.lines, *worker.exporter_state.degraded)
+        f"answered {answered}" in line
+        for line in (*run.lines, *worker.exporter_state.degraded)
     )
     assert backend.tries.count("metrics") <= 1
 
@@ -125,7 +133,9 @@ def test_with_the_endpoint_of_traces_alone_nothing_else_is_sent(run: Run) -> Non
     backend = HttpBackend("traces", "metrics", "logs")
     run.write(0)
 
-    with run.forwarder(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{backend.url}/v1/traces") as worker:
+    with run.forwarder(
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{backend.url}/v1/traces"
+    ) as worker:
         until(lambda: run.forwarded() == run.written)
         until(state(worker, "idle"))
     backend.close()
@@ -165,7 +175,11 @@ def test_a_signal_whose_endpoint_is_down_waits_alone_and_every_position_survives
     run.write(1)
 
     with run.forwarder(**env) as worker:
-        until(lambda: len(traces.spans()) == 2 and worker.exporter_state.state == "retrying")
+        until(
+            lambda: (
+                len(traces.spans()) == 2 and worker.exporter_state.state == "retrying"
+            )
+        )
         assert run.forwarded() == 0
     run.write(2)
     metrics.answers["metrics"] = 200
@@ -185,7 +199,11 @@ def test_a_signal_that_is_refused_blocks_no_other(run: Run, status: int) -> None
     run.write(0)
 
     with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url) as worker:
-        until(lambda: backend.spans() == ["s0"] and worker.exporter_state.state == "blocked")
+        until(
+            lambda: (
+                backend.spans() == ["s0"] and worker.exporter_state.state == "blocked"
+            )
+        )
         run.write(1)
         worker.notify()
         until(lambda: backend.spans() == ["s0", "s1"])

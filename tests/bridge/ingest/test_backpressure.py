@@ -13,7 +13,14 @@ from otel_bridge.bridge import run_bridge
 from otel_bridge.bridge.ingest.backpressure import ENOUGH_RECORDS
 from otel_bridge.bridge.ingest.segment_reader import BATCH_FRAMES
 from otel_bridge.bridge.run_bridge import RunBridge
-from support.bridge.bridge_doubles import Process, open_bridge, options, run_folder, until, written
+from support.bridge.bridge_doubles import (
+    Process,
+    open_bridge,
+    options,
+    run_folder,
+    until,
+    written,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -63,7 +70,10 @@ def test_the_reader_waits_for_a_writer_that_has_enough_and_goes_on_with_it(
     for _ in range(20):
         bridge.poll()
 
-    assert bridge.ledger.position == math.ceil(ENOUGH_RECORDS / BATCH_FRAMES) * BATCH_FRAMES
+    assert (
+        bridge.ledger.position
+        == math.ceil(ENOUGH_RECORDS / BATCH_FRAMES) * BATCH_FRAMES
+    )
     assert not bridge.reader.caught_up
     release.set()
     until(lambda: not bridge.poll() and len(written(slow)) == ROWS)
@@ -79,7 +89,11 @@ def test_a_fast_writer_is_not_delayed_by_a_stuck_one(
 
     until(lambda: not bridge.poll() and len(written(fast)) == ROWS)
 
-    assert [len(slow.run(RUN).rows), bridge.ledger.position, bridge.reader.caught_up] == [
+    assert [
+        len(slow.run(RUN).rows),
+        bridge.ledger.position,
+        bridge.reader.caught_up,
+    ] == [
         0,
         ROWS,
         True,

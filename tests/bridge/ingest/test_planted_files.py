@@ -12,7 +12,14 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    serving,
+    until,
+)
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
@@ -64,7 +71,9 @@ def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(
     process = Process.start(folder, "memory")
     process.log(2)
     lines = list[str]()
-    host = BridgeSupervisor(tmp_path, options(("memory", recorder)), log_line=lines.append)
+    host = BridgeSupervisor(
+        tmp_path, options(("memory", recorder)), log_line=lines.append
+    )
     host.start()
     try:
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
@@ -92,15 +101,21 @@ def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(
     assert recorder.run(RUN).status is Status.FAILED
 
 
-@pytest.mark.parametrize("number", ["9" * 23, "٣", "00000٣", "7", "0000007", "-00001", "000_01"])
-def test_a_number_that_no_segment_has_is_not_a_segment(tmp_path: Path, number: str) -> None:
+@pytest.mark.parametrize(
+    "number", ["9" * 23, "٣", "00000٣", "7", "0000007", "-00001", "000_01"]
+)
+def test_a_number_that_no_segment_has_is_not_a_segment(
+    tmp_path: Path, number: str
+) -> None:
     folder = run_folder(tmp_path)
     (folder.segments_dir / f"i1-{number}.seg").write_bytes(b"")
 
     assert folder.segments() == []
 
 
-def test_segments_beyond_a_gap_of_numbers_are_read_without_going_through_it(tmp_path: Path) -> None:
+def test_segments_beyond_a_gap_of_numbers_are_read_without_going_through_it(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)

@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
@@ -31,20 +33,28 @@ def server_spans(base: Path) -> None:
         resource_spans=[ResourceSpans(resource=resource, scope_spans=[spans])]
     )
     folder, identity = RunFolder(base, "server"), RunIdentity("server", "p", "server")
-    segment = RunSegment(folder, identity, instance_id="server", segment_bytes=1 << 20, sync=None)
+    segment = RunSegment(
+        folder, identity, instance_id="server", segment_bytes=1 << 20, sync=None
+    )
     segment.append(Signal.TRACES, request.SerializeToString(), time.time_ns())
     segment.close()
 
 
 def spans_shown(folder: RunFolder) -> list[tuple[str, list[str]]]:
-    shown: list[dict[str, Any]] = [record for record in records(folder) if "spans" in record]
-    return [(record["kind"], [span["name"] for span in record["spans"]]) for record in shown]
+    shown: list[dict[str, Any]] = [
+        record for record in records(folder) if "spans" in record
+    ]
+    return [
+        (record["kind"], [span["name"] for span in record["spans"]]) for record in shown
+    ]
 
 
 def test_a_closed_run_is_opened_again_for_spans_of_its_rollouts(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     job = Process.start(folder, "file")
-    job.append(Signal.TRACES, sample.scope_spans(sample.rollout_spans("a")).SerializeToString())
+    job.append(
+        Signal.TRACES, sample.scope_spans(sample.rollout_spans("a")).SerializeToString()
+    )
     job.end()
     settings = options(exporter_env=ExporterEnvironment({}, tmp_path))
     host = BridgeSupervisor(tmp_path, settings, may_join=lambda _run, _other: True)

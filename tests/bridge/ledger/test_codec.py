@@ -29,7 +29,9 @@ NUMBERS = st.one_of(st.floats(), st.integers(-(2**70), 2**70))
 TEXTS = st.text(st.characters())
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)
+    ),
     max_leaves=6,
 )
 DISTRIBUTIONS = st.builds(
@@ -120,14 +122,21 @@ def test_values_that_are_not_finite_are_kept_beside_finite_ones() -> None:
 
 def test_a_value_key_that_looks_like_the_marker_of_a_distribution_is_a_number() -> None:
     row = Row(
-        "m:i:1", None, 1, "step", 5, {"$d": 1.5, "x": Distribution(2, 3.0, 1.0, 2.0)}, position=9
+        "m:i:1",
+        None,
+        1,
+        "step",
+        5,
+        {"$d": 1.5, "x": Distribution(2, 3.0, 1.0, 2.0)},
+        position=9,
     )
 
     assert codec.decode(*codec.encode(row), 9) == row
 
 
 @pytest.mark.parametrize(
-    "kind", [codec.ROW, codec.ROLLOUT, codec.EVALUATION, codec.CONFIG, codec.END, codec.MEDIA]
+    "kind",
+    [codec.ROW, codec.ROLLOUT, codec.EVALUATION, codec.CONFIG, codec.END, codec.MEDIA],
 )
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff\x00\x00\x00\x00", b"Jnot"])
 def test_bytes_that_are_not_record_are_said_to_be_none(kind: int, data: bytes) -> None:

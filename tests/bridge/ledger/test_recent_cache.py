@@ -20,7 +20,9 @@ def row(number: int) -> Row:
         "t/left": math.inf,
         "t/many": Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,)),
     }
-    return Row(f"m:i:{number}", "t", number, "t/step", number, values, {"t/step": number})
+    return Row(
+        f"m:i:{number}", "t", number, "t/step", number, values, {"t/step": number}
+    )
 
 
 def config(number: int) -> Config:
@@ -28,7 +30,9 @@ def config(number: int) -> Config:
 
 
 COMMITS = st.lists(
-    st.lists(st.sampled_from([row, config]), min_size=1, max_size=4), min_size=1, max_size=5
+    st.lists(st.sampled_from([row, config]), min_size=1, max_size=4),
+    min_size=1,
+    max_size=5,
 )
 
 
@@ -52,7 +56,9 @@ def test_records_from_memory_are_those_of_the_ledger(
     with TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.sqlite")
         for made in commits:
-            ledger.commit([make(ledger.position + number) for number, make in enumerate(made, 1)])
+            ledger.commit(
+                [make(ledger.position + number) for number, make in enumerate(made, 1)]
+            )
         ledger.recent.forget(forgotten)
         view = ledger.view()
 
@@ -71,21 +77,26 @@ def test_what_was_just_committed_is_not_read_from_the_disk(tmp_path: Path) -> No
     found = ledger.recent.records(0, (ROW,), limit=9, limit_bytes=1 << 20)
 
     assert found is not None
-    assert [id(record) for record in found.records] == [id(record) for record in records]
+    assert [id(record) for record in found.records] == [
+        id(record) for record in records
+    ]
     assert [record.position for record in found.records] == [1, 2]
 
 
 def added(recent: RecentRecords, first: int, count: int, size_bytes: int = 10) -> None:
     records: list[Record] = [row(number) for number in range(first, first + count)]
     recent.add(
-        records, [(number, ROW, bytes(size_bytes)) for number in range(first, first + count)]
+        records,
+        [(number, ROW, bytes(size_bytes)) for number in range(first, first + count)],
     )
 
 
 def held(recent: RecentRecords, after: int) -> list[int] | None:
     found = recent.records(after, (ROW,), limit=99, limit_bytes=1 << 20)
     return (
-        None if found is None else [int(record.id.rpartition(":")[2]) for record in found.records]
+        None
+        if found is None
+        else [int(record.id.rpartition(":")[2]) for record in found.records]
     )
 
 
@@ -96,7 +107,11 @@ def test_the_oldest_commit_goes_when_the_limit_is_reached() -> None:
 
     added(recent, 5, 3)
 
-    assert (held(recent, 0), held(recent, 2), held(recent, 4)) == (None, [3, 4, 5, 6, 7], [5, 6, 7])
+    assert (held(recent, 0), held(recent, 2), held(recent, 4)) == (
+        None,
+        [3, 4, 5, 6, 7],
+        [5, 6, 7],
+    )
 
 
 @pytest.mark.parametrize("size_bytes", [60, 1_000])
@@ -124,4 +139,9 @@ def test_runs_share_their_room_and_give_it_back() -> None:
     added(other, 2, 2)
     other.close()
 
-    assert (refused, held(one, 0), held(other, 1), room.take(100)) == (None, None, None, True)
+    assert (refused, held(one, 0), held(other, 1), room.take(100)) == (
+        None,
+        None,
+        None,
+        True,
+    )

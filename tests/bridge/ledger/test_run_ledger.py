@@ -41,13 +41,17 @@ def numbers(
     try:
         return [
             record.position
-            for record in view.records(after, (0,), limit=limit, limit_bytes=limit_bytes).records
+            for record in view.records(
+                after, (0,), limit=limit, limit_bytes=limit_bytes
+            ).records
         ]
     finally:
         view.close()
 
 
-def test_a_batch_is_there_after_opening_again_with_its_offsets_and_state(tmp_path: Path) -> None:
+def test_a_batch_is_there_after_opening_again_with_its_offsets_and_state(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     source = SegmentPosition("i", 2, 30, b"header")
     ledger.commit(rows(3), [("axis/t/step", b"3")], [source])
@@ -72,7 +76,9 @@ def test_a_batch_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         sql.execute(f"PRAGMA max_page_count = {pages}")
 
     with pytest.raises(JournalFullError):
-        ledger.commit(rows(5000, 2), [("axis/t/step", b"9")], [SegmentPosition("i", 0, 9, b"")])
+        ledger.commit(
+            rows(5000, 2), [("axis/t/step", b"9")], [SegmentPosition("i", 0, 9, b"")]
+        )
 
     view = ledger.view()
     assert (numbers(ledger), ledger.position, view.sources(), view.state("axis/")) == (
@@ -95,7 +101,9 @@ def test_positions_go_on_although_all_records_are_deleted(tmp_path: Path) -> Non
     assert numbers(again) == [4]
 
 
-def test_the_file_gives_its_pages_back_but_those_that_the_next_records_fill(tmp_path: Path) -> None:
+def test_the_file_gives_its_pages_back_but_those_that_the_next_records_fill(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     ledger.commit(rows(120_000))
@@ -139,10 +147,14 @@ def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a
     assert again.counts.rows_by_axis == {logged.axis: 1}
 
 
-def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(tmp_path: Path) -> None:
+def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger.commit([replace(row, values={"text": 1.0, "x" * 20_000: 2.0}) for row in rows(3_000)])
+    ledger.commit(
+        [replace(row, values={"text": 1.0, "x" * 20_000: 2.0}) for row in rows(3_000)]
+    )
     assert ledger.prune(3_000) == 3_000
     checkpoint(ledger)
     assert path.stat().st_size > 20 << 20  # at most some pages a call
@@ -165,7 +177,9 @@ def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     finally:
         os.umask(before)
 
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()
+    }
     assert modes == dict.fromkeys(modes, 0o600)
 
 
@@ -179,13 +193,16 @@ def test_a_read_ends_at_the_limits_and_says_how_far_it_went(tmp_path: Path) -> N
     of_a_kind = view.records(0, (3,), limit=99, limit_bytes=1 << 20)
 
     assert [
-        [record.position for record in batch.records] for batch in (by_count, by_size, of_a_kind)
+        [record.position for record in batch.records]
+        for batch in (by_count, by_size, of_a_kind)
     ] == [
         [1, 2],
         [1],
         [4],
     ]
-    assert [(batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)] == [
+    assert [
+        (batch.through, batch.last) for batch in (by_count, by_size, of_a_kind)
+    ] == [
         (2, 6),
         (1, 6),
         (6, 6),
@@ -206,7 +223,9 @@ def test_a_record_that_cannot_be_decoded_is_distinguished(tmp_path: Path) -> Non
 
 def test_the_memory_of_a_destination_is_its_own_and_stays(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
-    one, other = (ledger.memory(ledger.destination(name, {}).id) for name in ("one", "other"))
+    one, other = (
+        ledger.memory(ledger.destination(name, {}).id) for name in ("one", "other")
+    )
     one.put("line/2", b"b")
     one.put("line/1", b"a")
     one.put("note", b"c")
@@ -223,7 +242,9 @@ def test_the_memory_of_a_destination_is_its_own_and_stays(tmp_path: Path) -> Non
     )
 
 
-def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Path) -> None:
+def test_positions_are_kept_for_each_place_an_exporter_delivers_to(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(5))
     here = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"})
@@ -232,7 +253,10 @@ def test_positions_are_kept_for_each_place_an_exporter_delivers_to(tmp_path: Pat
 
     there = ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///b"})
 
-    assert ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"}).written == 5
+    assert (
+        ledger.destination("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:///a"}).written
+        == 5
+    )
     assert (there.written, there.id == here.id) == (2, False)
 
 
@@ -262,7 +286,11 @@ def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> N
     counted = ledger.destination("mlflow", {}).dead_letters
     discarded = ledger.discard_dead_letters("mlflow")
 
-    assert (counted, discarded, ledger.destination("mlflow", {}).dead_letters) == (1, 1, 0)
+    assert (counted, discarded, ledger.destination("mlflow", {}).dead_letters) == (
+        1,
+        1,
+        0,
+    )
 
 
 def test_a_ledger_can_be_read_while_it_is_written_to(tmp_path: Path) -> None:
@@ -273,7 +301,8 @@ def test_a_ledger_can_be_read_while_it_is_written_to(tmp_path: Path) -> None:
         sql.execute("DELETE FROM records")
 
         assert [
-            record.position for record in view.records(0, (0,), limit=9, limit_bytes=9**9).records
+            record.position
+            for record in view.records(0, (0,), limit=9, limit_bytes=9**9).records
         ] == [1, 2]
 
 
@@ -292,7 +321,9 @@ def test_a_ledger_on_a_shared_file_system_has_one_connection_and_no_shared_memor
         sql.execute("SELECT * FROM records").fetchall()
 
 
-KEYS = st.sampled_from(["run", "run/life", "axis/a", "trace/1", "trace/2", "trace/10", "key/ü"])
+KEYS = st.sampled_from(
+    ["run", "run/life", "axis/a", "trace/1", "trace/2", "trace/10", "key/ü"]
+)
 STEPS = st.lists(
     st.one_of(
         st.tuples(
@@ -301,7 +332,9 @@ STEPS = st.lists(
             st.one_of(st.integers(0, 9), st.binary(max_size=3000), st.just("x" * 2000)),
         ),
         st.tuples(st.just("delete"), KEYS, st.none()),
-        st.tuples(st.sampled_from(["commit", "restart", "roll back"]), st.none(), st.none()),
+        st.tuples(
+            st.sampled_from(["commit", "restart", "roll back"]), st.none(), st.none()
+        ),
     ),
     max_size=30,
 )
@@ -323,19 +356,28 @@ def test_state_in_the_ledger_is_state_in_memory_over_commits_restarts_and_failed
             state.delete(key)
             memory.delete(key)
         elif what == "roll back":
-            state, memory = LedgerState(ledger.view(), limit_bytes=2500), MemoryState(committed)
+            state, memory = (
+                LedgerState(ledger.view(), limit_bytes=2500),
+                MemoryState(committed),
+            )
         else:
             ledger.commit([], state.changes())
             state.committed()
             committed = memory.snapshot()
-            state = LedgerState(ledger.view(), limit_bytes=2500) if what == "restart" else state
+            state = (
+                LedgerState(ledger.view(), limit_bytes=2500)
+                if what == "restart"
+                else state
+            )
         for prefix in ("", "run", "trace/", "trace/1"):
             assert list(state.items(prefix)) == memory.items(prefix)
         assert {key: state.get(key) for key in memory.snapshot()} == memory.snapshot()
     ledger.close()
 
 
-def test_a_destination_named_later_knows_how_many_records_were_gone_by_then(tmp_path: Path) -> None:
+def test_a_destination_named_later_knows_how_many_records_were_gone_by_then(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(5))
     first = ledger.destination("file", {})
@@ -368,5 +410,7 @@ def test_a_ledger_of_another_format_is_refused_with_what_to_do(
     ledger.close()
 
     for opening in (Ledger, open_for_reading):
-        with pytest.raises(FormatVersionError, match=f"format {version}.*deliver the run with"):
+        with pytest.raises(
+            FormatVersionError, match=f"format {version}.*deliver the run with"
+        ):
             opening(path)

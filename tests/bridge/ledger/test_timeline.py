@@ -21,7 +21,9 @@ S = 1_000_000_000
 ALL = (-1, 1 << 62)
 
 
-def phase(step: int, seconds: float = 1.0, rank: int = 0, name: str = "train") -> TimelinePhase:
+def phase(
+    step: int, seconds: float = 1.0, rank: int = 0, name: str = "train"
+) -> TimelinePhase:
     start_ns = T0 + step * 100 * S
     span = PhaseSpan(name, "", step, None, start_ns, start_ns + round(seconds * S))
     return TimelinePhase(span, "trainer", rank, f"i{rank}", "node1", 0)
@@ -64,7 +66,9 @@ def read(path: Path, first: int = ALL[0], last: int = ALL[1]) -> list[TimelineSt
 
 
 def kinds(steps: list[TimelineStep]) -> list[tuple[str, int, list[str]]]:
-    return [(step.role, step.step, [event.kind for event in step.events]) for step in steps]
+    return [
+        (step.role, step.step, [event.kind for event in step.events]) for step in steps
+    ]
 
 
 def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> None:
@@ -72,7 +76,8 @@ def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> N
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
         ledger.commit([], phases=[phase(1), phase(1, rank=1)])
         ledger.commit(
-            [rollout("t1", 3), mark(1, **{"trainer/tokens_per_s": 9.5})], phases=[phase(2)]
+            [rollout("t1", 3), mark(1, **{"trainer/tokens_per_s": 9.5})],
+            phases=[phase(2)],
         )
 
     assert kinds(read(path)) == [

@@ -43,7 +43,9 @@ def test_only_one_bridge_serves_the_noted_runs(tmp_path: Path) -> None:
 
     assert (first.take(), second.take()) == (True, False)
 
-    assert [folder.path for folder in first.folders()] == [folder.path for folder in folders]
+    assert [folder.path for folder in first.folders()] == [
+        folder.path for folder in folders
+    ]
 
 
 @pytest.mark.parametrize("what", ["a note", "a record", "nothing"])
@@ -88,7 +90,11 @@ def test_a_line_about_a_companion_is_in_its_own_log_too(tmp_path: Path) -> None:
     companions = Companions(leader, "1-2")
     companions.folders()
 
-    for line in ("a: the bridge 7 begins", "b: MLflow is blocked: no login", "unknown: c"):
+    for line in (
+        "a: the bridge 7 begins",
+        "b: MLflow is blocked: no login",
+        "unknown: c",
+    ):
         companions.log(line)
 
     assert other.log_path.read_text() == "b: MLflow is blocked: no login\n"
@@ -119,19 +125,28 @@ for trial in [more, *trials]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["nothing", "the bridge", "the program"])
-def test_one_bridge_serves_all_handles_and_a_kill_loses_no_row(tmp_path: Path, killed: str) -> None:
+def test_one_bridge_serves_all_handles_and_a_kill_loses_no_row(
+    tmp_path: Path, killed: str
+) -> None:
     base = tmp_path / "runs"
     job = start(script(tmp_path / "train.py", TRIALS), environment(base))
     assert job.stdin
     assert job.stdout
     assert job.stdout.readline() == b"open\n"
     [bridge] = until(
-        lambda: found if len(found := bridges(base)) == 1 and len(rows(base)) == 80 else None
+        lambda: (
+            found
+            if len(found := bridges(base)) == 1 and len(rows(base)) == 80
+            else None
+        )
     )
     if killed == "the program":
         job.kill()
         until(lambda: ended(base))
-        assert (status(base), sorted(rows(base))) == (["killed"] * 8, sorted([*range(10)] * 8))
+        assert (status(base), sorted(rows(base))) == (
+            ["killed"] * 8,
+            sorted([*range(10)] * 8),
+        )
         return
     if killed == "the bridge":
         os.kill(bridge, signal.SIGKILL)
@@ -146,7 +161,10 @@ def test_one_bridge_serves_all_handles_and_a_kill_loses_no_row(tmp_path: Path, k
     assert job.wait() == 0
 
     until(lambda: ended(base) and not bridges(base))
-    assert (status(base), sorted(rows(base))) == (["finished"] * 9, sorted([*range(20)] * 8 + [0]))
+    assert (status(base), sorted(rows(base))) == (
+        ["finished"] * 9,
+        sorted([*range(20)] * 8 + [0]),
+    )
 
 
 ONE_AFTER_THE_OTHER = """

@@ -37,7 +37,9 @@ from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN
 
 
-def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(tmp_path: Path) -> None:
+def test_a_full_ledger_keeps_everything_in_the_segments_until_there_is_room(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     bridge = open_bridge(folder, options(("memory", recorder)))
     process = Process.start(folder, "memory")
@@ -71,14 +73,19 @@ def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_rema
 
     host = served(tmp_path, options(("memory", recorder)))
 
-    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.FINISHED]
-    assert [path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")] == [
-        ".damaged-"
+    assert [written(recorder), recorder.run(RUN).status] == [
+        process.row_ids,
+        Status.FINISHED,
     ]
+    assert [
+        path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")
+    ] == [".damaged-"]
     assert any("was damaged" in line for line in host.lines)  # type: ignore[attr-defined]
 
 
-def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path) -> None:
+def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(BlockedError("no key"), kind="open", times=None)
     process = Process.start(folder, "memory")
@@ -87,7 +94,8 @@ def test_damage_that_an_exporter_finds_is_mended_in_the_same_way(tmp_path: Path)
         report_when(
             folder,
             lambda report: (
-                report.position == 5000 and report.exporters["memory"].state == "blocked"
+                report.position == 5000
+                and report.exporters["memory"].state == "blocked"
             ),
         )
     size = folder.ledger_path.stat().st_size
@@ -121,9 +129,14 @@ def test_a_ledger_of_a_newer_version_is_left_as_it_is(tmp_path: Path) -> None:
     assert not probe(folder.lock_path)
 
 
-def test_a_segment_of_a_newer_version_is_left_and_the_others_are_delivered(tmp_path: Path) -> None:
+def test_a_segment_of_a_newer_version_is_left_and_the_others_are_delivered(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    newer, process = Process.start(folder, "memory", format=99), Process.start(folder, "memory")
+    newer, process = (
+        Process.start(folder, "memory", format=99),
+        Process.start(folder, "memory"),
+    )
     newer.log(1)
     newer.die()
     process.log(2)
@@ -149,7 +162,11 @@ def test_a_bridge_whose_folder_is_deleted_ends(tmp_path: Path) -> None:
 
 
 def test_a_second_bridge_of_a_folder_ends_at_once(tmp_path: Path) -> None:
-    folder, recorder, second = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
+    folder, recorder, second = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
         process.log(1)
@@ -185,12 +202,16 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(
     pid = _forked(tmp_path, RecordingTracker())
     report_when(
         folder,
-        lambda report: "memory" in report.exporters and report.exporters["memory"].written == 3,
+        lambda report: (
+            "memory" in report.exporters and report.exporters["memory"].written == 3
+        ),
     )
     if hangs:
         os.kill(pid, signal.SIGSTOP)
 
-    with serving(tmp_path, options(("memory", recorder), takeover=True, handover_s=0.5)):
+    with serving(
+        tmp_path, options(("memory", recorder), takeover=True, handover_s=0.5)
+    ):
         _, status = os.waitpid(pid, 0)
         process.log(2)
 
@@ -199,7 +220,9 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(
     assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
 
 
-def test_asked_to_finish_the_run_ends_although_its_process_lives(tmp_path: Path) -> None:
+def test_asked_to_finish_the_run_ends_although_its_process_lives(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
@@ -238,9 +261,15 @@ def test_what_comes_between_the_last_look_and_the_unlocking_is_delivered(
 def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, recorder, next_recorder = run_folder(tmp_path), RecordingTracker(), RecordingTracker()
+    folder, recorder, next_recorder = (
+        run_folder(tmp_path),
+        RecordingTracker(),
+        RecordingTracker(),
+    )
     found_free: list[bool] = []
-    second = threading.Thread(target=lambda: served(tmp_path, options(("memory", next_recorder))))
+    second = threading.Thread(
+        target=lambda: served(tmp_path, options(("memory", next_recorder)))
+    )
 
     class NextBridge(RunBridge):
         def close(self, deadline_s: float) -> list[str]:
@@ -267,7 +296,9 @@ def test_what_comes_after_the_unlocking_finds_the_lock_free_and_only_one_bridge_
     assert (len(written(recorder)), len(written(next_recorder))) == (1, 2)
 
 
-def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_path: Path) -> None:
+def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(2)
@@ -280,14 +311,19 @@ def test_a_torn_tail_of_a_dead_process_is_cut_and_the_rows_before_it_arrive(tmp_
 
     bridge = open_bridge(folder, options(("memory", recorder)))
     until(
-        lambda: bridge.poll() or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size)
+        lambda: (
+            bridge.poll()
+            or (len(recorder.run(RUN).rows) == 3 and path.stat().st_size == size)
+        )
     )
 
     assert bridge.reader.state.get("drop/segment_gaps") is None
     bridge.close(time.monotonic() + 5)
 
 
-def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(tmp_path: Path) -> None:
+def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     process.log(1)
@@ -305,7 +341,9 @@ def test_frames_behind_a_bad_stretch_arrive_and_the_gap_is_counted(tmp_path: Pat
     assert (report.drops["segment_gaps"], report.missing_rows) == (1, 1)
 
 
-def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_path: Path) -> None:
+def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(
+    tmp_path: Path,
+) -> None:
     recorder = RecordingTracker()
     bad = run_folder(tmp_path, "bad")
     with sqlite3.connect(bad.ledger_path) as sql:
@@ -317,10 +355,13 @@ def test_a_host_finds_folders_as_they_come_and_one_bad_run_harms_no_other(tmp_pa
         process.log(2)
         process.end()
 
-        recorder.wait_for(lambda recorder: recorder.run("late").status is Status.FINISHED)
+        recorder.wait_for(
+            lambda recorder: recorder.run("late").status is Status.FINISHED
+        )
         until(
             lambda: (
-                host.progress().get("late", RunStatus("late", Outcome.BUSY)).outcome is Outcome.DONE
+                host.progress().get("late", RunStatus("late", Outcome.BUSY)).outcome
+                is Outcome.DONE
             )
         )
 
@@ -341,7 +382,10 @@ def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_
     process.end()
     with serving(tmp_path, options(("memory", recorder))) as host:
         until(
-            lambda: host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).outcome is Outcome.GONE
+            lambda: (
+                host.progress().get(RUN, RunStatus(RUN, Outcome.BUSY)).outcome
+                is Outcome.GONE
+            )
         )
         folder.ledger_path.rmdir()
 
@@ -351,7 +395,9 @@ def test_a_folder_that_could_not_be_opened_is_tried_once_more_before_a_drain_is_
     assert written(recorder) == process.row_ids
 
 
-def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(tmp_path: Path) -> None:
+def test_a_folder_read_late_is_read_in_the_order_of_its_append_times(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     first, second = (
         Process.start(folder, "memory"),
@@ -376,9 +422,15 @@ def test_a_folder_is_drained_without_waiting(tmp_path: Path) -> None:
     process.die()
     how = options(("memory", recorder), closing=True)
 
-    served(tmp_path, replace(how, translation=replace(how.translation, end_grace_ns=10**15)))
+    served(
+        tmp_path,
+        replace(how, translation=replace(how.translation, end_grace_ns=10**15)),
+    )
 
-    assert [written(recorder), recorder.run(RUN).status] == [process.row_ids, Status.KILLED]
+    assert [written(recorder), recorder.run(RUN).status] == [
+        process.row_ids,
+        Status.KILLED,
+    ]
 
 
 def test_a_folder_that_another_host_serves_is_left_to_it_while_its_heart_beats(
@@ -416,4 +468,8 @@ def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_
 
     served(tmp_path, options(("memory", recorder)))
 
-    assert [folder.segments(), folder.processes(), recorder.run(RUN).repeated] == [[], [], 0]
+    assert [folder.segments(), folder.processes(), recorder.run(RUN).repeated] == [
+        [],
+        [],
+        0,
+    ]

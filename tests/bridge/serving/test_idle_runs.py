@@ -19,7 +19,13 @@ from otel_bridge.bridge.serving import active_runs, idle_runs
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.errors import JournalError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.locks import probe
@@ -55,7 +61,9 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)
+    ) as host:
         process.log(3)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 3)
         until(lambda: delivering() == 0)
@@ -69,12 +77,16 @@ def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_fr
     assert not probe(folder.lock_path)
 
 
-def test_a_run_does_not_sleep_before_the_row_of_a_training_step_is_sent(tmp_path: Path) -> None:
+def test_a_run_does_not_sleep_before_the_row_of_a_training_step_is_sent(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     run = MemoryRun()
     how = options(("memory", recorder), exporters=EVERY, idle_s=0.2)
-    how = replace(how, translation=replace(how.translation, step_watermark_ns=2_000_000_000))
+    how = replace(
+        how, translation=replace(how.translation, step_watermark_ns=2_000_000_000)
+    )
     with serving(tmp_path, how):
         train_on(run, 7, ["a", "b"])
         ((signal, payload),) = run.records
@@ -96,18 +108,24 @@ def test_the_row_of_a_job_that_was_over_before_its_folder_was_opened_waits_no_lo
     ((signal, payload),) = run.records
     process.writer.append(Signal(signal), payload, time.time_ns())
     how = options(("memory", recorder), exporters=EVERY)
-    how = replace(how, translation=replace(how.translation, end_of_stream_wait_ns=10**13))
+    how = replace(
+        how, translation=replace(how.translation, end_of_stream_wait_ns=10**13)
+    )
 
     with serving(tmp_path, how):
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
 
 
-def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(tmp_path: Path) -> None:
+def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(
+    tmp_path: Path,
+) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=1.5)):
         process.log(20_000)
-        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_000)
+        recorder.wait_for(
+            lambda recorder: len(recorder.run(folder.run_id).rows) == 20_000
+        )
         until(
             lambda: not Path(f"{folder.ledger_path}-wal").exists()
         )  # it has closed its connections
@@ -122,7 +140,9 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, kind="receiver")
     said = {**who("i1"), "rl.run.id": folder.run_id}
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=600.0)
+    ) as host:
         process.writer.append(
             Signal.METRICS,
             metrics_request((said, [row(1, {"loss": 0.5})])),
@@ -178,13 +198,19 @@ def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(
         process.log(2)
     recorder.fail(RetryableError("stuck", retry_after_s=500), times=1, kind="open")
 
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.5)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.5)
+    ) as host:
         recorder.wait_for(
-            lambda recorder: sum(len(recorder.run(one.run_id).rows) == 2 for one in folders) == 99
+            lambda recorder: (
+                sum(len(recorder.run(one.run_id).rows) == 2 for one in folders) == 99
+            )
         )
         until(lambda: delivering() <= 1)
         stuck = [
-            run for run in host.progress().values() if run.exporters["memory"].state == "retrying"
+            run
+            for run in host.progress().values()
+            if run.exporters["memory"].state == "retrying"
         ]
         host.drain()
         host.notify()
@@ -200,16 +226,22 @@ def test_while_every_exporter_fails_a_service_does_not_read_ahead_and_then_catch
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     recorder.fail(RetryableError("away", retry_after_s=0.05), times=None)
     process = Process.start(folder, "memory", kind="receiver")
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, lazy=True)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, lazy=True)
+    ) as host:
         process.log(1)
-        report_when(folder, lambda report: report.exporters["memory"].state == "retrying")
+        report_when(
+            folder, lambda report: report.exporters["memory"].state == "retrying"
+        )
         process.log(20_000)
         until(lambda: host.progress()[folder.run_id].position > 4_000)
         position = report_when(folder, lambda report: report.position > 4_000).position
 
         recorder.heal()
 
-        recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 20_001)
+        recorder.wait_for(
+            lambda recorder: len(recorder.run(folder.run_id).rows) == 20_001
+        )
     assert position < 20_001
     assert list(recorder.run(folder.run_id).rows) == process.row_ids
 
@@ -259,7 +291,9 @@ def test_a_run_whose_folder_is_deleted_holds_no_file_and_one_of_its_name_is_serv
     )
     folder = run_folder(base)
     process = Process.start(folder, "memory")
-    with serving(base, options(("memory", recorder), exporters=EVERY, idle_s=idle_s)) as host:
+    with serving(
+        base, options(("memory", recorder), exporters=EVERY, idle_s=idle_s)
+    ) as host:
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
         until(lambda: host.state().runs_open == (0 if idle_s < 1 else 1))
@@ -267,7 +301,12 @@ def test_a_run_whose_folder_is_deleted_holds_no_file_and_one_of_its_name_is_serv
 
         shutil.rmtree(folder.path.rename(tmp_path / "gone"))
 
-        until(lambda: host.state().runs_open == 0 and open_files("bridge.lock (deleted)") == before)
+        until(
+            lambda: (
+                host.state().runs_open == 0
+                and open_files("bridge.lock (deleted)") == before
+            )
+        )
         new = Process.start(run_folder(base), "memory")
         new.log(2)
         host.notify()
@@ -288,7 +327,9 @@ def test_a_run_that_cannot_be_woken_at_first_is_served_when_it_can(
         checked(one)
 
     monkeypatch.setattr(RunFolder, "check_owner", check)
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)
+    ) as host:
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
         until(lambda: host.state().runs_open == 0)
@@ -304,7 +345,9 @@ def test_a_run_that_cannot_be_woken_at_first_is_served_when_it_can(
 class SlowToClose:
     """Says that its writer is asked to close, before a writer of a recorder, and closes once it may."""
 
-    def __init__(self, inner: RunWriter, asked: threading.Event, may: threading.Event) -> None:
+    def __init__(
+        self, inner: RunWriter, asked: threading.Event, may: threading.Event
+    ) -> None:
         self._inner, self._asked, self._may = inner, asked, may
 
     def __getattr__(self, name: str) -> object:
@@ -316,7 +359,9 @@ class SlowToClose:
         self._inner.close()
 
 
-def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_path: Path) -> None:
+def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(
+    tmp_path: Path,
+) -> None:
     folder, recorder, asked, may = (
         run_folder(tmp_path),
         RecordingTracker(),
@@ -325,13 +370,18 @@ def test_a_run_on_its_way_to_sleep_when_the_service_drains_is_finished_too(tmp_p
     )
     process = Process.start(folder, "memory")
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+    def opened(
+        run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> RunWriter:
         return SlowToClose(recorder.exporter.open(run, settings, memory), asked, may)  # type: ignore[return-value]
 
     chosen = options(("memory", recorder), exporters=EVERY, idle_s=0.1)
-    slow = Exporter(read_settings=recorder.exporter.read_settings, ordered=True, open=opened)
+    slow = Exporter(
+        read_settings=recorder.exporter.read_settings, ordered=True, open=opened
+    )
     with serving(
-        tmp_path, replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: slow))
+        tmp_path,
+        replace(chosen, exporter_env=replace(chosen.exporter_env, load=lambda _: slow)),
     ) as host:
         process.log(1)
         assert asked.wait(WAIT_S)
@@ -362,12 +412,17 @@ def test_a_run_that_cannot_be_put_to_sleep_at_first_leaves_no_file_open(
         return remaining(run)
 
     monkeypatch.setattr(RunBridge, "remaining", refuse)
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.1)
+    ) as host:
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 1)
         until(lambda: bool(refused))
         until(
-            lambda: host.state().runs_open == 0 and open_files(os.fspath(folder.ledger_path)) == 0
+            lambda: (
+                host.state().runs_open == 0
+                and open_files(os.fspath(folder.ledger_path)) == 0
+            )
         )
         process.log(1)
         recorder.wait_for(lambda recorder: len(recorder.run(folder.run_id).rows) == 2)

@@ -45,7 +45,9 @@ def started(base: Path, count: int) -> tuple[list[RunFolder], list[Process]]:
 
 
 @contextmanager
-def logged(base: Path, how: BridgeOptions, lines: list[str]) -> Generator[BridgeSupervisor]:
+def logged(
+    base: Path, how: BridgeOptions, lines: list[str]
+) -> Generator[BridgeSupervisor]:
     """A host on a thread whose log is *lines*."""
     host = BridgeSupervisor(base, how, log_line=lines.append)
     host.start()
@@ -69,7 +71,9 @@ def test_more_live_runs_than_may_be_at_work_are_all_delivered_and_rows_that_come
         return run
 
     monkeypatch.setattr(RunBridge, "open", counted)
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2)) as host:
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2)
+    ) as host:
         for process in processes:
             process.log(2)
         until(lambda: rows_of(recorder, folders) == [2] * 12)
@@ -85,18 +89,24 @@ def test_more_live_runs_than_may_be_at_work_are_all_delivered_and_rows_that_come
     ]
 
 
-def test_runs_whose_tracker_fails_give_way_and_are_tried_again_in_turn(tmp_path: Path) -> None:
+def test_runs_whose_tracker_fails_give_way_and_are_tried_again_in_turn(
+    tmp_path: Path,
+) -> None:
     recorder = RecordingTracker()
     folders, processes = started(tmp_path, 6)
     for process in processes:
         process.log(2)
     recorder.fail(RetryableError("away", retry_after_s=500), times=2, kind="open")
 
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=1)):
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=1)
+    ):
         until(lambda: rows_of(recorder, folders) == [2] * 6)
 
 
-def test_a_run_that_never_rests_gives_way_when_its_stint_is_over(tmp_path: Path) -> None:
+def test_a_run_that_never_rests_gives_way_when_its_stint_is_over(
+    tmp_path: Path,
+) -> None:
     recorder, stop = RecordingTracker(), threading.Event()
     folders, (busy, other) = started(tmp_path, 2)
 
@@ -106,7 +116,9 @@ def test_a_run_that_never_rests_gives_way_when_its_stint_is_over(tmp_path: Path)
 
     busy.log(1)
     logging = threading.Thread(target=log)
-    with serving(tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=1)):
+    with serving(
+        tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=1)
+    ):
         recorder.wait_for(lambda recorder: bool(recorder.run(folders[0].run_id).rows))
         logging.start()
         other.log(3)
@@ -125,7 +137,8 @@ def test_a_drain_delivers_all_runs_though_few_may_be_at_work(tmp_path: Path) -> 
         process.log(2)
 
     with serving(
-        tmp_path, options(("memory", recorder), exporters=EVERY, max_open_runs=2, idle_s=60.0)
+        tmp_path,
+        options(("memory", recorder), exporters=EVERY, max_open_runs=2, idle_s=60.0),
     ) as host:
         host.drain()
         assert host.wait(20.0)
@@ -153,7 +166,9 @@ def test_a_run_that_cannot_be_opened_for_want_of_files_waits_and_the_others_go_o
         until(lambda: rows_of(recorder, folders) == [1] * 4)
 
     assert len(lines) == 1
-    assert lines[0].startswith("run-001: no more files can be opened with 1 active runs")
+    assert lines[0].startswith(
+        "run-001: no more files can be opened with 1 active runs"
+    )
 
 
 def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(
@@ -180,7 +195,9 @@ def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(
     ]
 
 
-def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(tmp_path: Path) -> None:
+def test_nothing_that_a_round_raises_ends_the_thread_and_it_is_said_once(
+    tmp_path: Path,
+) -> None:
     recorder, folder, lines = RecordingTracker(), run_folder(tmp_path), list[str]()
     Process.start(folder, "memory").log(2)
     failures = iter(
@@ -222,7 +239,9 @@ def test_polls_of_many_runs_in_which_nothing_is_new_take_at_most_half_of_the_tim
     for run_id in ("run1", "run2"):
         Process.start(run_folder(tmp_path, run_id), "memory")
     now_s, pauses = [1000.0], list[float]()
-    host = BridgeSupervisor(tmp_path, options(("memory", RecordingTracker()), exporters=EVERY))
+    host = BridgeSupervisor(
+        tmp_path, options(("memory", RecordingTracker()), exporters=EVERY)
+    )
 
     def poll(_runs: ActiveRuns) -> bool:
         now_s[0] += 3.0

@@ -45,11 +45,15 @@ def test_a_process_that_serves_collects_less_often(tmp_path: Path, serve: str) -
         check=False,
     )
 
-    assert json.loads(done.stdout.splitlines()[-1]) == [ALLOCATIONS, 11, 12], done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [ALLOCATIONS, 11, 12], (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("asked", [0, 50_000])
-def test_a_collector_that_is_off_or_runs_less_often_already_stays_as_it_is(asked: int) -> None:
+def test_a_collector_that_is_off_or_runs_less_often_already_stays_as_it_is(
+    asked: int,
+) -> None:
     gc.set_threshold(asked)
 
     collect_less_often()

@@ -99,12 +99,18 @@ def test_an_exporter_whose_lane_could_not_begin_begins_later(opened: Opened) -> 
     process = Process.start(bridge.folder, "memory", "second")
     process.log(5)
     # While the first one writes: what it has written is not what nobody needs.
-    refusals = refused(bridge.ledger, "view", lambda: "memory" in bridge.workers.by_name, times=5)
+    refusals = refused(
+        bridge.ledger, "view", lambda: "memory" in bridge.workers.by_name, times=5
+    )
     process.end()
 
     turned(bridge, lambda: bridge.outcome() is Outcome.DONE)
 
-    assert (refusals(), written(first), written(second)) == (5, process.row_ids, process.row_ids)
+    assert (refusals(), written(first), written(second)) == (
+        5,
+        process.row_ids,
+        process.row_ids,
+    )
 
 
 def test_exporters_that_could_not_be_noted_are_noted_later(opened: Opened) -> None:
@@ -129,7 +135,9 @@ def test_text_that_may_not_leave_is_kept_back_although_that_could_not_be_noted_a
 ) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
-    refusals = refused(bridge.ledger, "set_meta", lambda key, _: key == "message_content")
+    refusals = refused(
+        bridge.ledger, "set_meta", lambda key, _: key == "message_content"
+    )
     process = Process.start(bridge.folder, "memory", message_content={"memory": "off"})
     process.log(2)
     turned(bridge, lambda: len(written(recorder)) == 2)
@@ -204,12 +212,17 @@ def test_what_was_asked_of_a_bridge_that_is_killed_before_it_is_done_is_done_by_
 
     after = opened(memory=recorder)
     turned(
-        after, lambda: recorder.run(RUN).status is Status.FAILED and not is_requested(after.folder)
+        after,
+        lambda: (
+            recorder.run(RUN).status is Status.FAILED and not is_requested(after.folder)
+        ),
     )
     process.die()
 
 
-def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(opened: Opened) -> None:
+def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(
+    opened: Opened,
+) -> None:
     recorder = RecordingTracker()
     bridge = opened(memory=recorder)
     process = Process.start(bridge.folder, "memory")
@@ -237,7 +250,11 @@ def test_a_report_that_could_not_be_written_is_written_later(
     write, refusals = writer.write_report, [0]
 
     def writing(folder: RunFolder, report: Any) -> None:
-        if report.exporters and report.exporters["memory"].written == 3 and not refusals[0]:
+        if (
+            report.exporters
+            and report.exporters["memory"].written == 3
+            and not refusals[0]
+        ):
             refusals[0] += 1
             raise JournalFullError("the disk is full")
         write(folder, report)
@@ -266,7 +283,9 @@ def test_what_waits_when_the_disk_is_full_is_released_once_there_is_room(
     bridge = open_bridge(folder, _patient(recorder))
     process = Process.start(folder, "memory")
     _append_rollouts(process, 12)
-    until(lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12)
+    until(
+        lambda: not bridge.poll() and bridge.reader.translator.waiting().rollouts == 12
+    )
     commit, prune = bridge.ledger.commit, bridge.ledger.prune
     refusals: list[int] = []
     pruned: list[int] = []
@@ -315,14 +334,17 @@ def _patient(recorder: RecordingTracker) -> BridgeOptions:
     made = options(("memory", recorder))
     return replace(
         made,
-        translation=replace(made.translation, step_watermark_ns=10**12, trace_timeout_ns=10**13),
+        translation=replace(
+            made.translation, step_watermark_ns=10**12, trace_timeout_ns=10**13
+        ),
     )
 
 
 def _append_rollouts(process: Process, count: int) -> None:
     for number in range(count):
         process.append(
-            Signal.TRACES, scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString()
+            Signal.TRACES,
+            scope_spans(rollout_spans(f"r{number}", step=1)).SerializeToString(),
         )
 
 

@@ -41,7 +41,9 @@ def test_repeated_alerts_of_one_title_leave_room_for_another(tmp_path: Path) -> 
 
     captured(tmp_path, code)
 
-    alerts = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"]
+    alerts = [
+        one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"
+    ]
     assert [(one["title"], one["text"], one["level"]) for one in alerts] == [
         ("low", "0", "warn"), ("slow", "0", "info"), ("diverged", "loss is nan", "error")
     ]  # fmt: skip

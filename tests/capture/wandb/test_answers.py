@@ -47,7 +47,9 @@ def answers(output: str) -> list[str]:
 
 def test_calls_after_finish_raise_what_the_real_package_raises(tmp_path: Path) -> None:
     env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
-    real = call([PYTHON, program(tmp_path, "real.py", AFTER_FINISH)], cwd=tmp_path, env=env)
+    real = call(
+        [PYTHON, program(tmp_path, "real.py", AFTER_FINISH)], cwd=tmp_path, env=env
+    )
     (folder := tmp_path / "captured").mkdir()
 
     output = captured(folder, AFTER_FINISH)

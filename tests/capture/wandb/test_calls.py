@@ -113,13 +113,20 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
         true_histogram["values"],
     )
     expected, found = comparable(points_of(truth)), comparable(points)
-    assert expected.pop("train/step")  # the axis of the role `train`, not a value of its rows
+    assert expected.pop(
+        "train/step"
+    )  # the axis of the role `train`, not a value of its rows
     assert found.pop("lower") == "[[4, 1.0]]"  # W&B drops it
     assert found == expected
     assert truth.config.items() <= captured_config(folders[0]).items()
     report = report_of(runs(folders[0]))
-    assert (statuses(only_folder(runs(folders[0]))), report.name) == (["finished"], truth.name)
-    alerts = [one for one in records(only_folder(runs(folders[0]))) if one["kind"] == "alert"]
+    assert (statuses(only_folder(runs(folders[0]))), report.name) == (
+        ["finished"],
+        truth.name,
+    )
+    alerts = [
+        one for one in records(only_folder(runs(folders[0]))) if one["kind"] == "alert"
+    ]
     assert [(one["title"], one["text"], one["level"]) for one in alerts] == [
         ("title", "text", "info")
     ]
@@ -154,7 +161,9 @@ def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> No
     )
 
 
-def test_media_arrive_with_the_step_and_the_files_that_wandb_made(tmp_path: Path) -> None:
+def test_media_arrive_with_the_step_and_the_files_that_wandb_made(
+    tmp_path: Path,
+) -> None:
     code = """
     import numpy as np, pathlib, wandb
     wandb.init(project="p", name="e")
@@ -228,7 +237,9 @@ def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
 
     captured(tmp_path, code)
 
-    assert captured_points(tmp_path) == {"losses/value": [(0, 0.0), (100, 0.5), (200, 1.0)]}
+    assert captured_points(tmp_path) == {
+        "losses/value": [(0, 0.0), (100, 0.5), (200, 1.0)]
+    }
 
 
 def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row_are_its_own(
@@ -253,5 +264,9 @@ def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row
     assert comparable(captured_points(tmp_path)) == comparable({
         "x": [(0, 1), (2, 2)], "n/_step": [(2, 3)]
     })  # fmt: skip
-    assert comparable(points_of(truth))["x"] == comparable(captured_points(tmp_path))["x"]
-    assert captured_config(tmp_path) == truth.config == {"a": {"b": 3}, "kept": {"x": 1}}
+    assert (
+        comparable(points_of(truth))["x"] == comparable(captured_points(tmp_path))["x"]
+    )
+    assert (
+        captured_config(tmp_path) == truth.config == {"a": {"b": 3}, "kept": {"x": 1}}
+    )

@@ -30,7 +30,9 @@ def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_ro
 
     captured(tmp_path, code)
 
-    media = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"]
+    media = [
+        one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"
+    ]
     assert [(one["key"], [item["type"] for item in one["items"]]) for one in media] == [
         ("seg", ["table"]), ("fit", ["table"])
     ]  # fmt: skip
@@ -42,7 +44,9 @@ def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_ro
     assert report_of(runs(tmp_path)).drops == {}
 
 
-def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(tmp_path: Path) -> None:
+def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     wandb.init(project="p", name="e")
@@ -93,10 +97,26 @@ def test_every_cell_of_a_data_frame_is_in_the_rollout_a_picture_in_its_question_
     captured(tmp_path, code)
 
     (rollout,) = rollouts(tmp_path)
-    facts = {"n": 3, "ok": True, "tags": ["a", "b"], "page": "<b>x</b>", "wandb_key": "completions"}
-    assert (rollout["split"], rollout["reward"], rollout["metadata"]) == ("eval", 0.5, facts)
+    facts = {
+        "n": 3,
+        "ok": True,
+        "tags": ["a", "b"],
+        "page": "<b>x</b>",
+        "wandb_key": "completions",
+    }
+    assert (rollout["split"], rollout["reward"], rollout["metadata"]) == (
+        "eval",
+        0.5,
+        facts,
+    )
     parts = rollout["messages"][0]["content"]
-    assert [part["type"] for part in parts] == ["image_url", "text", "image_url", "text", "text"]
+    assert [part["type"] for part in parts] == [
+        "image_url",
+        "text",
+        "image_url",
+        "text",
+        "text",
+    ]
     assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
     report = report_of(runs(tmp_path))
     assert (report.drops, report.drop_keys) == (
@@ -145,11 +165,21 @@ def test_w_and_b_shows_the_new_rows_with_every_column_and_picture_of_the_program
 
     captured(tmp_path, code, exporters="file,wandb", WANDB_MODE="offline")
 
-    media = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"]
-    assert [(one["key"], one["step"]) for one in media] == [("samples", 1), ("samples", 2)]
+    media = [
+        one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"
+    ]
+    assert [(one["key"], one["step"]) for one in media] == [
+        ("samples", 1),
+        ("samples", 2),
+    ]
     folder = only_folder(runs(tmp_path)).path / "file"
-    first, second = (json.loads((folder / one["items"][0]["file"]).read_text()) for one in media)
+    first, second = (
+        json.loads((folder / one["items"][0]["file"]).read_text()) for one in media
+    )
     assert first["columns"] == second["columns"] == ["prompt", "response", "n", "image"]
-    assert (first["rows"][0][:3], second["rows"]) == (["q", "a", 3], [["q", "b", 4, None]])
+    assert (first["rows"][0][:3], second["rows"]) == (
+        ["q", "a", 3],
+        [["q", "b", 4, None]],
+    )
     assert first["rows"][0][3] is not None
     assert len(rollouts(tmp_path)) == 2

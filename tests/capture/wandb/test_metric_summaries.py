@@ -89,13 +89,17 @@ def test_each_kind_is_computed_over_the_values_of_its_keys() -> None:
 
     for number in (3.0, 1, 2.0, "4"):
         shown = shown_of(
-            summaries, {"loss": number, "acc": number, "other": number, "accuracy": number}
+            summaries,
+            {"loss": number, "acc": number, "other": number, "accuracy": number},
         )
 
     assert shown == {
         "loss": {"min": 1, "last": "4"}, "acc": {"max": 3.0, "mean": 2.0, "first": 3.0}, "other": "4", "accuracy": "4"
     }  # fmt: skip
-    assert (summaries.kinds_of("loss"), summaries.kinds_of("acc")) == ("min", "max,mean,first")
+    assert (summaries.kinds_of("loss"), summaries.kinds_of("acc")) == (
+        "min",
+        "max,mean,first",
+    )
     assert unknown == ["best"]
 
 
@@ -118,7 +122,11 @@ def test_an_exact_definition_counts_before_the_longest_glob() -> None:
     summaries.of_row({"eval/loss": 1.0, "eval/acc": 2.0, "loss": 3.0})
     shown = shown_of(summaries, {"eval/loss": 2.0, "eval/acc": 1.0, "loss": 4.0})
 
-    assert shown == {"eval/loss": {"min": 1.0}, "eval/acc": {"max": 2.0}, "loss": {"first": 3.0}}
+    assert shown == {
+        "eval/loss": {"min": 1.0},
+        "eval/acc": {"max": 2.0},
+        "loss": {"first": 3.0},
+    }
 
 
 def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
@@ -129,7 +137,9 @@ def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
 
 
 @pytest.mark.slow
-def test_the_program_reads_what_it_reads_from_real_wandb_offline(tmp_path: Path) -> None:
+def test_the_program_reads_what_it_reads_from_real_wandb_offline(
+    tmp_path: Path,
+) -> None:
     summaries: dict[str, object] = {}
     for name, run_program in {"real": offline, "captured": captured}.items():
         (tmp_path / name).mkdir()

@@ -52,12 +52,18 @@ else:
 """
 
 
-def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(tmp_path: Path) -> None:
+def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(
+    tmp_path: Path,
+) -> None:
     captured(tmp_path, SLIME, RANK="3")
 
     report = report_of(runs(tmp_path))
     tens = (0, 10, 20)
-    assert (report.name, report.project, captured_config(tmp_path)["lr"]) == ("one", "p", 0.5)
+    assert (report.name, report.project, captured_config(tmp_path)["lr"]) == (
+        "one",
+        "p",
+        0.5,
+    )
     assert (report.steps["train/step"], report.steps["rollout/step"]) == (2, 20)
     assert captured_points(tmp_path) == {
         "train/loss": [(0, 0.0), (1, 0.5), (2, 1.0)],
@@ -65,7 +71,10 @@ def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(tmp_path: Pat
             f"rollout/{kind}": [(step, step // 10) for step in tens]
             for kind in ("manager", "evaluator")
         },
-        **{f"perf/{kind}": [(step, 1.0) for step in tens] for kind in ("manager", "evaluator")},
+        **{
+            f"perf/{kind}": [(step, 1.0) for step in tens]
+            for kind in ("manager", "evaluator")
+        },
         "driver": [(0, 1)],
     }
 

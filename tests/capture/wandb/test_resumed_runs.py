@@ -45,11 +45,16 @@ def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(
     captured(tmp_path, SECOND.replace("MODE", mode))
 
     assert captured_points(tmp_path)["loss"] == [(0, 5), (1, 4), (2, 3)]
-    assert "sk-1234567890" not in (only_folder(runs(tmp_path)).path / "captured.json").read_text()
+    assert (
+        "sk-1234567890"
+        not in (only_folder(runs(tmp_path)).path / "captured.json").read_text()
+    )
 
 
 def test_after_a_kill_the_config_of_a_resumed_run_is_there(tmp_path: Path) -> None:
-    captured(tmp_path, FIRST + "os.kill(os.getpid(), signal.SIGKILL)\n", code_of_exit=137)
+    captured(
+        tmp_path, FIRST + "os.kill(os.getpid(), signal.SIGKILL)\n", code_of_exit=137
+    )
     code = """
     import wandb
     run = wandb.init(project="p", id="r1", resume="must")
@@ -59,7 +64,9 @@ def test_after_a_kill_the_config_of_a_resumed_run_is_there(tmp_path: Path) -> No
     captured(tmp_path, code)
 
 
-def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(tmp_path: Path) -> None:
+def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     for number in range(2):

@@ -28,7 +28,9 @@ def test_defaults_in_a_file_give_way_to_the_programs_config(tmp_path: Path) -> N
     assert captured_config(tmp_path) == {"lr": 0.5, "batch": 4}
 
 
-def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(tmp_path: Path) -> None:
+def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     run = wandb.init(project="p", name="e")
@@ -87,7 +89,9 @@ def test_the_settings_of_a_run_are_its_own_and_follow_its_name(tmp_path: Path) -
     captured(tmp_path, code)
 
 
-def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(
+    tmp_path: Path,
+) -> None:
     code = """
     import pathlib, sys, wandb
     run = wandb.init(project="p", name="e")
@@ -98,7 +102,9 @@ def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(tmp_path: 
     (tmp_path / "tmp").mkdir()
 
     empty = captured(tmp_path, code, TMPDIR=str(tmp_path / "tmp")).splitlines()[0]
-    full = captured(tmp_path, code.replace("sys.argv[1:]", "True"), TMPDIR=str(tmp_path / "tmp"))
+    full = captured(
+        tmp_path, code.replace("sys.argv[1:]", "True"), TMPDIR=str(tmp_path / "tmp")
+    )
 
     kept = full.splitlines()[0]
     assert (Path(empty).exists(), Path(kept, "model.txt").read_text()) == (False, "x")

@@ -54,8 +54,12 @@ def test_the_exit_code_is_the_status(tmp_path: Path, code: str, status: str) -> 
     assert captured_points(tmp_path) == {"a": [(3, 1)]}
 
 
-@pytest.mark.parametrize("how", ["mode='disabled'", "settings=wandb.Settings(mode='disabled')", ""])
-def test_a_run_that_the_program_disables_is_not_recorded(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["mode='disabled'", "settings=wandb.Settings(mode='disabled')", ""]
+)
+def test_a_run_that_the_program_disables_is_not_recorded(
+    tmp_path: Path, how: str
+) -> None:
     code = f"import wandb\nrun = wandb.init({how})\nrun.log({{'a': 1}})\nprint(run.disabled)"
     variables = {} if how else {"WANDB_MODE": "disabled"}
 
@@ -76,7 +80,12 @@ def test_a_run_begun_again_in_one_process_is_another_run(tmp_path: Path) -> None
     captured(tmp_path, code)
 
     assert (
-        sorted(path.name for path in runs(tmp_path).iterdir() if (path / "segments").is_dir()) != []
+        sorted(
+            path.name
+            for path in runs(tmp_path).iterdir()
+            if (path / "segments").is_dir()
+        )
+        != []
     )
     assert len(list(runs(tmp_path).glob("*/segments"))) == 2
 
@@ -110,7 +119,8 @@ def test_runs_beside_each_other_are_runs_of_their_own_and_do_not_become_the_prog
 
 
 @pytest.mark.parametrize(
-    ("variables", "project"), [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")]
+    ("variables", "project"),
+    [({}, "huggingface"), ({"OTEL_BRIDGE_PROJECT": "mine"}, "mine")],
 )
 def test_a_chosen_project_wins_over_the_default_of_transformers(
     tmp_path: Path, variables: dict[str, str], project: str
@@ -124,7 +134,9 @@ def test_a_chosen_project_wins_over_the_default_of_transformers(
     assert report_of(runs(tmp_path)).project == project
 
 
-def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_path: Path) -> None:
+def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(
+    tmp_path: Path,
+) -> None:
     code = """
     import wandb
     run = wandb.init(project="p", name="e", config={"lr": 1})
@@ -144,7 +156,9 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     command = ("--capture", "wandb", "--tee", "--", "python", script)
 
     done = otel_bridge("run", "--exporters", "file", *command, cwd=tmp_path, env=env)
-    refused = otel_bridge("run", "--exporters", "wandb", *command, cwd=tmp_path, env=env)
+    refused = otel_bridge(
+        "run", "--exporters", "wandb", *command, cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     assert "gets nothing" not in done.stderr
@@ -152,8 +166,13 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(tmp_pa
     assert captured_points(tmp_path) == {"train/loss": [(7, 0.5), (8, 0.25)]}
     assert captured_config(tmp_path)["seed"] == 3
     assert captured_summary(tmp_path) == {"best": 0.5, "deep/a": 1, "deep/b": 2}
-    alerts = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"]
-    assert [(one["title"], one["level"]) for one in alerts] == [("one", "info"), ("two", "error")]
+    alerts = [
+        one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "alert"
+    ]
+    assert [(one["title"], one["level"]) for one in alerts] == [
+        ("one", "info"),
+        ("two", "error"),
+    ]
     for line in (r"wandb.summary +3\b", r"wandb.alert +2\b", r"wandb.run.save +1\b"):
         assert re.search(line, done.stderr), done.stderr
     assert refused.returncode == 1
@@ -170,7 +189,9 @@ def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(
         "import wandb\nwandb.init(project='p', name='e')\nwandb.log({'a': 1})\n",
     )
 
-    done = call([PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["wandb"]))
+    done = call(
+        [PYTHON, script], cwd=tmp_path, env=env | capture_variables(env, ["wandb"])
+    )
 
     assert done.returncode == 0, done.stderr
     assert ended(runs(tmp_path)).exporters["wandb"].rows == 1
@@ -207,7 +228,10 @@ def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_
     """
     script = program(tmp_path, "train.py", code)
     env = environment(
-        tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", OTEL_BRIDGE_CAPTURE_MODE="tee"
+        tmp_path,
+        WANDB_MODE="offline",
+        WANDB_SILENT="true",
+        OTEL_BRIDGE_CAPTURE_MODE="tee",
     )
 
     done = otel_bridge(
@@ -224,7 +248,9 @@ def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_
     )
 
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name[-4:] for path in (tmp_path / "wandb").glob("offline-run-*")) == [
+    assert sorted(
+        path.name[-4:] for path in (tmp_path / "wandb").glob("offline-run-*")
+    ) == [
         "run0",
         "run1",
     ]
@@ -249,7 +275,9 @@ def test_teardown_ends_the_run_and_another_may_begin(tmp_path: Path) -> None:
     assert captured_points(tmp_path) == {"a": [(0, 1), (1, 2)]}
 
 
-def test_keys_that_are_not_text_become_text_and_cost_neither_row_nor_table(tmp_path: Path) -> None:
+def test_keys_that_are_not_text_become_text_and_cost_neither_row_nor_table(
+    tmp_path: Path,
+) -> None:
     captured(
         tmp_path,
         """
@@ -266,7 +294,9 @@ def test_keys_that_are_not_text_become_text_and_cost_neither_row_nor_table(tmp_p
     assert len(rollouts(tmp_path)) == 1
 
 
-def test_with_the_exporter_none_nothing_is_recorded_and_nothing_is_left(tmp_path: Path) -> None:
+def test_with_the_exporter_none_nothing_is_recorded_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     code = "import wandb\nrun = wandb.init(project='p', name='e')\nrun.log({'a': 1})\nprint(run.summary['a'])"
 
     output = captured(tmp_path, code, exporters="none")
@@ -296,7 +326,12 @@ def test_an_artifact_that_was_logged_can_be_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["mode='ofline'", "resume='bogus'", "fork_from='a'", "id='d', resume_from='c?_step=3'"],
+    [
+        "mode='ofline'",
+        "resume='bogus'",
+        "fork_from='a'",
+        "id='d', resume_from='c?_step=3'",
+    ],
 )
 def test_arguments_that_wandb_refuses_are_refused_before_anything_is_recorded(
     tmp_path: Path, arguments: str

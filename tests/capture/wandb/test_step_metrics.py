@@ -38,7 +38,11 @@ def test_a_row_has_the_value_of_its_step_metric_and_not_that_of_the_next_row(
     captured(tmp_path, code)
 
     found = captured_points(tmp_path)
-    assert found["train/loss"] == found["train/acc"] == [(0, 0), (100, 1), (200, 2), (300, 3)]
+    assert (
+        found["train/loss"]
+        == found["train/acc"]
+        == [(0, 0), (100, 1), (200, 2), (300, 3)]
+    )
     assert found["val/acc"] == [(7, 0), (8, 1), (9, 2), (10, 3)]
     assert found["val/late"] == [(10, 1)]
     for key in ("train/loss", "train/acc", "val/acc"):
@@ -64,5 +68,7 @@ def test_media_have_the_step_of_their_row_and_a_step_below_the_counter_leaves_th
     found = captured_points(tmp_path)
     assert sorted(found["loss"]) == [(0, 0.5), (1, 1.0), (2, 2.0)]
     assert (found["acc"], found["early"]) == ([(2, 2.0), (2, 3.0)], [(0, 1)])
-    media = [one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"]
+    media = [
+        one for one in records(only_folder(runs(tmp_path))) if one["kind"] == "media"
+    ]
     assert [(one["key"], one["step"]) for one in media] == [("page", 2)]

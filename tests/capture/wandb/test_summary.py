@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.capture.wandb.values import logged_values
-from support.trainers.captured_wandb import captured, captured_points, captured_summary, offline
+from support.trainers.captured_wandb import (
+    captured,
+    captured_points,
+    captured_summary,
+    offline,
+)
 from support.trainers.command_runs import report_of, runs
 
 pytestmark = pytest.mark.slow
@@ -54,7 +59,9 @@ def test_the_summary_reads_as_in_wandb_and_what_the_program_sets_is_recorded(
     assert report_of(runs(tmp_path)).drops == {}
 
 
-def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(tmp_path: Path) -> None:
+def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("pandas")
     code = """
     import datetime

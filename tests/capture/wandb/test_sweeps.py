@@ -41,7 +41,9 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., SweepRuns]]:
         def begin(exporters: str = "", **variables: str) -> SweepRuns:
             folder = tmp_path / (exporters.replace(",", "-") or "real")
             folder.mkdir()
-            return SweepRuns(folder, stack.enter_context(WandbServer()), exporters, variables)
+            return SweepRuns(
+                folder, stack.enter_context(WandbServer()), exporters, variables
+            )
 
         yield begin
 
@@ -60,21 +62,30 @@ def test_trials_are_runs_of_their_own_with_the_servers_config_and_w_and_b_gets_n
     ]
 
     expected = {run_id: run.config for run_id, run in real.at_server().items()}
-    assert ran[0] == ran[1] == [f"trial {run} swept stand-in sweep0 sweep0 " for run in TRIALS]
+    assert (
+        ran[0]
+        == ran[1]
+        == [f"trial {run} swept stand-in sweep0 sweep0 " for run in TRIALS]
+    )
     assert captured.recorded_configs() == expected == {
         run: {"lr": lr, "own": 1} for run, lr in zip(TRIALS, (0.5, 0.25, 1.0), strict=True)
     }  # fmt: skip
     assert captured.recorded_points() == {
         run_id: points(run) for run_id, run in real.at_server().items()
     }
-    assert [statuses(folder) for folder in captured.recorded().values()] == [["finished"]] * 3
+    assert [statuses(folder) for folder in captured.recorded().values()] == [
+        ["finished"]
+    ] * 3
     assert captured.sent() == []
 
 
 def test_with_the_exporter_wandb_each_trial_is_the_very_run_that_the_agent_names(
     begun: Callable[..., SweepRuns], tmp_path: Path
 ) -> None:
-    real, captured = begun(), begun("wandb,trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+    real, captured = (
+        begun(),
+        begun("wandb,trackio", TRACKIO_DIR=str(tmp_path / "trackio")),
+    )
     for each in (real, captured):
         each.call("python", each.program(TRAIN), each.create(**GRID))
 
@@ -93,7 +104,9 @@ def test_with_the_exporter_wandb_each_trial_is_the_very_run_that_the_agent_names
             >= {**run.config, "_Group": "sweep0"}.items()
         )
         rows = trackio_store.rows_in(tmp_path / "trackio", info)
-        assert [row["loss"] for row in rows] == [value for _, value in points(run)["loss"]]
+        assert [row["loss"] for row in rows] == [
+            value for _, value in points(run)["loss"]
+        ]
 
 
 @pytest.mark.long
@@ -117,13 +130,19 @@ def test_a_bayes_sweep_has_each_trials_metric_before_the_next_one_by_the_exporte
     ]
 
 
-@pytest.mark.parametrize("exporters", ["file", pytest.param("wandb", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "exporters", ["file", pytest.param("wandb", marks=pytest.mark.long)]
+)
 def test_the_trials_that_the_command_wandb_agent_starts_are_captured(
     begun: Callable[..., SweepRuns], exporters: str
 ) -> None:
     each = begun(exporters)
-    each.program(TRAIN, "import wandb\n{train}\nif __name__ == '__main__':\n    train()\n")
-    sweep = each.create(method="grid", program="train.py", parameters={"lr": {"values": [0.5]}})
+    each.program(
+        TRAIN, "import wandb\n{train}\nif __name__ == '__main__':\n    train()\n"
+    )
+    sweep = each.create(
+        method="grid", program="train.py", parameters={"lr": {"values": [0.5]}}
+    )
 
     output = each.call("wandb", "agent", sweep)
 
@@ -186,7 +205,11 @@ def test_a_trial_that_raises_or_is_stopped_by_the_server_has_failed_and_the_next
         ends = {run_id: statuses(folder) for run_id, folder in each.recorded().items()}
     else:
         ends = {run_id: [run.state] for run_id, run in each.at_server().items()}
-    assert ends == {"sweep0t0": ["failed"], "sweep0t1": ["failed"], "sweep0t2": ["finished"]}
+    assert ends == {
+        "sweep0t0": ["failed"],
+        "sweep0t1": ["failed"],
+        "sweep0t2": ["finished"],
+    }
 
 
 READ = """
@@ -224,7 +247,8 @@ def test_a_trial_whose_bridge_is_its_own_is_written_into_a_run_that_the_server_c
     each = begun(OTEL_BRIDGE_EXPORTERS="wandb")
     each.server.resolver.sweeps.initial_state = "running"
     whole = AGENT.replace(
-        "import sys, wandb", "import otel_bridge, sys, wandb\notel_bridge.capture('wandb')"
+        "import sys, wandb",
+        "import otel_bridge, sys, wandb\notel_bridge.capture('wandb')",
     )
 
     each.call("python", each.program(TRAIN, whole), each.create(**GRID))
@@ -232,10 +256,12 @@ def test_a_trial_whose_bridge_is_its_own_is_written_into_a_run_that_the_server_c
     at_server = each.at_server()
     assert list(each.recorded()) == TRIALS
     until(
-        lambda: all(run.state == "finished" for run in at_server.values()), "the end of the trials"
+        lambda: all(run.state == "finished" for run in at_server.values()),
+        "the end of the trials",
     )
     assert [
-        (run.sweep, run.config["lr"], points(run)["loss"][0]) for run in at_server.values()
+        (run.sweep, run.config["lr"], points(run)["loss"][0])
+        for run in at_server.values()
     ] == [("sweep0", lr, (0, lr)) for lr in (0.5, 0.25, 1.0)]
 
 
@@ -255,7 +281,9 @@ def test_a_program_of_otel_bridge_itself_is_the_trial_that_the_agent_names(
     each.call(
         "wandb",
         "agent",
-        each.create(method="grid", program="train.py", parameters={"lr": {"values": [0.5]}}),
+        each.create(
+            method="grid", program="train.py", parameters={"lr": {"values": [0.5]}}
+        ),
     )
 
     (run,) = each.at_server().values()

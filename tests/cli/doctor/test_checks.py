@@ -21,7 +21,9 @@ def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_
     None
 ):
     tried = replace(
-        RecordingTracker().exporter, requires=("pytest", "not_installed"), tested_with="1.0 to 1.2"
+        RecordingTracker().exporter,
+        requires=("pytest", "not_installed"),
+        tested_with="1.0 to 1.2",
     )
 
     found = versions({"recorder": tried, "file": RecordingTracker().exporter})
@@ -39,11 +41,17 @@ def raised(error: Exception) -> Callable[[ExporterSettings], Sequence[str]]:
     return probe
 
 
-def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_wrong() -> None:
+def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_wrong() -> (
+    None
+):
     tracker = replace(RecordingTracker().exporter, requires=("tracker",))
 
-    def found(probe: Callable[[ExporterSettings], Sequence[str]]) -> tuple[list[str], list[str]]:
-        result = abilities("recorder", replace(tracker, probe=probe), RecorderSettings())
+    def found(
+        probe: Callable[[ExporterSettings], Sequence[str]],
+    ) -> tuple[list[str], list[str]]:
+        result = abilities(
+            "recorder", replace(tracker, probe=probe), RecorderSettings()
+        )
         return result.shown, result.wrong
 
     assert found(lambda settings: ("Tracker 1 shows spans as text",)) == (
@@ -80,23 +88,34 @@ def test_no_secret_is_shown_and_a_short_token_is_wrong() -> None:
 def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        address = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}/api?key=secret"
+        address = (
+            f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}/api?key=secret"
+        )
 
         found = tracker(
-            "mlflow", {"MLFLOW_TRACKING_URI": address}, {"MLFLOW_TRACKING_TOKEN": "x" * 30}
+            "mlflow",
+            {"MLFLOW_TRACKING_URI": address},
+            {"MLFLOW_TRACKING_TOKEN": "x" * 30},
         )
 
     (line,) = found.wrong
-    assert found.shown == ["mlflow: MLFLOW_TRACKING_TOKEN is set (…xxxx, 30 characters)"]
+    assert found.shown == [
+        "mlflow: MLFLOW_TRACKING_TOKEN is set (…xxxx, 30 characters)"
+    ]
     assert re.fullmatch(
-        r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*", line
+        r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*",
+        line,
     )
 
 
-def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(tmp_path: Path) -> None:
+def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path)
     with started(
-        ["otel-bridge", "serve", "--grpc", "off", "--http", "127.0.0.1:0"], cwd=tmp_path, env=env
+        ["otel-bridge", "serve", "--grpc", "off", "--http", "127.0.0.1:0"],
+        cwd=tmp_path,
+        env=env,
     ) as service:
         assert service.stderr is not None
         url = re.findall(r"http://[^\s;]+", service.stderr.readline())[-1]
@@ -109,10 +128,14 @@ def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(tmp_
         there = otel_bridge("doctor", cwd=tmp_path, env=chosen)
 
     gone = otel_bridge("doctor", "--all", cwd=tmp_path, env=chosen)
-    assert (there.returncode, f"otlp: {url}/v1/metrics answers" in there.stdout) == (0, True), (
-        there.stdout[-500:]
-    )
-    assert (gone.returncode, f"✗ otlp: {url}/v1/metrics does not answer" in gone.stdout) == (
+    assert (there.returncode, f"otlp: {url}/v1/metrics answers" in there.stdout) == (
+        0,
+        True,
+    ), there.stdout[-500:]
+    assert (
+        gone.returncode,
+        f"✗ otlp: {url}/v1/metrics does not answer" in gone.stdout,
+    ) == (
         1,
         True,
     )

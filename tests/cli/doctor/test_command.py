@@ -32,7 +32,9 @@ def test_the_verdict_comes_first_and_then_only_what_is_set(tmp_path: Path) -> No
     assert rest is None, rest
 
 
-def test_nothing_is_wrong_is_never_said_alone_when_no_exporter_is_chosen(tmp_path: Path) -> None:
+def test_nothing_is_wrong_is_never_said_alone_when_no_exporter_is_chosen(
+    tmp_path: Path,
+) -> None:
     fine = otel_bridge("doctor", cwd=tmp_path, env=environment(tmp_path))
     wrong = otel_bridge(
         "doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_POLL_S="soon")
@@ -43,9 +45,14 @@ def test_nothing_is_wrong_is_never_said_alone_when_no_exporter_is_chosen(tmp_pat
     assert wrong.stdout.splitlines()[1] == advice
 
 
-def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path) -> None:
+def test_every_setting_stands_there_with_value_origin_and_meaning(
+    tmp_path: Path,
+) -> None:
     env = environment(
-        tmp_path, OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_POLL_S="0.1", OTEL_BRIDGE_MLFLOW_WAL="1"
+        tmp_path,
+        OTEL_BRIDGE_EXPORTERS="file",
+        OTEL_BRIDGE_POLL_S="0.1",
+        OTEL_BRIDGE_MLFLOW_WAL="1",
     )
 
     done = otel_bridge("doctor", "--all", cwd=tmp_path, env={**env, "COLUMNS": "80"})
@@ -58,7 +65,8 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
         in lines
     )
     assert (
-        "OTEL_BRIDGE_ROW_WAIT_S 10 default How long a row waits for its missing fragments." in lines
+        "OTEL_BRIDGE_ROW_WAIT_S 10 default How long a row waits for its missing fragments."
+        in lines
     )
     assert (
         "OTEL_BRIDGE_MLFLOW_WAL 1 environment "
@@ -69,7 +77,10 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
         "WANDB_RESUME allow default What to do with a W&B run of the same id: allow, must, never or auto."
         in lines
     )
-    assert any(line.startswith("OTEL_BRIDGE_MAX_BYTES 16GiB default Size limit") for line in lines)
+    assert any(
+        line.startswith("OTEL_BRIDGE_MAX_BYTES 16GiB default Size limit")
+        for line in lines
+    )
     assert "file yes file/ in the run folder" in lines
     assert lines[0] == "✓ nothing is wrong"
     assert not (tmp_path / ".otel-bridge").exists()
@@ -86,18 +97,25 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(tmp_path: Path
             {"OTEL_BRIDGE_EXPORTERS": "trakio"},
             "✗ exporter 'trakio' is not known; choose from console, file, mlflow, otlp, trackio, wandb, webhook, none",
         ),
-        ({"OTEL_BRIDGE_EXPORTERS": "wandb", "WANDB_MODE": "disabled"}, "✗ WANDB_MODE=disabled"),
+        (
+            {"OTEL_BRIDGE_EXPORTERS": "wandb", "WANDB_MODE": "disabled"},
+            "✗ WANDB_MODE=disabled",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_once_and_the_exit_code_says_so(
     tmp_path: Path, variables: dict[str, str], said: str
 ) -> None:
-    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **variables))
+    done = otel_bridge(
+        "doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **variables)
+    )
 
     assert done.returncode == 1
-    assert [line.startswith(said) for line in done.stdout.splitlines() if line.startswith("✗")] == [
-        True
-    ], done.stdout
+    assert [
+        line.startswith(said)
+        for line in done.stdout.splitlines()
+        if line.startswith("✗")
+    ] == [True], done.stdout
     assert "nothing was sent: first fix what is wrong" in done.stdout
     assert done.stdout.startswith("✗ "), "the verdict comes first"
     assert not (tmp_path / ".otel-bridge").exists()
@@ -125,7 +143,9 @@ def test_no_secret_is_printed(tmp_path: Path, protocol: str) -> None:
 
 def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> None:
     env = environment(
-        tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="me:hunter2-otlp@", OTEL_BRIDGE_EXPORTERS="otlp"
+        tmp_path,
+        OTEL_EXPORTER_OTLP_ENDPOINT="me:hunter2-otlp@",
+        OTEL_BRIDGE_EXPORTERS="otlp",
     )
 
     done = otel_bridge("doctor", cwd=tmp_path, env=env)
@@ -134,7 +154,9 @@ def test_a_secret_that_cannot_be_read_is_not_printed_either(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: Path) -> None:
+def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(
+    tmp_path: Path,
+) -> None:
     places = {
         "TRACKIO_DIR": str(tmp_path / "trackio"),
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
@@ -144,7 +166,9 @@ def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: 
         "MLFLOW_EXPERIMENT_NAME": "mine",
         "MLFLOW_RUN_ID": "0" * 32,
     }
-    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file,trackio,mlflow", **places, **of_a_job)
+    env = environment(
+        tmp_path, OTEL_BRIDGE_EXPORTERS="file,trackio,mlflow", **places, **of_a_job
+    )
 
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=env)
 
@@ -154,12 +178,17 @@ def test_a_row_and_a_rollout_are_sent_and_read_back_from_each_tracker(tmp_path: 
         for name in ("file", "trackio", "mlflow")
     ]
     assert said == [True, True, True]
-    assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == ["otel-bridge-doctor.db"]
+    assert [path.name for path in (tmp_path / "trackio").glob("*.db")] == [
+        "otel-bridge-doctor.db"
+    ]
 
 
 def test_an_exporter_that_cannot_be_read_back_is_said_to_be_so(tmp_path: Path) -> None:
     done = otel_bridge(
-        "doctor", "--send", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="console")
+        "doctor",
+        "--send",
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="console"),
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -170,7 +199,9 @@ def test_an_exporter_that_cannot_be_read_back_is_said_to_be_so(tmp_path: Path) -
     )
 
 
-def test_the_test_row_never_goes_into_the_run_that_the_environment_names(tmp_path: Path) -> None:
+def test_the_test_row_never_goes_into_the_run_that_the_environment_names(
+    tmp_path: Path,
+) -> None:
     of_a_job = {
         "OTEL_BRIDGE_RUN_ID": "job-7",
         "OTEL_RESOURCE_ATTRIBUTES": "rl.run.id=job-8,rl.run.name=mine",
@@ -185,7 +216,9 @@ def test_the_test_row_never_goes_into_the_run_that_the_environment_names(tmp_pat
 
     assert done.returncode == 0, done.stdout + done.stderr
     reports = [read_report(folder) for folder in run_folders(tmp_path / ".otel-bridge")]
-    assert [report.project for report in reports if report is not None] == ["otel-bridge-doctor"]
+    assert [report.project for report in reports if report is not None] == [
+        "otel-bridge-doctor"
+    ]
     assert not {folder.run_id for folder in run_folders(tmp_path / ".otel-bridge")} & {
         "job-7",
         "job-8",
@@ -193,9 +226,15 @@ def test_the_test_row_never_goes_into_the_run_that_the_environment_names(tmp_pat
 
 
 def test_a_tracker_that_takes_nothing_is_named_with_what_helps(tmp_path: Path) -> None:
-    extra = {"OTEL_BRIDGE_EXPORTERS": "file,gated", "GATED_BLOCKED": "1", **install(tmp_path)}
+    extra = {
+        "OTEL_BRIDGE_EXPORTERS": "file,gated",
+        "GATED_BLOCKED": "1",
+        **install(tmp_path),
+    }
 
-    done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **extra))
+    done = otel_bridge(
+        "doctor", "--send", cwd=tmp_path, env=environment(tmp_path, **extra)
+    )
 
     assert done.returncode == 1
     assert done.stdout.startswith("✗ "), "the verdict comes first"
@@ -207,10 +246,15 @@ def test_nothing_chosen_is_said_when_something_should_be_sent(tmp_path: Path) ->
     done = otel_bridge("doctor", "--send", cwd=tmp_path, env=environment(tmp_path))
 
     assert done.returncode == 1
-    assert "✗ no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio" in done.stdout
+    assert (
+        "✗ no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
+        in done.stdout
+    )
 
 
-def test_settings_that_only_otel_bridge_sets_are_shown_where_they_are_set(tmp_path: Path) -> None:
+def test_settings_that_only_otel_bridge_sets_are_shown_where_they_are_set(
+    tmp_path: Path,
+) -> None:
     bare = otel_bridge("doctor", "--all", cwd=tmp_path, env=environment(tmp_path))
     within = otel_bridge(
         "run",
@@ -224,7 +268,9 @@ def test_settings_that_only_otel_bridge_sets_are_shown_where_they_are_set(tmp_pa
     )
 
     assert (bare.returncode, "Internal: " in bare.stdout) == (0, False)
-    assert "OTEL_BRIDGE_LAUNCHER_EXPORTERS" in within.stdout, within.stdout + within.stderr
+    assert "OTEL_BRIDGE_LAUNCHER_EXPORTERS" in within.stdout, (
+        within.stdout + within.stderr
+    )
 
 
 def test_a_variable_that_otel_bridge_does_not_have_is_named_with_the_nearest_one(
@@ -248,9 +294,13 @@ def test_how_much_text_each_exporter_gets_is_shown_and_otlp_can_have_no_less(
     }
     extra = {**share, "GATED_BLOCKED": "1", **install(tmp_path)}
 
-    fine = otel_bridge("doctor", "--all", cwd=tmp_path, env=environment(tmp_path, **extra))
+    fine = otel_bridge(
+        "doctor", "--all", cwd=tmp_path, env=environment(tmp_path, **extra)
+    )
     refused = otel_bridge(
-        "doctor", cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OTLP_MESSAGE_CONTENT="off")
+        "doctor",
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OTLP_MESSAGE_CONTENT="off"),
     )
 
     shown = [line.split()[:3] for line in fine.stdout.splitlines()]

@@ -20,7 +20,12 @@ def test_a_run_that_a_service_delivers_is_left_to_it(tmp_path: Path) -> None:
         until(lambda: written_rows(folder_of(tmp_path), "file") == 2)
 
         drained = otel_bridge(
-            "drain", str(tmp_path / ".otel-bridge"), "--exporters", "file", env=env, cwd=tmp_path
+            "drain",
+            str(tmp_path / ".otel-bridge"),
+            "--exporters",
+            "file",
+            env=env,
+            cwd=tmp_path,
         )
 
         assert drained.returncode == 1

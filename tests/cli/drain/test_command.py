@@ -67,7 +67,9 @@ def held(tmp_path: Path, name: str, exporters: str, **variables: str) -> Path:
     return tmp_path / ".otel-bridge"
 
 
-def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(tmp_path: Path) -> None:
+def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(
+    tmp_path: Path,
+) -> None:
     base = held(tmp_path, "ppo", "file")
     before = only_folder(base).segments()
 
@@ -80,7 +82,9 @@ def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(tmp_path: Path) -> None:
+def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(
+    tmp_path: Path,
+) -> None:
     places = {
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
         "TRACKIO_DIR": str(tmp_path / "trackio"),
@@ -116,11 +120,18 @@ def test_several_folders_are_delivered_and_named_exporters_go_before_those_of_th
     held(tmp_path, "one", "trackio")
     base = held(tmp_path, "two", "mlflow")
 
-    done = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.returncode == 1, done.stdout  # what the programs asked for is behind
-    assert [values(folder)["trainer/loss"] for folder in run_folders(base)] == [LOSS, LOSS]
-    assert [set(read_report(folder).exporters) for folder in run_folders(base)] == [{"file"}] * 2
+    assert [values(folder)["trainer/loss"] for folder in run_folders(base)] == [
+        LOSS,
+        LOSS,
+    ]
+    assert [set(read_report(folder).exporters) for folder in run_folders(base)] == [
+        {"file"}
+    ] * 2
     assert "maths/one" in done.stdout
     assert "maths/two" in done.stdout
 
@@ -147,7 +158,9 @@ def test_drained_again_nothing_comes_twice(tmp_path: Path) -> None:
     assert values(only_folder(base))["trainer/loss"] == LOSS
 
 
-def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(tmp_path: Path) -> None:
+def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(
+    tmp_path: Path,
+) -> None:
     base = held(tmp_path, "ppo", "file")
     env = environment(tmp_path)
     otel_bridge("drain", cwd=tmp_path, env=env)
@@ -175,7 +188,9 @@ def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(tmp_
     assert (again.returncode, list(report_of(base).former)) == (0, ["console"])
 
 
-def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(tmp_path: Path) -> None:
+def test_a_blocked_exporter_is_said_with_what_helps_and_the_others_get_all(
+    tmp_path: Path,
+) -> None:
     extra = {"GATED_BLOCKED": "1", **install(tmp_path)}
     base = held(tmp_path, "ppo", "gated,file", **extra)
 
@@ -210,7 +225,9 @@ def test_a_tracker_that_is_down_is_named_at_once_and_given_up_when_its_time_is_o
     folder = only_folder(base)
     first, *_, last = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (1, "")
-    assert first == f"{folder.run_id}: gated: not written, tried again: the gate is shut"
+    assert (
+        first == f"{folder.run_id}: gated: not written, tried again: the gate is shut"
+    )
     assert last == (
         f"{folder.path}: not everything is delivered: gated is retrying: the gate is shut"
     )
@@ -220,7 +237,9 @@ def test_a_tracker_that_is_down_is_named_at_once_and_given_up_when_its_time_is_o
 def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) -> None:
     extra = install(tmp_path)
     base = held(tmp_path, "ppo", "gated", **extra)
-    env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="600", TERM="xterm", **extra)
+    env = environment(
+        tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="600", TERM="xterm", **extra
+    )
     screen, terminal = pty.openpty()
     output: list[str] = []
 
@@ -244,7 +263,9 @@ def test_on_a_terminal_a_long_delivery_shows_how_much_is_left(tmp_path: Path) ->
     assert values(only_folder(base)) == {}, "everything is delivered, and deleted"
 
 
-def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_signal_in_the_middle_ends_it_whole_and_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
     extra = install(tmp_path)
     base = held(tmp_path, "ppo", "gated,file", **extra)
     env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="600", **extra)
@@ -272,18 +293,29 @@ def test_without_any_exporter_it_says_what_to_pass(tmp_path: Path) -> None:
         "train.py",
         "import otel_bridge; otel_bridge.init('maths', 'ppo').log({'loss': 1.0})",
     )
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"))
+    call(
+        ["python", train],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"),
+    )
 
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
-    named = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+    named = otel_bridge(
+        "drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.returncode == 1
-    assert "not everything is delivered: no exporter is chosen; pass --exporters" in done.stdout
+    assert (
+        "not everything is delivered: no exporter is chosen; pass --exporters"
+        in done.stdout
+    )
     assert named.returncode == 0, named.stdout
     assert values(only_folder(tmp_path / ".otel-bridge")) == {"loss": [(0, 1.0)]}
 
 
-def test_a_killed_trainers_folder_is_delivered_and_its_run_was_killed(tmp_path: Path) -> None:
+def test_a_killed_trainers_folder_is_delivered_and_its_run_was_killed(
+    tmp_path: Path,
+) -> None:
     code = """
         import os, signal
         import otel_bridge
@@ -292,16 +324,25 @@ def test_a_killed_trainers_folder_is_delivered_and_its_run_was_killed(tmp_path: 
         os.kill(os.getpid(), signal.SIGKILL)
     """
     train = program(tmp_path, "train.py", code)
-    call(["python", train], cwd=tmp_path, env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"))
+    call(
+        ["python", train],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"),
+    )
 
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
 
     folder = only_folder(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stdout
-    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["killed"])
+    assert (values(folder), statuses(folder)) == (
+        {"trainer/loss": [(1, 0.5)]},
+        ["killed"],
+    )
 
 
-def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path: Path) -> None:
+def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(
+    tmp_path: Path,
+) -> None:
     code = """
         import pathlib, time
         import otel_bridge
@@ -312,7 +353,10 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
                 time.sleep(0.01)
             run.log({"loss": 1.0}, step=2)
     """
-    train, env = program(tmp_path, "train.py", code), environment(tmp_path, OTEL_BRIDGE_OFFLINE="1")
+    train, env = (
+        program(tmp_path, "train.py", code),
+        environment(tmp_path, OTEL_BRIDGE_OFFLINE="1"),
+    )
     with started(["python", train], cwd=tmp_path, env=env) as process:
         until((tmp_path / "ready").exists, "the program's beginning")
 
@@ -320,7 +364,10 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(tmp_path
 
         folder = only_folder(tmp_path / ".otel-bridge")
         assert (so_far.returncode, values(folder)) == (1, {"trainer/loss": [(1, 0.5)]})
-        assert "not everything is delivered: 1 of its processes still runs" in so_far.stdout
+        assert (
+            "not everything is delivered: 1 of its processes still runs"
+            in so_far.stdout
+        )
         (tmp_path / "go").touch()
         process.wait(60)
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
@@ -397,7 +444,9 @@ def test_what_cannot_be_drained_is_said(
     assert said in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["drain", "status", "rollouts", "dead-letters list"])
+@pytest.mark.parametrize(
+    "command", ["drain", "status", "rollouts", "dead-letters list"]
+)
 def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(
     tmp_path: Path, command: str
 ) -> None:
@@ -405,7 +454,9 @@ def test_without_a_run_folder_all_commands_print_the_same_and_exit_alike(
     env = environment(tmp_path)
 
     def ending(*arguments: str, **variables: str) -> tuple[int, str, str]:
-        done = otel_bridge(*command.split(), *arguments, cwd=tmp_path, env={**env, **variables})
+        done = otel_bridge(
+            *command.split(), *arguments, cwd=tmp_path, env={**env, **variables}
+        )
         return done.returncode, done.stdout, done.stderr
 
     advice = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR\n"
@@ -430,10 +481,13 @@ def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(
     default = otel_bridge("status", cwd=tmp_path, env={**env, "OTEL_BRIDGE_DIR": "job"})
     held(tmp_path, "ppo", "file", OTEL_BRIDGE_DIR="job/other")
     several = [
-        otel_bridge(name, "job", cwd=tmp_path, env=env) for name in ("drain", "status", "rollouts")
+        otel_bridge(name, "job", cwd=tmp_path, env=env)
+        for name in ("drain", "status", "rollouts")
     ]
 
-    assert (drained.returncode, shown.returncode) == (0, 0), drained.stderr + shown.stderr
+    assert (drained.returncode, shown.returncode) == (0, 0), (
+        drained.stderr + shown.stderr
+    )
     assert "maths/ppo" in shown.stdout
     assert default.stdout.splitlines()[0] == shown.stdout.splitlines()[0]
     line = "Error: job: no run folder here; they are in several folders below: other, runs; pass one of them\n"
@@ -456,7 +510,9 @@ def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_i
     (said,) = re.findall(r": not everything is delivered: (.*)", done.stdout)
     doubt, living = said.split("; ")
     assert done.returncode == 1
-    assert re.fullmatch(r"gated did not confirm in time that it holds the last \d+ records?", doubt)
+    assert re.fullmatch(
+        r"gated did not confirm in time that it holds the last \d+ records?", doubt
+    )
     assert living == "1 of its processes still runs"
 
 
@@ -468,8 +524,13 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
     (tmp_path / "gate").touch()
     base = held(tmp_path, "ppo", "gated", **extra)
     env = environment(tmp_path, GATED_HANGS="1", **extra)
-    with started([str(BIN / "otel-bridge"), "drain", str(base)], cwd=tmp_path, env=env) as drain:
-        until(lambda: "end finished" in gated_lines(tmp_path), "the end, in which it hangs")
+    with started(
+        [str(BIN / "otel-bridge"), "drain", str(base)], cwd=tmp_path, env=env
+    ) as drain:
+        until(
+            lambda: "end finished" in gated_lines(tmp_path),
+            "the end, in which it hangs",
+        )
         os.killpg(drain.pid, number)
         said, _ = drain.communicate(timeout=HANG_S)
 
@@ -480,7 +541,9 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drai
     )
 
 
-def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path: Path) -> None:
+def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(
+    tmp_path: Path,
+) -> None:
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
     source = """
     import otel_bridge
@@ -502,9 +565,13 @@ def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(tmp_path
 
     assert (refused.returncode, kept) == (1, 1)
     assert (
-        f"holds the run {folder.run_id}; rename the folder to {folder.path.name}" in refused.stdout
+        f"holds the run {folder.run_id}; rename the folder to {folder.path.name}"
+        in refused.stdout
     )
-    assert (done.returncode, report_of(tmp_path / ".otel-bridge").exporters["file"].rows) == (
+    assert (
+        done.returncode,
+        report_of(tmp_path / ".otel-bridge").exporters["file"].rows,
+    ) == (
         0,
         1,
     ), done.stdout

@@ -74,11 +74,16 @@ def made_by(user: str, tmp_path: Path, tracker: str, url: str) -> None:
     )
 
 
-def made_with(user: str, tmp_path: Path, tracker: str, variables: dict[str, str]) -> None:
+def made_with(
+    user: str, tmp_path: Path, tracker: str, variables: dict[str, str]
+) -> None:
     """Let *user* make a run folder whose destination is that of *variables*."""
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(
-        tmp_path, OTEL_BRIDGE_OFFLINE="1", XDG_STATE_HOME=str(tmp_path / user), **variables
+        tmp_path,
+        OTEL_BRIDGE_OFFLINE="1",
+        XDG_STATE_HOME=str(tmp_path / user),
+        **variables,
     )
     done = call(["python", train, tracker], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
@@ -92,7 +97,9 @@ def test_a_folder_of_somebody_else_does_not_lead_credentials_to_its_server(
     made_by("somebody", tmp_path, tracker, server.url)
     variable, credential = TRACKERS[tracker]
 
-    env = environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me"), **{credential: PASSWORD})
+    env = environment(
+        tmp_path, XDG_STATE_HOME=str(tmp_path / "me"), **{credential: PASSWORD}
+    )
     done = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert (done.returncode, server.requests) == (1, [])
@@ -117,7 +124,9 @@ def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
     made_with("somebody", tmp_path, tracker, variables)
 
     done = otel_bridge(
-        "drain", cwd=tmp_path, env=environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me"))
+        "drain",
+        cwd=tmp_path,
+        env=environment(tmp_path, XDG_STATE_HOME=str(tmp_path / "me")),
     )
 
     assert (done.returncode, list((tmp_path / "theirs").iterdir())) == (1, [])
@@ -129,7 +138,11 @@ def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
 @pytest.mark.parametrize("tracker", ["mlflow", "otlp"])
 @pytest.mark.parametrize(
     ("user", "options", "named"),
-    [("me", (), False), ("somebody", ("--trust-folders",), False), ("somebody", (), True)],
+    [
+        ("me", (), False),
+        ("somebody", ("--trust-folders",), False),
+        ("somebody", (), True),
+    ],
 )
 def test_a_folder_is_followed_to_a_server_that_its_user_or_the_caller_named(
     tmp_path: Path,
@@ -189,7 +202,9 @@ def test_a_key_that_others_may_know_seals_nothing(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     destination_seal._user_key.cache_clear()
 
-    sealed = destination_seal.sealed("r1", "mlflow", {"MLFLOW_TRACKING_URI": "http://tracker"})
+    sealed = destination_seal.sealed(
+        "r1", "mlflow", {"MLFLOW_TRACKING_URI": "http://tracker"}
+    )
     destination_seal._user_key.cache_clear()
 
     assert sealed == {"MLFLOW_TRACKING_URI": "http://tracker"}
@@ -209,5 +224,7 @@ def test_a_key_that_others_may_know_seals_nothing(
         ("WANDB_BASE_URL", "http://[", True),
     ],
 )
-def test_a_server_is_distinguished_from_a_file(variable: str, value: str, is_server: bool) -> None:
+def test_a_server_is_distinguished_from_a_file(
+    variable: str, value: str, is_server: bool
+) -> None:
     assert destination_seal.names_server(variable, value) is is_server

@@ -64,7 +64,9 @@ def test_rows_behind_a_damaged_header_are_delivered(
     )
 
     rows = values(folder)
-    loss = rows.get("trainer/loss") or rows["loss"]  # the role of a process is in its headers alone
+    loss = (
+        rows.get("trainer/loss") or rows["loss"]
+    )  # the role of a process is in its headers alone
     assert [value for _, value in loss] == [float(step) for step in range(ROWS)]
     assert (done.returncode, report_of(folder.base).drops) == (1, {"segment_gaps": 1})
     assert "1 damaged stretches of its segments could not be read" in done.stdout
@@ -82,7 +84,9 @@ def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(
     done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
 
     report = report_of(folder.base)
-    rolled = segment_bytes < 80_000_000  # the last frame of the only segment holds no row
+    rolled = (
+        segment_bytes < 80_000_000
+    )  # the last frame of the only segment holds no row
     assert (done.returncode, report.drops, report.missing_rows) == (
         1,
         {"segment_gaps": 2},
@@ -92,7 +96,9 @@ def test_a_damaged_row_is_counted_also_the_last_one_of_its_segment(
 
 
 @pytest.mark.parametrize("content", [b"hello world\n" * 100, bytes(5_000)])
-def test_a_file_without_any_frame_is_counted_and_drain_ends(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_any_frame_is_counted_and_drain_ends(
+    tmp_path: Path, content: bytes
+) -> None:
     folder = held(tmp_path, 80_000_000)
     folder.segments()[0].path.write_bytes(content)
 

@@ -6,7 +6,14 @@ import re
 from pathlib import Path
 
 from otel_bridge.exporter import SIGNALS
-from support.bridge.bridge_doubles import Process, options, report_when, run_folder, serving, until
+from support.bridge.bridge_doubles import (
+    Process,
+    options,
+    report_when,
+    run_folder,
+    serving,
+    until,
+)
 from support.bridge.gated_tracker import gated_lines, install
 from support.bridge.recording_tracker import RecordingTracker
 from support.trainers.command_runs import (
@@ -53,13 +60,18 @@ def test_drained_to_one_exporter_the_other_one_that_the_run_named_still_gets_eve
     env = held(tmp_path, "file,gated")
     folder = only_folder(tmp_path / ".otel-bridge")
 
-    first = [otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env) for _ in range(2)]
+    first = [
+        otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env)
+        for _ in range(2)
+    ]
     status = otel_bridge("status", cwd=tmp_path, env=env).stdout
     other = otel_bridge("drain", "--exporters", "gated", cwd=tmp_path, env=env)
 
     assert [done.returncode for done in first] == [1, 1]
     for said in (first[0].stdout, first[1].stdout, status):
-        assert re.search(r"gated, which the run requested, did not get 5\d records", said), said
+        assert re.search(
+            r"gated, which the run requested, did not get 5\d records", said
+        ), said
     assert "give them up with --discard gated" in first[0].stdout
     assert (other.returncode, shown(tmp_path), values(folder)["trainer/loss"]) == (
         0,
@@ -78,13 +90,18 @@ def test_drained_without_a_choice_what_is_behind_is_delivered_whatever_was_drain
     done = otel_bridge("drain", cwd=tmp_path, env=env)
 
     assert done.returncode == 0, done.stdout
-    assert (shown(tmp_path), values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"]) == (
+    assert (
+        shown(tmp_path),
+        values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"],
+    ) == (
         GATED,
         LOSS,
     )
 
 
-def test_a_run_that_named_no_exporter_is_done_with_the_one_that_drain_names(tmp_path: Path) -> None:
+def test_a_run_that_named_no_exporter_is_done_with_the_one_that_drain_names(
+    tmp_path: Path,
+) -> None:
     env = held(tmp_path, "")
 
     done = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=env)
@@ -94,15 +111,23 @@ def test_a_run_that_named_no_exporter_is_done_with_the_one_that_drain_names(tmp_
     )
     without_choice = otel_bridge("drain", cwd=tmp_path, env=env)
 
-    assert (done.returncode, values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"]) == (
+    assert (
+        done.returncode,
+        values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"],
+    ) == (
         0,
         LOSS,
     ), done.stdout
     assert shown(tmp_path) == []
-    assert [one.returncode for one in (later, by_environment, without_choice)] == [1, 1, 0]
+    assert [one.returncode for one in (later, by_environment, without_choice)] == [
+        1,
+        1,
+        0,
+    ]
     for one in (later, by_environment):
         assert re.search(
-            r"gated was named later: it lacks 5\d records that had been deleted by then", one.stdout
+            r"gated was named later: it lacks 5\d records that had been deleted by then",
+            one.stdout,
         )
 
 
@@ -115,16 +140,22 @@ def test_what_a_person_gives_up_is_counted_and_shown_and_no_longer_waited_for(
     status = otel_bridge("status", cwd=tmp_path, env=env).stdout
     again = otel_bridge("drain", cwd=tmp_path, env=env)
 
-    assert (done.returncode, again.returncode, shown(tmp_path)) == (0, 0, []), done.stdout
+    assert (done.returncode, again.returncode, shown(tmp_path)) == (0, 0, []), (
+        done.stdout
+    )
     assert values(only_folder(tmp_path / ".otel-bridge"))["trainer/loss"] == LOSS
     for said in (done.stdout, status, again.stdout):
-        assert re.search(r"gated: 5\d records were discarded with --discard", said), said
+        assert re.search(r"gated: 5\d records were discarded with --discard", said), (
+            said
+        )
 
 
 def test_everything_can_be_given_up(tmp_path: Path) -> None:
     env = held(tmp_path, "file,gated")
 
-    done = otel_bridge("drain", "--discard", "gated", "--discard", "file", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "drain", "--discard", "gated", "--discard", "file", cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stdout
     assert set(report_of(tmp_path / ".otel-bridge").discarded) == {"file", "gated"}
@@ -162,7 +193,9 @@ def test_a_misspelt_exporter_is_not_given_up(tmp_path: Path) -> None:
 def test_one_exporter_cannot_be_chosen_and_given_up_at_once(tmp_path: Path) -> None:
     env = held(tmp_path, "file")
 
-    done = otel_bridge("drain", "--exporters", "file", "--discard", "file", cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "drain", "--exporters", "file", "--discard", "file", cwd=tmp_path, env=env
+    )
 
     assert (done.returncode, done.stderr) == (
         2,
@@ -184,19 +217,30 @@ def test_what_a_tracker_had_not_confirmed_is_owed_though_the_run_goes_on_with_an
     with serving(folder.base, options(("gated", tracker))):
         report_when(
             folder,
-            lambda report: "gated" in report.exporters and report.exporters["gated"].written == 5,
+            lambda report: (
+                "gated" in report.exporters and report.exporters["gated"].written == 5
+            ),
         )
     first.die()
     second = Process.start(folder, "now")
     with serving(
         folder.base,
-        options(("now", RecordingTracker()), exporters=dict.fromkeys(SIGNALS, ("now",))),
+        options(
+            ("now", RecordingTracker()), exporters=dict.fromkeys(SIGNALS, ("now",))
+        ),
     ):
-        until(lambda: first.instance not in {segment.instance_id for segment in folder.segments()})
+        until(
+            lambda: (
+                first.instance
+                not in {segment.instance_id for segment in folder.segments()}
+            )
+        )
     second.end()
 
     done = [
-        otel_bridge("drain", "--exporters", "file", "--discard", "now", cwd=tmp_path, env=env)
+        otel_bridge(
+            "drain", "--exporters", "file", "--discard", "now", cwd=tmp_path, env=env
+        )
         for _ in range(2)
     ]
     rest = otel_bridge("drain", cwd=tmp_path, env=env)

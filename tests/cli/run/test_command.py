@@ -63,9 +63,14 @@ def test_the_console_names_no_log_where_the_terminal_shows_it(tmp_path: Path) ->
     command = ["run", "--exporters", "file,console", "--", "python", train, "trainer"]
 
     done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
-    shown = otel_bridge("status", str(runs(tmp_path)), cwd=tmp_path, env=environment(tmp_path))
+    shown = otel_bridge(
+        "status", str(runs(tmp_path)), cwd=tmp_path, env=environment(tmp_path)
+    )
 
-    assert (done.returncode, only_folder(runs(tmp_path)).log_path.exists()) == (0, False)
+    assert (done.returncode, only_folder(runs(tmp_path)).log_path.exists()) == (
+        0,
+        False,
+    )
     assert "trainer/loss=" in done.stdout
     assert "file/*.jsonl" in done.stderr
     assert "bridge.log" not in done.stderr + shown.stdout
@@ -76,7 +81,11 @@ def test_the_console_names_no_log_where_the_terminal_shows_it(tmp_path: Path) ->
     [
         ("sys.exit(3)", 3, "failed"),
         ("raise RuntimeError('no memory')", 1, "failed"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 128 + signal.SIGTERM, "killed"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            128 + signal.SIGTERM,
+            "killed",
+        ),
         ("import os; os._exit(0)", 0, "finished"),
     ],
 )
@@ -102,7 +111,9 @@ def test_the_exit_code_is_the_commands_and_its_end_is_the_runs(
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, [status])
 
 
-def test_an_unknown_command_is_said_in_one_line_and_leaves_no_run(tmp_path: Path) -> None:
+def test_an_unknown_command_is_said_in_one_line_and_leaves_no_run(
+    tmp_path: Path,
+) -> None:
     done = otel_bridge(
         "run",
         "--exporters",
@@ -121,7 +132,9 @@ def test_an_unknown_command_is_said_in_one_line_and_leaves_no_run(tmp_path: Path
     assert run_folders(runs(tmp_path)) == []
 
 
-def test_an_unknown_exporter_is_an_error_before_the_command_begins(tmp_path: Path) -> None:
+def test_an_unknown_exporter_is_an_error_before_the_command_begins(
+    tmp_path: Path,
+) -> None:
     done = otel_bridge(
         "run",
         "--exporters",
@@ -155,7 +168,15 @@ def test_a_capture_says_which_trackers_it_replaces_and_how_to_keep_them(
     env = environment(tmp_path)
 
     replaced = otel_bridge(
-        "run", "--exporters", "file", "--capture", capture, "--", "true", cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "file",
+        "--capture",
+        capture,
+        "--",
+        "true",
+        cwd=tmp_path,
+        env=env,
     )
     kept = otel_bridge(
         "run",
@@ -175,7 +196,9 @@ def test_a_capture_says_which_trackers_it_replaces_and_how_to_keep_them(
     assert "get nothing" not in kept.stderr
 
 
-def test_tensorboard_is_not_said_to_be_replaced_since_its_files_are_written(tmp_path: Path) -> None:
+def test_tensorboard_is_not_said_to_be_replaced_since_its_files_are_written(
+    tmp_path: Path,
+) -> None:
     command = ("run", "--exporters", "file", "--capture", "tensorboard", "--", "true")
 
     done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
@@ -183,7 +206,9 @@ def test_tensorboard_is_not_said_to_be_replaced_since_its_files_are_written(tmp_
     assert "gets nothing" not in done.stderr
 
 
-def test_tee_without_a_capture_is_an_error_before_the_command_begins(tmp_path: Path) -> None:
+def test_tee_without_a_capture_is_an_error_before_the_command_begins(
+    tmp_path: Path,
+) -> None:
     command = ("run", "--exporters", "file", "--tee", "--", "touch", "begun")
 
     done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
@@ -195,7 +220,9 @@ def test_tee_without_a_capture_is_an_error_before_the_command_begins(tmp_path: P
     assert not (tmp_path / "begun").exists()
 
 
-def test_a_misspelt_command_is_named_with_the_one_that_is_like_it(tmp_path: Path) -> None:
+def test_a_misspelt_command_is_named_with_the_one_that_is_like_it(
+    tmp_path: Path,
+) -> None:
     misspelt = otel_bridge("stauts", cwd=tmp_path, env=environment(tmp_path))
     unlike = otel_bridge("xyzzy", cwd=tmp_path, env=environment(tmp_path))
 
@@ -293,14 +320,21 @@ def test_the_same_name_is_the_same_run_and_new_starts_another(tmp_path: Path) ->
     assert (names[0], len(names), names[1].startswith("ppo-")) == ("ppo", 2, True)
 
 
-def test_a_child_s_own_exporters_count_where_the_launcher_chose_none(tmp_path: Path) -> None:
+def test_a_child_s_own_exporters_count_where_the_launcher_chose_none(
+    tmp_path: Path,
+) -> None:
     code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='file').log({'loss': 0.5}, step=1)"
 
-    done = otel_bridge("run", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run", "--", "python", "-c", code, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["finished"])
+    assert (values(folder), statuses(folder)) == (
+        {"trainer/loss": [(1, 0.5)]},
+        ["finished"],
+    )
     assert report_of(runs(tmp_path)).launcher
 
 
@@ -349,7 +383,9 @@ def test_where_nobody_chose_an_exporter_all_is_kept_and_said(tmp_path: Path) -> 
         "run", "--", "python", train, "trainer", cwd=tmp_path, env=environment(tmp_path)
     )
     folder = only_folder(runs(tmp_path))
-    drained = otel_bridge("drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path))
+    drained = otel_bridge(
+        "drain", "--exporters", "file", cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.returncode == 0, done.stderr
     assert (
@@ -370,16 +406,28 @@ KILLED_WORKER = """
 """
 
 
-def test_a_trainer_killed_below_a_command_that_ends_well_was_killed(tmp_path: Path) -> None:
+def test_a_trainer_killed_below_a_command_that_ends_well_was_killed(
+    tmp_path: Path,
+) -> None:
     train = program(tmp_path, "train.py", KILLED_WORKER)
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        train,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     folder = only_folder(runs(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert (values(folder), statuses(folder)) == ({"trainer/loss": [(1, 0.5)]}, ["killed"])
+    assert (values(folder), statuses(folder)) == (
+        {"trainer/loss": [(1, 0.5)]},
+        ["killed"],
+    )
 
 
 def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> None:
@@ -414,7 +462,10 @@ def test_a_process_that_outlives_the_command_ends_with_it(tmp_path: Path) -> Non
 
 def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
     env = environment(
-        tmp_path, OTEL_BRIDGE_RUN_NAME="ppo", OTEL_BRIDGE_EXPORTERS="gated", **install(tmp_path)
+        tmp_path,
+        OTEL_BRIDGE_RUN_NAME="ppo",
+        OTEL_BRIDGE_EXPORTERS="gated",
+        **install(tmp_path),
     )
     train = program(tmp_path, "train.py", TRAIN)
     plain = program(tmp_path, "plain.py", TRAIN + "    run.finish(timeout_s=0)")
@@ -424,7 +475,15 @@ def test_a_leftover_bridge_of_the_same_run_hands_over(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
         done = otel_bridge(
-            "run", "--exporters", "gated", "--", "python", train, "explorer", cwd=tmp_path, env=env
+            "run",
+            "--exporters",
+            "gated",
+            "--",
+            "python",
+            train,
+            "explorer",
+            cwd=tmp_path,
+            env=env,
         )
 
     assert done.returncode == 0, done.stderr
@@ -460,7 +519,11 @@ def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(
     )
     command = f"while [ ! -e flushed ]; do sleep 0.05; done; sleep 0.5; python {train} trainer"
     ours = [RUN, "run", "--exporters", "file", "--", "sh", "-c", command]
-    commands = [["python", other], ours] if first == "the other job" else [ours, ["python", other]]
+    commands = (
+        [["python", other], ours]
+        if first == "the other job"
+        else [ours, ["python", other]]
+    )
     with started(commands[0], cwd=tmp_path, env=env) as one:
         until((tmp_path / ".otel-bridge").exists, "the first one's folder")
         with started(commands[1], cwd=tmp_path, env=env) as two:
@@ -470,7 +533,9 @@ def test_another_jobs_plain_run_in_the_same_folder_is_left_alone(
 
             (tmp_path / "go").touch()
             assert (code, plain.wait(60)) == (0, 0)
-    by_name = {read_report(folder).name: folder for folder in run_folders(runs(tmp_path))}
+    by_name = {
+        read_report(folder).name: folder for folder in run_folders(runs(tmp_path))
+    }
     others = by_name.pop("other")
     (mine,) = by_name.values()
     assert (values(others), statuses(others)) == (
@@ -496,10 +561,20 @@ def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_comma
     extra = install(tmp_path)
     (tmp_path / "gate").touch()
     train = program(tmp_path, "train.py", TRAIN)
-    env = environment(tmp_path, GATED_HANGS="1", OTEL_BRIDGE_DRAIN_TIMEOUT_S="1", **extra)
+    env = environment(
+        tmp_path, GATED_HANGS="1", OTEL_BRIDGE_DRAIN_TIMEOUT_S="1", **extra
+    )
 
     done = otel_bridge(
-        "run", "--exporters", "gated", "--", "python", train, "trainer", cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "gated",
+        "--",
+        "python",
+        train,
+        "trainer",
+        cwd=tmp_path,
+        env=env,
     )
 
     folder = only_folder(runs(tmp_path))
@@ -527,9 +602,9 @@ def test_new_holds_for_a_name_that_the_programs_give_themselves(tmp_path: Path) 
 
     found = [read_report(folder) for folder in run_folders(runs(tmp_path))]
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert [(report.project, report.name[:4], report.rows) for report in found if report] == [
-        ("maths", "ppo-", 2)
-    ] * 2
+    assert [
+        (report.project, report.name[:4], report.rows) for report in found if report
+    ] == [("maths", "ppo-", 2)] * 2
 
 
 def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_kept(
@@ -537,11 +612,15 @@ def test_a_program_under_a_launcher_without_exporters_is_reported_that_all_is_ke
 ) -> None:
     train = program(tmp_path, "train.py", NAMED)
 
-    done = otel_bridge("run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path))
+    done = otel_bridge(
+        "run", "--", "python", train, cwd=tmp_path, env=environment(tmp_path)
+    )
 
     assert done.returncode == 0
     assert "as trainer → no exporter yet\n" in done.stderr
-    assert "`otel-bridge run` has no --exporters, so all records are kept" in done.stderr
+    assert (
+        "`otel-bridge run` has no --exporters, so all records are kept" in done.stderr
+    )
     folder = only_folder(runs(tmp_path)).path
     assert (
         f"no exporter is chosen; pass --exporters: otel-bridge drain --exporters trackio {folder}"

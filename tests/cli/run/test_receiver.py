@@ -24,7 +24,9 @@ from support.trainers.command_runs import (
 )
 from support.trainers.stock_programs import GLOBAL_API, OTLP_BY_ITSELF
 
-TRAIN = "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
+TRAIN = (
+    "import otel_bridge; otel_bridge.init(role='trainer').log({'loss': 0.5}, step=7)"
+)
 FROM_BOTH = (
     {
         "trainer/loss": [(7, 0.5)],
@@ -43,18 +45,26 @@ def arrived(
     folder = only_folder(base)
     found = [record for record in records(folder) if record["kind"] == "rollout"]
     return (
-        {key: value for key, value in values(folder).items() if "/rollouts/" not in key},
+        {
+            key: value
+            for key, value in values(folder).items()
+            if "/rollouts/" not in key
+        },
         [(record["key"], record["step"], record["reward"]) for record in found],
     )
 
 
 @pytest.mark.parametrize(
-    ("code", "start"), [(OTLP_BY_ITSELF, "python"), (GLOBAL_API, "opentelemetry-instrument python")]
+    ("code", "start"),
+    [(OTLP_BY_ITSELF, "python"), (GLOBAL_API, "opentelemetry-instrument python")],
 )
 def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
     tmp_path: Path, code: str, start: str
 ) -> None:
-    train, reward = program(tmp_path, "train.py", TRAIN), program(tmp_path, "reward.py", code)
+    train, reward = (
+        program(tmp_path, "train.py", TRAIN),
+        program(tmp_path, "reward.py", code),
+    )
     both = f"python {train} & OTEL_SERVICE_NAME=reward-server {start} {reward}; wait"
 
     done = otel_bridge(
@@ -74,12 +84,16 @@ def test_a_stock_sdk_lands_in_the_run_of_the_others_under_its_service_name(
     assert statuses(only_folder(tmp_path / ".otel-bridge")) == ["finished"]
 
 
-def test_a_proxy_of_the_environment_gets_nothing_that_is_for_this_machine(tmp_path: Path) -> None:
+def test_a_proxy_of_the_environment_gets_nothing_that_is_for_this_machine(
+    tmp_path: Path,
+) -> None:
     reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
     nothing_listens = f"http://127.0.0.1:{free_pair()}"
     env = environment(tmp_path, HTTP_PROXY=nothing_listens, NO_PROXY="tracker.example")
 
-    done = otel_bridge("run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env
+    )
 
     folder = only_folder(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stderr
@@ -118,9 +132,13 @@ def test_a_server_that_reads_the_variables_of_traces_only_reaches_the_run(
     server = program(tmp_path, "server.py", SERVER_OF_TRACES)
     env = environment(tmp_path, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=chosen)
 
-    done = otel_bridge("run", "--exporters", "file", "--", "python", server, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", server, cwd=tmp_path, env=env
+    )
 
-    assert (done.returncode, f"sends by {sent_by}" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, f"sends by {sent_by}" in done.stdout) == (0, True), (
+        done.stderr
+    )
     rollouts = [
         record
         for record in records(only_folder(tmp_path / ".otel-bridge"))
@@ -182,7 +200,14 @@ def test_spans_of_a_server_complete_the_rollouts_of_a_program_that_names_its_run
     job = program(tmp_path, "job.py", JOB_WITH_A_SERVER.replace("OTEL", otel))
 
     done = otel_bridge(
-        "run", "--exporters", "file", "--", "python", job, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        job,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
 
     assert (done.returncode, done.stdout) == (0, "names the run True\n"), done.stderr
@@ -192,7 +217,10 @@ def test_spans_of_a_server_complete_the_rollouts_of_a_program_that_names_its_run
         if statuses(folder) and rollout_steps(folder)
     ]
     assert sorted(rollout_steps(mine)) == [1, 2]
-    assert (sorted(steps_of_server_spans(mine)), "trace/other" in done.stderr) == ([1, 2], False)
+    assert (sorted(steps_of_server_spans(mine)), "trace/other" in done.stderr) == (
+        [1, 2],
+        False,
+    )
 
 
 def rollout_steps(folder: RunFolder) -> list[int]:
@@ -202,7 +230,9 @@ def rollout_steps(folder: RunFolder) -> list[int]:
 def steps_of_server_spans(folder: RunFolder) -> list[int]:
     """The step of each span of the server, within its rollout or after it under the same trace id."""
     steps = {
-        record["id"]: record["step"] for record in records(folder) if record["kind"] == "rollout"
+        record["id"]: record["step"]
+        for record in records(folder)
+        if record["kind"] == "rollout"
     }
     return [
         steps[record["id"]]
@@ -212,7 +242,9 @@ def steps_of_server_spans(folder: RunFolder) -> list[int]:
     ]
 
 
-def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_path: Path) -> None:
+def test_variables_for_the_users_own_collector_do_not_reach_the_children(
+    tmp_path: Path,
+) -> None:
     reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
     env = environment(
         tmp_path,
@@ -222,7 +254,9 @@ def test_variables_for_the_users_own_collector_do_not_reach_the_children(tmp_pat
         OTEL_SERVICE_NAME="reward",
     )
 
-    done = otel_bridge("run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", reward, cwd=tmp_path, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
@@ -249,7 +283,11 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
                 (
                     what,
                     otel_bridge(
-                        *command, "python", reward, cwd=tmp_path, env=environment(tmp_path)
+                        *command,
+                        "python",
+                        reward,
+                        cwd=tmp_path,
+                        env=environment(tmp_path),
                     ),
                 )
             )
@@ -266,9 +304,13 @@ def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> N
     assert run_folders(tmp_path / ".otel-bridge") == []
 
 
-def test_an_address_that_others_reach_gets_a_token_which_the_children_know(tmp_path: Path) -> None:
+def test_an_address_that_others_reach_gets_a_token_which_the_children_know(
+    tmp_path: Path,
+) -> None:
     reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), free_pair()
-    command = f"env | grep -c OTEL_BRIDGE_TOKEN=; OTEL_SERVICE_NAME=reward python {reward}"
+    command = (
+        f"env | grep -c OTEL_BRIDGE_TOKEN=; OTEL_SERVICE_NAME=reward python {reward}"
+    )
     listen = ["--listen", f"0.0.0.0:{port}"]
 
     done = otel_bridge(
@@ -302,14 +344,21 @@ WITHOUT_EXTRA = """
 """
 
 
-def test_without_the_extra_programs_of_this_machine_are_received_over_http(tmp_path: Path) -> None:
-    bare, train = program(tmp_path, "bare.py", WITHOUT_EXTRA), program(tmp_path, "train.py", TRAIN)
+def test_without_the_extra_programs_of_this_machine_are_received_over_http(
+    tmp_path: Path,
+) -> None:
+    bare, train = (
+        program(tmp_path, "bare.py", WITHOUT_EXTRA),
+        program(tmp_path, "train.py", TRAIN),
+    )
     reward = program(tmp_path, "reward.py", OTLP_BY_ITSELF)
     both = f"python {train} & OTEL_SERVICE_NAME=reward-server python {reward}; wait"
     env = environment(tmp_path, OTEL_BRIDGE_TOKEN="t0ken")
 
     done = call(
-        [PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both], cwd=tmp_path, env=env
+        [PYTHON, bare, "run", "--exporters", "file", "--", "sh", "-c", both],
+        cwd=tmp_path,
+        env=env,
     )
 
     assert done.returncode == 0, done.stderr

@@ -121,7 +121,9 @@ def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_deliver
     command = [RUN, "run", "--exporters", "gated", "--", "python", train, "trainer"]
     with started(command, cwd=tmp_path, env=env) as process:
         until(
-            lambda: rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children(),
+            lambda: (
+                rows_read(tmp_path) == 3 and not psutil.Process(process.pid).children()
+            ),
             "the drain",
         )
 
@@ -132,7 +134,10 @@ def test_ctrl_c_during_the_drain_leaves_the_rest_in_the_folder_and_drain_deliver
     assert process.returncode == 0, errors
     assert gated_lines(tmp_path) == []
     assert "gated is retrying: the gate is shut" in errors
-    assert f"not everything is delivered; to continue: otel-bridge drain {folder.path}" in errors
+    assert (
+        f"not everything is delivered; to continue: otel-bridge drain {folder.path}"
+        in errors
+    )
 
     (tmp_path / "gate").touch()
     drained = otel_bridge("drain", str(folder.path), cwd=tmp_path, env=env)
@@ -151,7 +156,15 @@ def test_a_blocked_exporter_does_not_keep_the_command_waiting(tmp_path: Path) ->
     train = program(tmp_path, "train.py", TRAIN)
 
     done = otel_bridge(
-        "run", "--exporters", "gated,file", "--", "python", train, "trainer", cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        "gated,file",
+        "--",
+        "python",
+        train,
+        "trainer",
+        cwd=tmp_path,
+        env=env,
     )
 
     folder = only_folder(runs(tmp_path))

@@ -45,8 +45,14 @@ TRAIN = """
 """
 
 
-def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_path: Path) -> None:
-    extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
+def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(
+    tmp_path: Path,
+) -> None:
+    extra = {
+        "OTEL_BRIDGE_EXPORTERS": "gated,file",
+        "GATED_BLOCKED": "1",
+        **install(tmp_path),
+    }
     env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
         until(
@@ -55,7 +61,9 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
             ),
             "the file",
         )
-        shown = until(lambda: _shown(tmp_path, "gated is blocked"), "the blocked tracker")
+        shown = until(
+            lambda: _shown(tmp_path, "gated is blocked"), "the blocked tracker"
+        )
 
         line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
 
@@ -64,11 +72,17 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     run_id = only_folder(tmp_path / ".otel-bridge").run_id
     lines = [text.split() for text in shown.splitlines()]
     assert lines[0] == ["maths/ppo", f"({run_id})", "running"]
-    assert ["trainer", "3", "3", "1", "of", "1", "alive"] in [line[:7] for line in lines]
+    assert ["trainer", "3", "3", "1", "of", "1", "alive"] in [
+        line[:7] for line in lines
+    ]
     assert re.search(r"^trainer +3 +3 +1 of 1 alive +\d+ s ago$", shown, re.MULTILINE)
-    assert re.search(r"^gated +blocked +0 +0 +3 +0 +\d+ s +\d+\.\d KiB$", shown, re.MULTILINE)
     assert re.search(
-        r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$", shown, re.MULTILINE
+        r"^gated +blocked +0 +0 +3 +0 +\d+ s +\d+\.\d KiB$", shown, re.MULTILINE
+    )
+    assert re.search(
+        r"^[\d.]+ rows/s in; \d+\.\d KiB here \(segments .*, ledger .*\)$",
+        shown,
+        re.MULTILINE,
     )
     assert re.search(
         rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ",
@@ -85,8 +99,14 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(tmp_p
     assert given["report"]["steps"] == {"trainer/step": 3}
     assert given["report"]["exporters"]["gated"]["state"] == "blocked"
     assert given["held"]["gated"]["records"] == 3
-    assert given["held"]["gated"]["unwritten_unix_ns"] == given["held_since_unix_ns"] > 0
-    assert given["held"]["file"] == {"records": 0, "bytes": 0, "unwritten_unix_ns": None}
+    assert (
+        given["held"]["gated"]["unwritten_unix_ns"] == given["held_since_unix_ns"] > 0
+    )
+    assert given["held"]["file"] == {
+        "records": 0,
+        "bytes": 0,
+        "unwritten_unix_ns": None,
+    }
 
 
 def _shown(folder: Path, wanted: str, rows: int = 3) -> str | None:
@@ -95,13 +115,24 @@ def _shown(folder: Path, wanted: str, rows: int = 3) -> str | None:
     caught_up = ["file", "idle", str(rows), "0", "0"] in [
         line.split()[:5] for line in done.stdout.splitlines()
     ]
-    return done.stdout if done.returncode == 0 and wanted in done.stdout and caught_up else None
+    return (
+        done.stdout
+        if done.returncode == 0 and wanted in done.stdout and caught_up
+        else None
+    )
 
 
 def test_an_ended_run_says_how_it_ended_and_where_it_is(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN + "        raise RuntimeError")
     otel_bridge(
-        "run", "--exporters", "file", "--", "python", train, cwd=tmp_path, env=environment(tmp_path)
+        "run",
+        "--exporters",
+        "file",
+        "--",
+        "python",
+        train,
+        cwd=tmp_path,
+        env=environment(tmp_path),
     )
     folder = only_folder(tmp_path / ".otel-bridge")
 
@@ -120,7 +151,9 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
     call(
         ["python", train],
         cwd=tmp_path,
-        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
+        env=environment(
+            tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"
+        ),
     )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
@@ -129,7 +162,10 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
     line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
 
     first, then, space = done.stdout.splitlines()
-    assert first == f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait"
+    assert (
+        first
+        == f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait"
+    )
     assert re.fullmatch(rf"space: .* of .* in {tmp_path}/.otel-bridge", space)
     assert then == f"  otel-bridge drain {folder.path}"
     assert json.loads(line.stdout) == {
@@ -151,20 +187,32 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
     call(
         ["python", train],
         cwd=tmp_path,
-        env=environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"),
+        env=environment(
+            tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file"
+        ),
     )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
 
     folder.log_path.touch()  # as the one that starts a bridge does
-    starting = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    starting = otel_bridge(
+        "status", cwd=tmp_path, env=environment(tmp_path)
+    ).stdout.splitlines()
     os.utime(folder.log_path, (time.time() - 3600,) * 2)
-    silent = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
-    folder.log_path.write_text("Traceback\nModuleNotFoundError: No module named 'orjson'\n")
-    failed = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    silent = otel_bridge(
+        "status", cwd=tmp_path, env=environment(tmp_path)
+    ).stdout.splitlines()
+    folder.log_path.write_text(
+        "Traceback\nModuleNotFoundError: No module named 'orjson'\n"
+    )
+    failed = otel_bridge(
+        "status", cwd=tmp_path, env=environment(tmp_path)
+    ).stdout.splitlines()
     lock = folder.lock()
     assert lock.acquire()
-    locked = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout.splitlines()
+    locked = otel_bridge(
+        "status", cwd=tmp_path, env=environment(tmp_path)
+    ).stdout.splitlines()
     lock.release()
 
     waits, drain = f"{size_bytes:,} bytes wait", f"  otel-bridge drain {folder.path}"
@@ -176,7 +224,10 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
         f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}",
         watch,
     ]
-    assert failed[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}; {said}", drain]
+    assert failed[:2] == [
+        f"{folder.run_id}: no bridge has read it yet, {waits}; {said}",
+        drain,
+    ]
 
 
 def test_rows_that_came_after_the_last_bridge_ended_are_shown_with_the_command_that_delivers_them(
@@ -196,11 +247,15 @@ def test_rows_that_came_after_the_last_bridge_ended_are_shown_with_the_command_t
     after = otel_bridge("status", cwd=tmp_path, env=env).stdout
 
     assert re.search(
-        r"^[\d.]+ KiB arrived after the last bridge exited and are unread$", shown, re.MULTILINE
+        r"^[\d.]+ KiB arrived after the last bridge exited and are unread$",
+        shown,
+        re.MULTILINE,
     )
     assert f"  otel-bridge drain {folder.path}" in shown.splitlines()
     assert json.loads(line)["unread_bytes"] > 100
-    assert not any("unread" in text or "otel-bridge drain" in text for text in (before, after))
+    assert not any(
+        "unread" in text or "otel-bridge drain" in text for text in (before, after)
+    )
 
 
 def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
@@ -225,22 +280,31 @@ def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
     assert f"this version cannot serve the run: {reason}" in shown.stdout
     assert "otel-bridge drain" not in shown.stdout
     assert json.loads(line)["refused"].startswith(reason)
-    assert (drained.returncode, f"not everything is delivered: {reason}" in drained.stdout) == (
+    assert (
+        drained.returncode,
+        f"not everything is delivered: {reason}" in drained.stdout,
+    ) == (
         1,
         True,
     )
 
 
-def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_path: Path) -> None:
+def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(
+    tmp_path: Path,
+) -> None:
     env, train = (
         environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
         program(tmp_path, "train.py", TRAIN),
     )
-    with started(["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env) as watching:
+    with started(
+        ["otel-bridge", "status", "--watch"], cwd=tmp_path, env=env
+    ) as watching:
         call(["python", train], cwd=tmp_path, env=env)
         assert watching.stdout is not None
         lines = []
-        while not any(" finished " in line and "ended, 0 waiting" in line for line in lines):
+        while not any(
+            " finished " in line and "ended, 0 waiting" in line for line in lines
+        ):
             lines.append(watching.stdout.readline())
 
         watching.send_signal(signal.SIGINT)
@@ -248,7 +312,10 @@ def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(tmp_p
 
     run_id = only_folder(tmp_path / ".otel-bridge").run_id
     assert code == 0
-    assert lines[-1] == f"maths/ppo ({run_id}) finished trainer/step=3; file ended, 0 waiting\n"
+    assert (
+        lines[-1]
+        == f"maths/ppo ({run_id}) finished trainer/step=3; file ended, 0 waiting\n"
+    )
     assert len(lines) == len(set(lines))
 
 
@@ -264,7 +331,9 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
         "--dir",
         str(tmp_path / "served"),
     )
-    with started(["otel-bridge", "serve", *address], cwd=tmp_path, env=secret) as service:
+    with started(
+        ["otel-bridge", "serve", *address], cwd=tmp_path, env=secret
+    ) as service:
         assert service.stderr is not None
         url = re.findall(r"http://[^\s;]+", service.stderr.readline())[-1]
         train = program(tmp_path, "train.py", TRAIN)
@@ -275,7 +344,9 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
         call(["python", train], cwd=tmp_path, env={**secret, **sending})
 
         shown = until(
-            lambda: _with("trainer  3", otel_bridge("status", url, cwd=tmp_path, env=secret)),
+            lambda: _with(
+                "trainer  3", otel_bridge("status", url, cwd=tmp_path, env=secret)
+            ),
             "the run",
         )
         refused = otel_bridge("status", url, cwd=tmp_path, env=environment(tmp_path))
@@ -289,7 +360,11 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
         1, f"Error: {url} refuses access; set OTEL_BRIDGE_TOKEN to a token of the service\n",
     )  # fmt: skip
     assert f"{url}/v1 answered 404" in elsewhere.stderr
-    assert (gone.returncode, "does not answer" in gone.stderr, place in gone.stderr) == (
+    assert (
+        gone.returncode,
+        "does not answer" in gone.stderr,
+        place in gone.stderr,
+    ) == (
         1,
         True,
         True,
@@ -297,13 +372,20 @@ def test_a_service_is_asked_at_its_address_with_its_token(tmp_path: Path) -> Non
 
 
 def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
-    return done.stdout if " ".join(wanted.split()) in " ".join(done.stdout.split()) else None
+    return (
+        done.stdout
+        if " ".join(wanted.split()) in " ".join(done.stdout.split())
+        else None
+    )
 
 
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(
-        tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_NEW_RUN="1"
+        tmp_path,
+        OTEL_BRIDGE_OFFLINE="1",
+        OTEL_BRIDGE_EXPORTERS="file",
+        OTEL_BRIDGE_NEW_RUN="1",
     )
     for _ in range(2):
         call(["python", train], cwd=tmp_path, env=env)
@@ -318,7 +400,11 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
 def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_running(
     tmp_path: Path,
 ) -> None:
-    extra = {"OTEL_BRIDGE_EXPORTERS": "gated,file", "GATED_BLOCKED": "1", **install(tmp_path)}
+    extra = {
+        "OTEL_BRIDGE_EXPORTERS": "gated,file",
+        "GATED_BLOCKED": "1",
+        **install(tmp_path),
+    }
     env, train = environment(tmp_path, **extra), program(tmp_path, "train.py", TRAIN)
     with started(["python", train, "wait"], cwd=tmp_path, env=env) as process:
         running = until(lambda: _shown(tmp_path, "gated is blocked"), "the rows")
@@ -340,7 +426,9 @@ def test_a_run_whose_trainer_and_bridge_were_killed_together_is_not_shown_as_run
         shown[0],
     )
     lines = [line.split() for line in shown]
-    assert ["trainer", "3", "3", "0", "of", "1", "alive"] in [line[:7] for line in lines]
+    assert ["trainer", "3", "3", "0", "of", "1", "alive"] in [
+        line[:7] for line in lines
+    ]
     assert ["file", "stopped", "3"] in [line[:3] for line in lines]
     assert f"  otel-bridge drain {folder.path}" in shown
     assert given["report"]["roles"] == {"trainer": {"alive": 0, "processes": 1}}
@@ -375,16 +463,22 @@ def test_a_process_that_was_killed_is_counted_once_beside_one_that_runs(
     with started(
         [*launcher, "python", program(tmp_path, "both.py", both)], cwd=tmp_path, env=env
     ) as process:
-        shown = until(lambda: _shown(tmp_path, "1 of 2 alive", rows=2), "the killed process")
+        shown = until(
+            lambda: _shown(tmp_path, "1 of 2 alive", rows=2), "the killed process"
+        )
         line = otel_bridge("status", "--json", cwd=tmp_path, env=environment(tmp_path))
         (tmp_path / "go").touch()
         process.wait(60)
 
     assert re.search(r"^ *0 +2 +1 of 2 alive +\d+ s ago$", shown, re.MULTILINE)
-    assert json.loads(line.stdout)["report"]["roles"] == {"": {"alive": 1, "processes": 2}}
+    assert json.loads(line.stdout)["report"]["roles"] == {
+        "": {"alive": 1, "processes": 2}
+    }
 
 
-def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_path: Path) -> None:
+def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(
+    tmp_path: Path,
+) -> None:
     tmp_path /= "my runs"
     tmp_path.mkdir()
     train = program(
@@ -403,7 +497,8 @@ def test_a_run_without_an_exporter_is_shown_with_a_command_that_names_one(tmp_pa
     refused = otel_bridge("drain", cwd=tmp_path, env=env)
     after = otel_bridge("status", cwd=tmp_path, env=env).stdout.splitlines()
     read = next_commands(
-        RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")), here=True
+        RunState("r", "/runs/r", report=Report(1, "p", "n", status="running")),
+        here=True,
     )
 
     assert refused.returncode == 1
@@ -433,9 +528,12 @@ def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_
     full = {**env, "OTEL_BRIDGE_MAX_BYTES": "500k"}
 
     shown = [
-        otel_bridge("status", cwd=tmp_path, env=one).stdout.splitlines()[-1] for one in (full, env)
+        otel_bridge("status", cwd=tmp_path, env=one).stdout.splitlines()[-1]
+        for one in (full, env)
     ]
-    refused = call(["python", train], cwd=tmp_path, env={**full, "OTEL_BRIDGE_QUIET": "0"}).stderr
+    refused = call(
+        ["python", train], cwd=tmp_path, env={**full, "OTEL_BRIDGE_QUIET": "0"}
+    ).stderr
 
     assert re.search(
         r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$",
@@ -445,7 +543,9 @@ def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_
     assert "`otel-bridge status` shows what uses the space" in refused
 
 
-def test_a_role_with_rollouts_alone_has_the_step_of_the_last_one(tmp_path: Path) -> None:
+def test_a_role_with_rollouts_alone_has_the_step_of_the_last_one(
+    tmp_path: Path,
+) -> None:
     code = """
     import otel_bridge
     run = otel_bridge.init("maths", "ppo", role="explorer")
@@ -454,7 +554,9 @@ def test_a_role_with_rollouts_alone_has_the_step_of_the_last_one(tmp_path: Path)
     run.finish()
     """
     env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file")
-    done = call([sys.executable, program(tmp_path, "explorer.py", code)], cwd=tmp_path, env=env)
+    done = call(
+        [sys.executable, program(tmp_path, "explorer.py", code)], cwd=tmp_path, env=env
+    )
     assert done.returncode == 0, done.stderr
 
     shown = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path)).stdout

@@ -37,7 +37,12 @@ def _delivered(base: Path, run_id: str = "run1") -> RunFolder:
     folder = run_folder(base, run_id)
     write_report(
         folder,
-        Report(ended=True, position=3, destinations=1, exporters={"memory": ExporterReport(3, 3)}),
+        Report(
+            ended=True,
+            position=3,
+            destinations=1,
+            exporters={"memory": ExporterReport(3, 3)},
+        ),
     )
     _set_back(folder.report_path, 60)
     return folder
@@ -47,7 +52,8 @@ def _overview(base: Path, reader: StateReader) -> dict[str, int | None]:
     """Return what is shown: each run with its position."""
     found = overview_of(base, run_folders(base), {}, reader)
     return {
-        run.run_id: run.report.position if run.report is not None else None for run in found.runs
+        run.run_id: run.report.position if run.report is not None else None
+        for run in found.runs
     }
 
 
@@ -67,7 +73,10 @@ def test_the_ledger_of_a_run_that_is_delivered_is_not_opened(
 def test_a_ledger_is_read_again_only_when_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, absent = run_folder(tmp_path), RecordingTracker(reports_durable=True, lag=10**9)
+    folder, absent = (
+        run_folder(tmp_path),
+        RecordingTracker(reports_durable=True, lag=10**9),
+    )
     process = Process.start(folder, "memory")
     process.log(3)
     process.end()
@@ -87,7 +96,11 @@ def test_a_ledger_is_read_again_only_when_it_has_changed(
     _set_back(folder.ledger_path, 30)
     changed = reader.read(folder).held
 
-    assert (first, first == again == changed, len(opened)) == ({"memory": first["memory"]}, True, 2)
+    assert (first, first == again == changed, len(opened)) == (
+        {"memory": first["memory"]},
+        True,
+        2,
+    )
     assert first["memory"].records == 4
 
 
@@ -154,7 +167,9 @@ def test_each_reading_lists_each_folder_once(
     assert listed == Counter([str(tmp_path), *inside])
 
 
-def test_a_reading_shows_what_changed_what_is_new_and_not_what_was_deleted(tmp_path: Path) -> None:
+def test_a_reading_shows_what_changed_what_is_new_and_not_what_was_deleted(
+    tmp_path: Path,
+) -> None:
     changed, gone = _delivered(tmp_path, "changed"), _delivered(tmp_path, "gone")
     reader = StateReader()
     first = _overview(tmp_path, reader)
@@ -173,7 +188,9 @@ def test_a_reading_shows_what_changed_what_is_new_and_not_what_was_deleted(tmp_p
     assert _overview(tmp_path, reader) == {"changed": None, "new": 5}
 
 
-def test_a_run_that_is_deleted_and_begun_anew_is_shown_as_it_is_now(tmp_path: Path) -> None:
+def test_a_run_that_is_deleted_and_begun_anew_is_shown_as_it_is_now(
+    tmp_path: Path,
+) -> None:
     reader, folder = StateReader(), _delivered(tmp_path)
     before = _overview(tmp_path, reader)
     shutil.rmtree(folder.path)
@@ -226,12 +243,23 @@ def test_a_folder_whose_lock_was_replaced_costs_its_own_line_and_no_other_run(
     first, second = overview_of(tmp_path, run_folders(tmp_path), {}, StateReader()).runs
 
     assert (first.refused, first.report is not None) == ("", True)
-    assert "bridge.lock cannot be opened: it is not a regular file; remove it" in second.refused
+    assert (
+        "bridge.lock cannot be opened: it is not a regular file; remove it"
+        in second.refused
+    )
     assert second.report is not None
 
 
 @pytest.mark.parametrize(
-    "name", ["report.json", "ledger.sqlite", "bridge.log", "folder.json", "control", "processes"]
+    "name",
+    [
+        "report.json",
+        "ledger.sqlite",
+        "bridge.log",
+        "folder.json",
+        "control",
+        "processes",
+    ],
 )
 @pytest.mark.parametrize("planted", ["link", "pipe", "folder"])
 def test_no_odd_file_of_a_folder_costs_another_run_its_state(

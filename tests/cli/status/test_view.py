@@ -25,7 +25,9 @@ from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, Ro
 
 
 def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
-    report = Report(exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)})
+    report = Report(
+        exporters={"file": ExporterReport(), "trackio": ExporterReport(missed=7)}
+    )
 
     assert warnings(report) == [
         "trackio was named later: it lacks 7 records that had been deleted by then"
@@ -41,7 +43,10 @@ def test_what_was_dropped_is_said_in_words() -> None:
         "dropped 2: trace/other, first '\\x1b]52;c;aGk=\\x07'",
     ]
     report.drop_keys = {}
-    assert warnings(report) == ["dropped 50: values that are None [none]", "dropped 2: trace/other"]
+    assert warnings(report) == [
+        "dropped 50: values that are None [none]",
+        "dropped 2: trace/other",
+    ]
 
 
 def test_what_is_forwarded_is_not_counted_in_rows() -> None:
@@ -58,7 +63,8 @@ def test_what_is_forwarded_is_not_counted_in_rows() -> None:
 def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -> None:
     console = Console(file=io.StringIO(), width=200)
     less = ExporterReport(
-        degraded=["Tracker 1 shows no rollouts"], left_out={"rollouts: Tracker 1 shows none": 1204}
+        degraded=["Tracker 1 shows no rollouts"],
+        left_out={"rollouts: Tracker 1 shows none": 1204},
     )
 
     show(console, "r1", Report(exporters={"tracker": less}))
@@ -75,7 +81,10 @@ def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_shown() -
         ({}, "running"),
         ({"a": ProcessReport(alive=True), "b": ProcessReport(alive=False)}, "running"),
         ({"a": ProcessReport(alive=False)}, "ending (none of its processes runs)"),
-        ({"bridge": ProcessReport(alive=True, bridge=True)}, "ending (none of its processes runs)"),
+        (
+            {"bridge": ProcessReport(alive=True, bridge=True)},
+            "ending (none of its processes runs)",
+        ),
     ],
 )
 def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(
@@ -83,7 +92,12 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
 
-    show(console, "r1", Report(project="maths", name="ppo", processes=processes), live=True)
+    show(
+        console,
+        "r1",
+        Report(project="maths", name="ppo", processes=processes),
+        live=True,
+    )
 
     assert console.file.getvalue().splitlines()[0] == f"maths/ppo (r1) {said}"
 
@@ -103,7 +117,11 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
         time_unix_ns=time.time_ns(),
         project="maths",
         name="ppo",
-        processes={"i1": ProcessReport(role="trainer", alive=bool(alive and not unseen_senders))},
+        processes={
+            "i1": ProcessReport(
+                role="trainer", alive=bool(alive and not unseen_senders)
+            )
+        },
         roles={"trainer": RoleReport(alive, 2)},
         exporters={
             "file": ExporterReport(state="writing", rows_per_s=5.0),
@@ -117,7 +135,10 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == f"maths/ppo (r1) {status}, last seen 0 s ago"
-    assert [f"trainer - 0 {counted}" in lines, "file stopped 0 0 0 0 0 s 0 B" in lines] == [
+    assert [
+        f"trainer - 0 {counted}" in lines,
+        "file stopped 0 0 0 0 0 s 0 B" in lines,
+    ] == [
         True,
         True,
     ]
@@ -139,10 +160,14 @@ def test_a_run_that_is_over_and_not_yet_delivered_is_not_said_to_run() -> None:
         live=True,
     )
 
-    assert console.file.getvalue().splitlines()[0] == "maths/ppo (r1) failed, delivering"
+    assert (
+        console.file.getvalue().splitlines()[0] == "maths/ppo (r1) failed, delivering"
+    )
 
 
-def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> None:
+def test_a_run_that_has_not_ended_and_has_no_bridge_names_the_command_that_delivers_it() -> (
+    None
+):
     report = Report(1, "p", "n", status="running", exporters={OTLP: ExporterReport()})
     gave_up = RunState("r", "/runs/r", report=report)
     ended = replace(gave_up, report=replace(report, ended=True))
@@ -168,7 +193,8 @@ def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_comma
         for one in (report, Report(ended=True))
     ]
     assert (
-        "no exporter is chosen, and 3 records wait for one" in console.file.getvalue().splitlines()
+        "no exporter is chosen, and 3 records wait for one"
+        in console.file.getvalue().splitlines()
     )
     assert commands == [["  otel-bridge drain --exporters trackio '/my runs/r'"], []]
     assert (
@@ -176,14 +202,18 @@ def test_an_ended_run_without_an_exporter_is_shown_with_what_waits_and_the_comma
         == "p/n (r) finished ; no exporter, 3 waiting"
     )
     given_up = replace(report, discarded={"file": 3})
-    assert (warnings(given_up), next_commands(RunState("r", "/r", report=given_up), here=True)) == (
+    assert (
+        warnings(given_up),
+        next_commands(RunState("r", "/r", report=given_up), here=True),
+    ) == (
         ["file: 3 records were discarded with --discard"],
         [],
     )
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [("running", "trainer 9 10 0 of 1 alive"), ("finished", "trainer 9 10")]
+    ("status", "said"),
+    [("running", "trainer 9 10 0 of 1 alive"), ("finished", "trainer 9 10")],
 )
 def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> None:
     report = Report(
@@ -217,7 +247,9 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
         (3, "3 alerts, the last one 5 min ago: kl above [redacted] (warn)"),
     ],
 )
-def test_a_line_has_the_number_of_alerts_and_the_last_one(count: int, line: str) -> None:
+def test_a_line_has_the_number_of_alerts_and_the_last_one(
+    count: int, line: str
+) -> None:
     now_ns = 1_700_000_000 * 10**9
     last = {
         "title": "kl above hf_" + "a" * 34,
@@ -229,12 +261,19 @@ def test_a_line_has_the_number_of_alerts_and_the_last_one(count: int, line: str)
     for report in (Report(alerts=count, last_alert=last), Report()):
         console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
 
-    assert [one.strip() for one in console.export_text().splitlines() if "alert" in one] == [line]
+    assert [
+        one.strip() for one in console.export_text().splitlines() if "alert" in one
+    ] == [line]
 
 
 def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None:
     now_ns = 1_700_000_000 * 10**9
-    rank: dict[str, str | int] = {"rank": 3, "phase": "generate", "step": 12, "others": 7}
+    rank: dict[str, str | int] = {
+        "rank": 3,
+        "phase": "generate",
+        "step": 12,
+        "others": 7,
+    }
     report = Report(
         awaited_ranks={
             "trainer": {**rank, "since_unix_ns": now_ns - 42 * 10**9},
@@ -245,7 +284,11 @@ def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None
 
     console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
 
-    lines = [line.strip() for line in console.export_text().splitlines() if "wait for" in line]
+    lines = [
+        line.strip()
+        for line in console.export_text().splitlines()
+        if "wait for" in line
+    ]
     assert lines == ["trainer: 7 ranks wait for rank 3 for 42 s: generate of step 12"]
 
 
@@ -255,10 +298,16 @@ def test_the_rank_that_is_slow_in_most_steps_is_named() -> None:
     }  # fmt: skip
     console = Console(width=200, record=True, file=io.StringIO())
 
-    console.print(run_table("9f2c", Report(slow_ranks={"explorer": slow, "": slow}), live=True))
+    console.print(
+        run_table("9f2c", Report(slow_ranks={"explorer": slow, "": slow}), live=True)
+    )
 
     rest = "the others wait for rank 1, which takes 2.0 times as long in generate, in 7 of the last 8 steps"
-    lines = [line.strip() for line in console.export_text().splitlines() if "wait for" in line]
+    lines = [
+        line.strip()
+        for line in console.export_text().splitlines()
+        if "wait for" in line
+    ]
     assert lines == [f"the run: {rest}", f"explorer: {rest}"]
 
 
@@ -269,18 +318,25 @@ def test_what_is_missing_of_engines_is_one_line() -> None:
     console.print(run_table("9f2c", Report(engine_problems=problems), live=True))
     console.print(run_table("9f2c", Report(), live=True))
 
-    lines = [line.strip() for line in console.export_text().splitlines() if "engines" in line]
+    lines = [
+        line.strip() for line in console.export_text().splitlines() if "engines" in line
+    ]
     assert lines == [f"5 problems of engines: {'; '.join(problems[:3])}; and 2 more"]
 
 
 def test_a_role_without_a_row_and_processes_without_a_role_are_counted() -> None:
-    report = Report(steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)})
+    report = Report(
+        steps={"step": 2}, roles={"": RoleReport(1, 2), "explorer": RoleReport(3, 3)}
+    )
     console = Console(width=200, record=True, file=io.StringIO())
 
     show(console, "9f2c", report)
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
-    assert ["- 2 0 1 of 2 alive" in lines, "explorer - 0 3 of 3 alive" in lines] == [True, True]
+    assert ["- 2 0 1 of 2 alive" in lines, "explorer - 0 3 of 3 alive" in lines] == [
+        True,
+        True,
+    ]
 
 
 def test_a_run_without_roles_has_no_column_of_roles() -> None:
@@ -289,7 +345,9 @@ def test_a_run_without_roles_has_no_column_of_roles() -> None:
     show(
         console,
         "9f2c",
-        Report(steps={"step": 2}, rows_by_axis={"step": 2}, roles={"": RoleReport(1, 1)}),
+        Report(
+            steps={"step": 2}, rows_by_axis={"step": 2}, roles={"": RoleReport(1, 1)}
+        ),
     )
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
@@ -308,7 +366,9 @@ def test_rows_that_no_role_logged_are_counted_apart() -> None:
 def test_runs_that_are_watched_have_an_empty_line_between_them() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     runs = [
-        RunState(name, f"/{name}", bridge_alive=True, report=Report(project="p", name=name))
+        RunState(
+            name, f"/{name}", bridge_alive=True, report=Report(project="p", name=name)
+        )
         for name in "ab"
     ]
 
@@ -333,11 +393,15 @@ def test_a_full_directory_is_shown_with_what_happens_and_what_to_do(
 def test_the_keys_that_are_watched_are_small_curves() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     report = Report(
-        project="p", name="a", featured={"loss": [1.0, 0.5, 0.0], "trainer/lr": [0.1, 0.1]}
+        project="p",
+        name="a",
+        featured={"loss": [1.0, 0.5, 0.0], "trainer/lr": [0.1, 0.1]},
     )
 
     console.print(
-        overview_view(Overview("/", [RunState("a", "/a", bridge_alive=True, report=report)]))
+        overview_view(
+            Overview("/", [RunState("a", "/a", bridge_alive=True, report=report)])
+        )
     )
 
     lines = [line.rstrip() for line in console.export_text().splitlines()]

@@ -66,7 +66,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def timeline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return otel_bridge("timeline", *arguments, cwd=folder, env=environment(folder, COLUMNS="100"))
+    return otel_bridge(
+        "timeline", *arguments, cwd=folder, env=environment(folder, COLUMNS="100")
+    )
 
 
 def test_the_last_steps_are_bars(folder: Path) -> None:
@@ -75,13 +77,17 @@ def test_the_last_steps_are_bars(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "trainer\n" in done.stdout
     steps = [
-        int(line.split()[0]) for line in done.stdout.splitlines() if line[:8].strip().isdigit()
+        int(line.split()[0])
+        for line in done.stdout.splitlines()
+        if line[:8].strip().isdigit()
     ]
     assert steps == [*range(10, 30)]
     assert max(map(len, done.stdout.splitlines())) < 160
 
 
-def test_the_rank_that_the_others_wait_for_is_named_and_not_those_that_wait(tmp_path: Path) -> None:
+def test_the_rank_that_the_others_wait_for_is_named_and_not_those_that_wait(
+    tmp_path: Path,
+) -> None:
     done = call(
         [sys.executable, program(tmp_path, "ranks.py", RANKS)],
         cwd=tmp_path,
@@ -96,7 +102,9 @@ def test_the_rank_that_the_others_wait_for_is_named_and_not_those_that_wait(tmp_
     assert names == [[("1", "forward")]] * 2
 
 
-def test_a_folder_in_place_of_the_run_is_searched_as_by_other_commands(folder: Path) -> None:
+def test_a_folder_in_place_of_the_run_is_searched_as_by_other_commands(
+    folder: Path,
+) -> None:
     done = timeline(folder.parent, str(folder), "--steps", "3-5")
 
     assert done.returncode == 0, done.stderr
@@ -116,10 +124,15 @@ def test_the_file_has_all_steps(folder: Path) -> None:
     assert "run.json" in done.stderr
     events = json.loads((folder / "run.json").read_text("utf-8"))["traceEvents"]
     spans = [event["name"] for event in events if event["ph"] == "X"]
-    counts = {name: spans.count(name) for name in ("generate", "train", "forward", "chat policy")}
+    counts = {
+        name: spans.count(name)
+        for name in ("generate", "train", "forward", "chat policy")
+    }
     assert counts == {"generate": 30, "train": 30, "forward": 30, "chat policy": 30}
     assert [
-        event["args"]["value"] for event in events if event["name"] == "trainer/tokens_per_s"
+        event["args"]["value"]
+        for event in events
+        if event["name"] == "trainer/tokens_per_s"
     ] == [100.0 + step for step in range(30)]
 
 

@@ -14,15 +14,21 @@ T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000
 
 
-def phase(name: str, start_s: float, end_s: float, rank: int = 0, **facts: Any) -> TimelineEvent:
+def phase(
+    name: str, start_s: float, end_s: float, rank: int = 0, **facts: Any
+) -> TimelineEvent:
     times = T0 + round(start_s * S), T0 + round(end_s * S)
-    return TimelineEvent("phase", name, f"i{rank}", *times, {"rank": rank, "host": "", **facts})
+    return TimelineEvent(
+        "phase", name, f"i{rank}", *times, {"rank": rank, "host": "", **facts}
+    )
 
 
 def span(
     kind: str, name: str, start_s: float, end_s: float, track: str = "", **facts: Any
 ) -> TimelineEvent:
-    return TimelineEvent(kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts)
+    return TimelineEvent(
+        kind, name, track, T0 + round(start_s * S), T0 + round(end_s * S), facts
+    )
 
 
 def spans_of(trace: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
@@ -41,7 +47,9 @@ def spans_of(trace: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
 
 def test_each_rank_is_a_thread_with_its_nested_phases() -> None:
     step = TimelineStep(
-        "trainer", 3, [phase("forward", 1, 2), phase("train", 0, 4), phase("train", 0, 5, 1)]
+        "trainer",
+        3,
+        [phase("forward", 1, 2), phase("train", 0, 4), phase("train", 0, 5, 1)],
     )
 
     assert spans_of(trace_of([step])) == [
@@ -50,7 +58,9 @@ def test_each_rank_is_a_thread_with_its_nested_phases() -> None:
 
 
 def test_phases_that_do_not_nest_have_threads_of_their_own() -> None:
-    step = TimelineStep("trainer", 3, [phase("a", 0, 2), phase("b", 1, 3), phase("c", 3, 4)])
+    step = TimelineStep(
+        "trainer", 3, [phase("a", 0, 2), phase("b", 1, 3), phase("c", 3, 4)]
+    )
 
     assert spans_of(trace_of([step])) == [
         ("rank 0", "a", 0.0, 2.0), ("rank 0, 2", "b", 1.0, 2.0), ("rank 0", "c", 3.0, 1.0),
@@ -71,7 +81,9 @@ def test_rollouts_have_lanes_with_their_turns_tools_and_reward() -> None:
         ("lane 2", "rollout bbbbbbbb", 1.0, 2.0), ("lane 2", "chat", 1.0, 1.0),
         ("lane 1", "add", 2.0, 1.0), ("lane 1", "rollout cccccccc", 4.0, 1.0),
     ]  # fmt: skip
-    assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"] == ["reward 0.5"]
+    assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"] == [
+        "reward 0.5"
+    ]
 
 
 def test_rows_mark_steps_and_draw_rates_and_weight_syncs_are_marked() -> None:
@@ -95,11 +107,20 @@ def test_only_phases_that_update_weights_are_marked() -> None:
         "weighted_loss",
         "actor/sync_1",
     ]
-    step = TimelineStep("trainer", 3, [phase(name, at, at + 1) for at, name in enumerate(names)])
+    step = TimelineStep(
+        "trainer", 3, [phase(name, at, at + 1) for at, name in enumerate(names)]
+    )
 
-    marks = [event["name"] for event in trace_of([step])["traceEvents"] if event["ph"] == "i"]
+    marks = [
+        event["name"] for event in trace_of([step])["traceEvents"] if event["ph"] == "i"
+    ]
 
-    assert marks == ["sync done", "weight-sync done", "update_weights done", "actor/sync_1 done"]
+    assert marks == [
+        "sync done",
+        "weight-sync done",
+        "update_weights done",
+        "actor/sync_1 done",
+    ]
 
 
 def test_a_bar_is_of_the_last_attempt_of_its_step() -> None:
@@ -125,7 +146,8 @@ def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -
 
     assert clocks["far"].shift_ns == -5 * S
     assert (
-        clocks["far"].note() == "clock of far: 5.000 s ahead of the receiver's, aligned within 0 ms"
+        clocks["far"].note()
+        == "clock of far: 5.000 s ahead of the receiver's, aligned within 0 ms"
     )
     assert [event.end_ns - T0 for event in moved.events] == [
         5 * S,
@@ -135,12 +157,17 @@ def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -
 
 def test_a_delay_of_batches_moves_no_clock_and_is_its_error() -> None:
     step = TimelineStep(
-        "trainer", 0, [phase("train", 0, 5, host="far", received_ns=T0 + round(5.2 * S))]
+        "trainer",
+        0,
+        [phase("train", 0, 5, host="far", received_ns=T0 + round(5.2 * S))],
     )
 
     clock = clocks_of(step.events)["far"]
 
-    assert (clock.shift_ns, clock.note()) == (0, "clock of far: as the receiver's, within 200 ms")
+    assert (clock.shift_ns, clock.note()) == (
+        0,
+        "clock of far: as the receiver's, within 200 ms",
+    )
 
 
 def test_a_bar_has_the_shares_of_its_phases_and_names_a_slow_rank() -> None:
@@ -155,4 +182,6 @@ def test_a_bar_has_the_shares_of_its_phases_and_names_a_slow_rank() -> None:
     assert legend.split() == ["█", "generate", "▓", "train", "·", "idle"]
     assert first == "       1     2.000 s  " + "█" * 6 + "▓" * 5 + " " * 9
     assert second.endswith("rank 1: 3.0x in generate")
-    assert bars_of([TimelineStep("explorer", 1, [span("rollout", "a", 0, 1)])], 20) == []
+    assert (
+        bars_of([TimelineStep("explorer", 1, [span("rollout", "a", 0, 1)])], 20) == []
+    )

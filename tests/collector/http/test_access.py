@@ -11,7 +11,9 @@ def test_a_token_may_hold_a_percent_sign(sent: str) -> None:
     assert Access(["other", "a%41b"]).check(sent) == 2
 
 
-@pytest.mark.parametrize("sent", [None, "", "Bearer", "Bearer aAb", "Basic a%41b", "a%41b"])
+@pytest.mark.parametrize(
+    "sent", [None, "", "Bearer", "Bearer aAb", "Basic a%41b", "a%41b"]
+)
 def test_nothing_else_is_treated_as_it(sent: str | None) -> None:
     with pytest.raises(UnauthenticatedError):
         Access(["a%41b"]).check(sent)

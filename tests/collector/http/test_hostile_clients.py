@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import grpc
 import psutil
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector import Receiver, ReceiverSettings, grpc_server
@@ -71,7 +73,10 @@ def test_over_grpc_a_client_without_a_token_is_refused_with_its_body_unread(
     def send() -> None:
         body, options = (
             bytes(60 * MIB),
-            [("grpc.max_send_message_length", 64 * MIB), ("grpc.use_local_subchannel_pool", 1)],
+            [
+                ("grpc.max_send_message_length", 64 * MIB),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
         )
         for _ in range(8):
             with grpc.insecure_channel(
@@ -113,7 +118,10 @@ def test_over_grpc_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path))
 
     address = receiver.grpc_endpoint.partition("://")[2]
-    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
+    with (
+        grpc.insecure_channel(address) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
         channel.stream_unary(EXPORT)(iter(()), timeout=ANSWER_S)
     receiver.stop()
 
@@ -128,8 +136,13 @@ def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
             nested(9, inside=bytes(60 * MIB)),
             [("grpc.max_send_message_length", 64 * MIB)],
         )
-        with grpc.insecure_channel(served.grpc.partition("://")[2], options=options) as channel:
-            calls = [channel.unary_unary(EXPORT).future(body, timeout=ANSWER_S) for _ in range(4)]
+        with grpc.insecure_channel(
+            served.grpc.partition("://")[2], options=options
+        ) as channel:
+            calls = [
+                channel.unary_unary(EXPORT).future(body, timeout=ANSWER_S)
+                for _ in range(4)
+            ]
             for call in calls:
                 call.result()
         deadline = time.monotonic() + HANG_S
@@ -144,7 +157,9 @@ def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
 def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(
     tmp_path: Path, kind: str
 ) -> None:
-    points = b"{" + b'"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":['
+    points = (
+        b'{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":['
+    )
     as_json = points + b"{}," * 3_000_000 + b"{}]}}]}]}]}"
     body = gzip.compress(as_json if kind == "application/json" else EMPTY_POINTS)
     with service(tmp_path, environment(tmp_path)) as served:
@@ -153,7 +168,9 @@ def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(
         def send() -> None:
             for _ in range(3):
                 statuses.append(
-                    posted(served, body, {"Content-Type": kind, "Content-Encoding": "gzip"})
+                    posted(
+                        served, body, {"Content-Type": kind, "Content-Encoding": "gzip"}
+                    )
                 )
 
         sending = threading.Thread(target=send)
@@ -190,13 +207,26 @@ def test_a_web_page_reads_nothing_of_a_service_without_a_token(
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "localhost:4318", "127.0.0.1", "[::1]:4318", "10.0.0.7:4318", "a.localhost"],
+    [
+        "localhost",
+        "localhost:4318",
+        "127.0.0.1",
+        "[::1]:4318",
+        "10.0.0.7:4318",
+        "a.localhost",
+    ],
 )
-def test_a_person_reads_it_by_address_or_localhost(open_service: Service, host: str) -> None:
-    assert got(open_service, "/metrics", {"Host": host, "Sec-Fetch-Site": "none"}) == 200
+def test_a_person_reads_it_by_address_or_localhost(
+    open_service: Service, host: str
+) -> None:
+    assert (
+        got(open_service, "/metrics", {"Host": host, "Sec-Fetch-Site": "none"}) == 200
+    )
 
 
-def test_a_web_page_writes_nothing_to_a_service_without_a_token(open_service: Service) -> None:
+def test_a_web_page_writes_nothing_to_a_service_without_a_token(
+    open_service: Service,
+) -> None:
     headers = {"Content-Type": "application/x-protobuf", "Sec-Fetch-Site": "cross-site"}
 
     assert posted(open_service, b"", headers) == 403
@@ -255,7 +285,9 @@ def test_more_points_than_anybody_sends_are_refused_unparsed() -> None:
 
 def test_messages_that_nest_without_end_are_refused() -> None:
     body = bytes(2 * MIB)
-    for _ in range(200):  # a log body in a list in a log body: AnyValue.array_value.values
+    for _ in range(
+        200
+    ):  # a log body in a list in a log body: AnyValue.array_value.values
         body = nested(5, 1, inside=body)
     whole = nested(1, 1, 1, inside=nested(2, inside=body))
 
@@ -274,7 +306,9 @@ def got(served: Service, page: str, headers: dict[str, str]) -> int:
 def answered(
     served: Service, method: str, path: str, body: bytes | None, headers: dict[str, str]
 ) -> int:
-    connection = http.client.HTTPConnection(urlsplit(served.http).netloc, timeout=ANSWER_S)
+    connection = http.client.HTTPConnection(
+        urlsplit(served.http).netloc, timeout=ANSWER_S
+    )
     try:
         connection.request(method, path, body, headers)
         return connection.getresponse().status

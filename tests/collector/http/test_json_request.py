@@ -10,9 +10,15 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector.http.json_request import message_of
@@ -35,14 +41,19 @@ VALUES = st.recursive(
     ),
     lambda inner: st.one_of(
         st.fixed_dictionaries(
-            {"array_value": st.fixed_dictionaries({"values": st.lists(inner, max_size=3)})}
+            {
+                "array_value": st.fixed_dictionaries(
+                    {"values": st.lists(inner, max_size=3)}
+                )
+            }
         ),
         st.fixed_dictionaries(
             {
                 "kvlist_value": st.fixed_dictionaries(
                     {
                         "values": st.lists(
-                            st.fixed_dictionaries({"key": TEXT, "value": inner}), max_size=2
+                            st.fixed_dictionaries({"key": TEXT, "value": inner}),
+                            max_size=2,
                         )
                     }
                 )
@@ -75,7 +86,10 @@ EXPONENTIAL = st.fixed_dictionaries(
         "scale": st.integers(-(2**31), 2**31 - 1),
         "zero_count": UINT64,
         "positive": st.fixed_dictionaries(
-            {"offset": st.integers(-99, 99), "bucket_counts": st.lists(UINT64, max_size=3)}
+            {
+                "offset": st.integers(-99, 99),
+                "bucket_counts": st.lists(UINT64, max_size=3),
+            }
         ),
     }
 )
@@ -95,7 +109,11 @@ KINDS = st.one_of(
         }
     ),
     st.fixed_dictionaries(
-        {"histogram": st.fixed_dictionaries({"data_points": st.lists(HISTOGRAMS, max_size=2)})}
+        {
+            "histogram": st.fixed_dictionaries(
+                {"data_points": st.lists(HISTOGRAMS, max_size=2)}
+            )
+        }
     ),
     st.fixed_dictionaries(
         {
@@ -116,7 +134,8 @@ SPANS = st.fixed_dictionaries(
         "attributes": ATTRIBUTES,
         "status": st.fixed_dictionaries({"code": st.integers(0, 2), "message": TEXT}),
         "links": st.lists(
-            st.fixed_dictionaries({"trace_id": st.binary(min_size=16, max_size=16)}), max_size=1
+            st.fixed_dictionaries({"trace_id": st.binary(min_size=16, max_size=16)}),
+            max_size=1,
         ),
     }
 )
@@ -128,10 +147,16 @@ LOGS = st.fixed_dictionaries(
 def resources(
     name: str, scope: str, items: str, one: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
-    scopes = st.lists(st.fixed_dictionaries({items: st.lists(one, max_size=3)}), max_size=2)
+    scopes = st.lists(
+        st.fixed_dictionaries({items: st.lists(one, max_size=3)}), max_size=2
+    )
     resource = st.fixed_dictionaries({"attributes": ATTRIBUTES})
     return st.fixed_dictionaries(
-        {name: st.lists(st.fixed_dictionaries({"resource": resource, scope: scopes}), max_size=2)}
+        {
+            name: st.lists(
+                st.fixed_dictionaries({"resource": resource, scope: scopes}), max_size=2
+            )
+        }
     )
 
 
@@ -140,7 +165,10 @@ def as_otlp_json(message: Message) -> bytes:
 
     def otlp(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: _hex(item) if key in _IDS else otlp(item) for key, item in value.items()}
+            return {
+                key: _hex(item) if key in _IDS else otlp(item)
+                for key, item in value.items()
+            }
         return [otlp(item) for item in value] if isinstance(value, list) else value
 
     raw = json_format.MessageToDict(message, use_integers_for_enums=True)
@@ -168,7 +196,9 @@ def _hex(base: str) -> str:
         ),
     )
 )
-def test_json_says_the_same_as_protobuf(case: tuple[type[Message], dict[str, Any]]) -> None:
+def test_json_says_the_same_as_protobuf(
+    case: tuple[type[Message], dict[str, Any]],
+) -> None:
     kind, fields = case
     message = kind(**fields)
 
@@ -190,7 +220,8 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
     assert points('{"asInt":"-5","timeUnixNano":7}').as_int == -5
     assert points('{"asInt":5.0,"time_unix_nano":7,"new":{"a":[1]}}').as_int == 5
     assert (
-        points('{"asDouble":3,"timeUnixNano":"18446744073709551615"}').time_unix_nano == 2**64 - 1
+        points('{"asDouble":3,"timeUnixNano":"18446744073709551615"}').time_unix_nano
+        == 2**64 - 1
     )
     assert math.isnan(points('{"asDouble":"NaN"}').as_double)
     assert points('{"asDouble":"-Infinity"}').as_double == -math.inf
@@ -216,7 +247,10 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
         ('{"asInt":{"a":1,"b":2}}', "got an object of 2$"),
         ('{"attributes":' + json.dumps("a" * 100) + "}", r"an array, got 'a{38}…$"),
         (
-            '{"attributes":[{"value":' + '{"arrayValue":{"values":[' * 60 + "]}}" * 60 + "}]}",
+            '{"attributes":[{"value":'
+            + '{"arrayValue":{"values":[' * 60
+            + "]}}" * 60
+            + "}]}",
             "nested deeper",
         ),
     ],
@@ -239,7 +273,15 @@ def test_ids_are_hex_and_enums_are_numbers(span: str) -> None:
 
 
 KEYS = st.sampled_from(
-    ["resourceMetrics", "scopeMetrics", "metrics", "gauge", "dataPoints", "asInt", "attributes"]
+    [
+        "resourceMetrics",
+        "scopeMetrics",
+        "metrics",
+        "gauge",
+        "dataPoints",
+        "asInt",
+        "attributes",
+    ]
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
 ANYTHING = st.recursive(
@@ -248,7 +290,11 @@ ANYTHING = st.recursive(
 
 
 @settings(max_examples=200)
-@given(st.one_of(st.binary(max_size=40), ANYTHING.map(lambda value: json.dumps(value).encode())))
+@given(
+    st.one_of(
+        st.binary(max_size=40), ANYTHING.map(lambda value: json.dumps(value).encode())
+    )
+)
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:
         read = message_of(ExportMetricsServiceRequest, body)

@@ -19,7 +19,9 @@ POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-pro
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
     listening = Receiver(
-        ReceiverSettings.from_environment({"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path)
+        ReceiverSettings.from_environment(
+            {"OTEL_BRIDGE_REQUEST_BYTES": "1MiB"}, tmp_path
+        )
     )
     yield listening
     listening.stop()
@@ -46,7 +48,9 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-@pytest.mark.parametrize("before", [b"", POST + b"0\r\n\r\n"], ids=["the first", "a later one"])
+@pytest.mark.parametrize(
+    "before", [b"", POST + b"0\r\n\r\n"], ids=["the first", "a later one"]
+)
 def test_a_head_that_does_not_come_to_its_end_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
@@ -69,7 +73,9 @@ def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_c
     silent = [connected(receiver, b"GET /") for _ in range(6)]
 
     assert all(is_closed(one) for one in (kept, *silent[:4]))
-    with urllib.request.urlopen(f"{receiver.http_endpoint}/healthz", timeout=ANSWER_S) as answer:
+    with urllib.request.urlopen(
+        f"{receiver.http_endpoint}/healthz", timeout=ANSWER_S
+    ) as answer:
         assert answer.status == 200
     under_way.sendall(b"\x00")
     assert status(under_way) == b"HTTP/1.1 200 OK"
@@ -96,7 +102,9 @@ def test_what_is_not_a_http_is_answered_counted_and_reported_where_it_belongs(
     assert receiver.counters.refused == {"invalid": 1}
 
 
-def test_requests_sent_at_one_go_are_answered_in_their_order(receiver: Receiver) -> None:
+def test_requests_sent_at_one_go_are_answered_in_their_order(
+    receiver: Receiver,
+) -> None:
     ask = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
     with connected(
         receiver, POST + b"0\r\n\r\n" + ask + POST + b"1\r\n\r\n\xff" + ask

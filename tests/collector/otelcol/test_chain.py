@@ -21,7 +21,15 @@ from support.trackers import mlflow_reading, trackio_store
 from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_reading import contents_of
 from support.trainers.command_runs import report_of
-from support.trainers.e2e_jobs import CLEAN, acked, ended, no_bridge_left, script, start, until
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    acked,
+    ended,
+    no_bridge_left,
+    script,
+    start,
+    until,
+)
 from support.waiting import HANG_S
 
 pytestmark = pytest.mark.long
@@ -106,7 +114,9 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
         site.bridges[0].start()
         logged = jobs.finish()  # behind the backlog, which the ends overtake
         # Each step with a rollout has a row of its statistics.
-        rows = sum(logged.values()) + sum(len(range(0, steps, 20)) for steps in logged.values())
+        rows = sum(logged.values()) + sum(
+            len(range(0, steps, 20)) for steps in logged.values()
+        )
         until(lambda: report_of(tmp_path / "bridge-0").rows == rows)
         until(lambda: ended(tmp_path / "bridge-0"))
         assert site.bridges[0].stop() == 0
@@ -123,9 +133,9 @@ def test_every_row_arrives_once_in_every_tracker_whatever_is_killed_or_away(
             rates = _shown(contents, f"{role}/lr")
             # A killed gateway puts what was under way behind its backlog: beyond the window it stands late, but whole.
             late = under_way[role] if away_s > WINDOW_S else 0
-            assert _put_in(losses, late) == [(step, step / 2) for step in range(steps)], (
-                f"{name}: {role}/loss"
-            )
+            assert _put_in(losses, late) == [
+                (step, step / 2) for step in range(steps)
+            ], f"{name}: {role}/loss"
             assert _put_in(rates, late) == [(step, 1e-3) for step in range(steps)], (
                 f"{name}: {role}/lr"
             )
@@ -156,7 +166,11 @@ class Jobs:
     def go_on(self) -> None:
         """Wait until each has logged some more rows."""
         goal = {role: len(acked(acks)) + MORE_ROWS for role, acks in self._acks.items()}
-        until(lambda: all(len(acked(self._acks[role])) >= rows for role, rows in goal.items()))
+        until(
+            lambda: all(
+                len(acked(self._acks[role])) >= rows for role, rows in goal.items()
+            )
+        )
 
     def finish(self) -> dict[str, int]:
         """End them; returns how many rows each logged."""
@@ -203,6 +217,8 @@ def _online(server: WandbServer, run_id: str) -> Contents:
     held = server.run(run_id)
     keys = {key for row in held.history for key in row if "rollouts" in key}
     axes = {name: metric.axis for name, metric in held.metrics.items()}
-    status = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}.get(held.exit_code)  # type: ignore[arg-type]
+    status = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}.get(
+        held.exit_code
+    )  # type: ignore[arg-type]
     tables = {key: server.table(run_id, key) for key in keys}
     return contents_of(held.history, axes, tables, held.config, status)  # type: ignore[arg-type]

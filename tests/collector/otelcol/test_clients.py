@@ -29,7 +29,8 @@ class Site:
 
     def run(self, service: str) -> Contents:
         return mlflow_reading.contents(
-            self.tracking_uri, RunInfo(run_id_of(PROJECT, service), PROJECT, service, Path())
+            self.tracking_uri,
+            RunInfo(run_id_of(PROJECT, service), PROJECT, service, Path()),
         )
 
     def run_when(self, service: str, whole: Callable[[Contents], bool]) -> Contents:
@@ -43,10 +44,15 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, port = tmp_path_factory.mktemp("clients"), free_pair()
     uri = mlflow_reading.database(folder)
-    quickly = {"OTEL_BRIDGE_TRACE_GRACE_S": "0.2", "OTEL_BRIDGE_STEP_WATERMARK_S": "0.2"}
+    quickly = {
+        "OTEL_BRIDGE_TRACE_GRACE_S": "0.2",
+        "OTEL_BRIDGE_STEP_WATERMARK_S": "0.2",
+    }
     # Of a process without an id, which may be several, only time ends the phases of a step.
     quickly |= {"OTEL_BRIDGE_STEP_TIMEOUT_S": "1"}
-    with running(bridge(folder / "bridge", port, "mlflow", MLFLOW_TRACKING_URI=uri, **quickly)):
+    with running(
+        bridge(folder / "bridge", port, "mlflow", MLFLOW_TRACKING_URI=uri, **quickly)
+    ):
         yield Site(port, uri)
 
 
@@ -60,10 +66,15 @@ def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
 ) -> None:
     service = f"js-{protocol.replace('/', '-')}"
 
-    foreign_clients.javascript(protocol, f"http://127.0.0.1:{site.port + behind}", service, TOKEN)
+    foreign_clients.javascript(
+        protocol, f"http://127.0.0.1:{site.port + behind}", service, TOKEN
+    )
 
     held = site.run_when(
-        service, lambda now: len(now.rollouts) == 3 and len(_points(now, f"{service}/tokens")) == 20
+        service,
+        lambda now: (
+            len(now.rollouts) == 3 and len(_points(now, f"{service}/tokens")) == 20
+        ),
     )
     assert _points(held, f"{service}/loss") == [(step, step / 2) for step in range(20)]
     assert _points(held, f"{service}/tokens") == [(step, 10.0) for step in range(20)]
@@ -92,7 +103,9 @@ def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
 
 
 @pytest.mark.parametrize(("way", "behind"), [("grpc", 0), ("http", 1)])
-def test_telemetrygen_lands_with_every_value_and_trace(site: Site, way: str, behind: int) -> None:
+def test_telemetrygen_lands_with_every_value_and_trace(
+    site: Site, way: str, behind: int
+) -> None:
     service = f"telemetrygen-{way}"
     where = {"http": way == "http", "port": site.port + behind, "token": TOKEN}
     chat = ["--telemetry-attributes", 'gen_ai.operation.name="chat"']
@@ -114,7 +127,10 @@ def test_telemetrygen_lands_with_every_value_and_trace(site: Site, way: str, beh
     )
 
     held = site.run_when(
-        service, lambda now: len(now.rollouts) == 5 and len(_points(now, f"{service}/queue")) == 30
+        service,
+        lambda now: (
+            len(now.rollouts) == 5 and len(_points(now, f"{service}/queue")) == 30
+        ),
     )
     assert [value for _, value in _points(held, f"{service}/queue")] == [
         float(number) for number in range(30)

@@ -33,7 +33,11 @@ def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -
 
     def respond(handler: BaseHTTPRequestHandler) -> None:
         engine.work()
-        answer(handler, engine.text().encode(), **{"Content-Type": "text/plain; version=0.0.4"})
+        answer(
+            handler,
+            engine.text().encode(),
+            **{"Content-Type": "text/plain; version=0.0.4"},
+        )
         requests.release()
 
     with (
@@ -75,7 +79,9 @@ def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -
     engine.work()
     readings.append(engine.numbers())
     names = {key.partition("/p")[0] for key in expected([(engine, readings, 1.0)])}
-    keys = {key.partition("/p")[0].removeprefix("engine/") for key in rows[-1]["values"]}  # type: ignore[attr-defined]
+    keys = {
+        key.partition("/p")[0].removeprefix("engine/") for key in rows[-1]["values"]
+    }  # type: ignore[attr-defined]
     assert rows[-1]["axis"] == "trainer/step"
     assert {key for key in keys if not key.startswith(address)} == {"engines", *names}
     assert f"{address}/vllm:prompt_tokens" in keys

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.slow
 def records(base: Path) -> list[dict[str, object]]:
     """What ``file`` wrote, less the positions and the time at which the run's end was seen."""
     return [
-        {key: value for key, value in line.items() if key != "position"} for line in lines(base)
+        {key: value for key, value in line.items() if key != "position"}
+        for line in lines(base)
     ]
 
 
@@ -40,7 +41,9 @@ def test_each_run_stays_at_one_bridge_and_one_that_is_away_gets_all_of_its_rows_
     with chain(tmp_path, "file", bridges=2) as site:
         ends = [tmp_path / "bridge-0", tmp_path / "bridge-1"]
         names: list[str] = []
-        while not all(held(base) for base in ends):  # which run goes where, the ports decide
+        while not all(
+            held(base) for base in ends
+        ):  # which run goes where, the ports decide
             names.append(f"run-{len(names)}")
             jobs.start(names[-1], site.trainer())
             until(lambda: sum(len(held(base)) for base in ends) == len(names))
@@ -58,7 +61,8 @@ def test_each_run_stays_at_one_bridge_and_one_that_is_away_gets_all_of_its_rows_
     shown = [held(base) for base in ends]
     assert [set(found) for found in shown] == before
     assert {**shown[0], **shown[1]} == {
-        run_id_of("site", name): list(range(steps)) for (name, _), steps in logged.items()
+        run_id_of("site", name): list(range(steps))
+        for (name, _), steps in logged.items()
     }
 
 
@@ -77,15 +81,22 @@ def test_prometheus_gets_the_last_value_of_each_role_and_no_step(
         return f'project="site",rank="0",role="{role}",run="ppo"'
 
     own = {
-        series: value for series, value in found.items() if series.startswith(("loss", "lr", "rl"))
+        series: value
+        for series, value in found.items()
+        if series.startswith(("loss", "lr", "rl"))
     }
     assert own == {
-        **{f"loss{{{labels(role)}}}": (steps - 1) / 2 for (_, role), steps in logged.items()},
+        **{
+            f"loss{{{labels(role)}}}": (steps - 1) / 2
+            for (_, role), steps in logged.items()
+        },
         **{f"lr{{{labels(role)}}}": 1e-3 for _, role in logged},
     }
 
 
-def test_the_archive_brings_another_bridge_to_the_same_records(tmp_path: Path, jobs: Jobs) -> None:
+def test_the_archive_brings_another_bridge_to_the_same_records(
+    tmp_path: Path, jobs: Jobs
+) -> None:
     with chain(tmp_path, "file") as site:
         jobs.start("ppo", site.trainer())
         logged = jobs.finish()
@@ -137,12 +148,14 @@ def test_a_companys_own_collector_keeps_its_prometheus_and_feeds_the_bridge(
         found = scraped(scrape)
 
     assert held(tmp_path / "bridge") == {run_id_of("site", "ppo"): list(range(logged))}
-    assert {series: value for series, value in found.items() if series.startswith("loss")} == {
-        "loss{}": (logged - 1) / 2
-    }
+    assert {
+        series: value for series, value in found.items() if series.startswith("loss")
+    } == {"loss{}": (logged - 1) / 2}
 
 
-def test_the_gateway_lets_nobody_in_without_the_token(tmp_path: Path, jobs: Jobs) -> None:
+def test_the_gateway_lets_nobody_in_without_the_token(
+    tmp_path: Path, jobs: Jobs
+) -> None:
     with chain(tmp_path, "file") as site:
         direct = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": site.gateway_endpoint,
@@ -159,7 +172,9 @@ def test_the_gateway_lets_nobody_in_without_the_token(tmp_path: Path, jobs: Jobs
 
 def scraped(port: int) -> dict[str, float]:
     """What Prometheus would read, the labels that the exporter itself adds left out."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/metrics", timeout=ANSWER_S
+    ) as answer:
         text = answer.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
@@ -167,7 +182,9 @@ def scraped(port: int) -> dict[str, float]:
             series, _, value = line.rpartition(" ")
             name, _, labels = series.partition("{")
             kept = [
-                one for one in labels.rstrip("}").split(",") if not one.startswith(_OF_THE_EXPORTER)
+                one
+                for one in labels.rstrip("}").split(",")
+                if not one.startswith(_OF_THE_EXPORTER)
             ]
             found[f"{name}{{{','.join(sorted(kept))}}}"] = float(value)
     return found

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from support.collector.otelcol_chain import chain
-from support.trainers.e2e_jobs import environment, lines, no_bridge_left, only_folder, script, until
+from support.trainers.e2e_jobs import (
+    environment,
+    lines,
+    no_bridge_left,
+    only_folder,
+    script,
+    until,
+)
 from support.trainers.e2e_jobs import run as finished
 
 pytestmark = pytest.mark.slow
@@ -36,7 +43,12 @@ def held(base: Path) -> Counter[tuple[object, ...]]:
             continue
         for item in [*line["items"], *line["cells"]]:  # type: ignore[misc]
             data = (only_folder(base).path / "file" / item["file"]).read_bytes()
-            found[line["key"], line["step"], item["type"], hashlib.sha256(data).hexdigest()] += 1
+            found[
+                line["key"],
+                line["step"],
+                item["type"],
+                hashlib.sha256(data).hexdigest(),
+            ] += 1
     return found
 
 

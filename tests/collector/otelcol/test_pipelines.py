@@ -24,7 +24,9 @@ def config(name: str) -> dict[str, Any]:
 
 def on_the_way(name: str) -> dict[str, Any]:
     return {
-        key: found for key, found in config(name)["exporters"].items() if key not in BESIDE_THE_WAY
+        key: found
+        for key, found in config(name)["exporters"].items()
+        if key not in BESIDE_THE_WAY
     }
 
 
@@ -36,7 +38,9 @@ def keys(value: Any) -> set[str]:
 
 
 def test_every_pipeline_file_is_tested_here() -> None:
-    assert sorted(path.stem for path in OTELCOL.glob("*.yaml")) == sorted([*PIPELINES, "builder"])
+    assert sorted(path.stem for path in OTELCOL.glob("*.yaml")) == sorted(
+        [*PIPELINES, "builder"]
+    )
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -45,7 +49,12 @@ def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
         f"{who}_QUEUE": str(tmp_path / who)
         for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES")
     }
-    command = [program("otelcol"), "validate", "--config", str(OTELCOL / f"{name}.yaml")]
+    command = [
+        program("otelcol"),
+        "validate",
+        "--config",
+        str(OTELCOL / f"{name}.yaml"),
+    ]
 
     done = subprocess.run(
         command,
@@ -63,11 +72,15 @@ def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
 def test_nothing_acknowledges_what_only_memory_holds_or_cuts_rows(name: str) -> None:
     whole = config(name)
 
-    assert not any(one.partition("/")[0] == "batch" for one in whole.get("processors", {}))
+    assert not any(
+        one.partition("/")[0] == "batch" for one in whole.get("processors", {})
+    )
     assert keys(whole).isdisjoint({"batch", "max_size"})
     for key, exporter in on_the_way(name).items():
         queue = exporter["sending_queue"]
-        assert queue.get("enabled") is False or queue["storage"] in whole["extensions"], key
+        assert (
+            queue.get("enabled") is False or queue["storage"] in whole["extensions"]
+        ), key
         assert queue.get("enabled") is False or queue["sizer"] == "bytes", key
 
 
@@ -86,7 +99,9 @@ def test_all_three_signals_go_the_whole_way(name: str) -> None:
     pipelines = config(name)["service"]["pipelines"]
     ways = {
         exporter: {
-            key.partition("/")[0] for key, one in pipelines.items() if exporter in one["exporters"]
+            key.partition("/")[0]
+            for key, one in pipelines.items()
+            if exporter in one["exporters"]
         }
         for exporter in on_the_way(name)
     }
@@ -94,19 +109,24 @@ def test_all_three_signals_go_the_whole_way(name: str) -> None:
     assert ways == {key: {"metrics", "traces", "logs"} for key in on_the_way(name)}
 
 
-@pytest.mark.parametrize("name", [name for name in PIPELINES if name not in {"replay", "engines"}])
+@pytest.mark.parametrize(
+    "name", [name for name in PIPELINES if name not in {"replay", "engines"}]
+)
 def test_large_rollouts_are_not_refused(name: str) -> None:
     protocols = config(name)["receivers"]["otlp"]["protocols"]
 
     assert protocols["grpc"]["max_recv_msg_size_mib"] == 64
     assert (
-        protocols.get("http", {"max_request_body_size": 64 << 20})["max_request_body_size"]
+        protocols.get("http", {"max_request_body_size": 64 << 20})[
+            "max_request_body_size"
+        ]
         == 64 << 20
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "branch"), [("gateway", "metrics/prometheus"), ("existing-collector", "metrics")]
+    ("name", "branch"),
+    [("gateway", "metrics/prometheus"), ("existing-collector", "metrics")],
 )
 def test_only_the_branch_of_prometheus_loses_its_steps(name: str, branch: str) -> None:
     whole = config(name)
@@ -120,12 +140,15 @@ def test_only_the_branch_of_prometheus_loses_its_steps(name: str, branch: str) -
     }
     (statements,) = whole["processors"][transform]["metric_statements"]
     assert [
-        key for key, found in pipelines.items() if transform in found.get("processors", [])
+        key
+        for key, found in pipelines.items()
+        if transform in found.get("processors", [])
     ] == [branch]
     assert pipelines[branch]["exporters"] == ["prometheus"]
-    assert {'delete_key(attributes, "rl.step")', 'delete_key(attributes, "rl.seq")'} <= set(
-        statements["statements"]
-    )
+    assert {
+        'delete_key(attributes, "rl.step")',
+        'delete_key(attributes, "rl.seq")',
+    } <= set(statements["statements"])
 
 
 def test_the_queue_of_the_load_balancer_is_its_own_and_not_its_exporters() -> None:
@@ -138,7 +161,9 @@ def test_the_queue_of_the_load_balancer_is_its_own_and_not_its_exporters() -> No
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_no_secret_stands_in_a_file_and_only_the_gateway_listens_to_others(name: str) -> None:
+def test_no_secret_stands_in_a_file_and_only_the_gateway_listens_to_others(
+    name: str,
+) -> None:
     text = (OTELCOL / f"{name}.yaml").read_text("utf-8")
 
     assert set(re.findall(r"Bearer (\S+)", text)) <= {"${env:OTEL_BRIDGE_TOKEN}"}
@@ -148,7 +173,10 @@ def test_no_secret_stands_in_a_file_and_only_the_gateway_listens_to_others(name:
 def test_modules_of_the_builder_are_pinned_to_one_release() -> None:
     manifest = config("builder")
     modules = [
-        one["gomod"].split() for kind, ones in manifest.items() if kind != "dist" for one in ones
+        one["gomod"].split()
+        for kind, ones in manifest.items()
+        if kind != "dist"
+        for one in ones
     ]
 
     assert {version for path, version in modules if "/confmap/" not in path} == {

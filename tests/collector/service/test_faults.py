@@ -69,7 +69,8 @@ def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_deliver
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited[1]))
             full = post(
-                receiver.http_endpoint, metrics_request((who("x"), [row(1, {"loss": 0.5})]))
+                receiver.http_endpoint,
+                metrics_request((who("x"), [row(1, {"loss": 0.5})])),
             )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
@@ -80,7 +81,12 @@ def test_a_disk_that_takes_nothing_is_a_503_and_what_was_answered_for_is_deliver
     status, headers, body = full
     said = RpcStatus.FromString(body)
     details = [one for one in said.details if one.Is(RetryInfo.DESCRIPTOR)]
-    assert (status, headers["retry-after"], said.code, len(details)) == (503, "1", 14, 1)
+    assert (status, headers["retry-after"], said.code, len(details)) == (
+        503,
+        "1",
+        14,
+        1,
+    )
     assert recorder.run(RUN).repeated == 0
 
 
@@ -153,7 +159,10 @@ def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothi
     sender = Sender("http", port, "a-http")
     open_files: list[int] = []
     for number in range(STARTS):
-        with receiving(tmp_path, port) as receiver, serving(tmp_path, how(recorder)) as host:
+        with (
+            receiving(tmp_path, port) as receiver,
+            serving(tmp_path, how(recorder)) as host,
+        ):
             sender.send(2)
             if number == STARTS - 1:
                 sender.finish()
@@ -163,7 +172,12 @@ def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothi
 
     report = report_when(folder, lambda report: report.ended)
     assert all_of(recorder, sender)
-    assert (report.rows, report.missing_rows, report.drops, recorder.run(RUN).repeated) == (
+    assert (
+        report.rows,
+        report.missing_rows,
+        report.drops,
+        recorder.run(RUN).repeated,
+    ) == (
         2 * STARTS,
         0,
         {},

@@ -55,7 +55,9 @@ def no_files_left() -> Generator[None]:
 def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_ready(
     tmp_path: Path,
 ) -> None:
-    with service(tmp_path, environment(tmp_path), "--exporters", "file", files=FILES) as running:
+    with service(
+        tmp_path, environment(tmp_path), "--exporters", "file", files=FILES
+    ) as running:
         port = int(running.http.rpartition(":")[2])
         for number in range(RUNS):
             sender = Sender("http", port, f"p{number}", run_id=f"run-{number:03d}")
@@ -63,19 +65,27 @@ def test_more_runs_than_files_are_all_delivered_and_the_service_says_that_it_is_
             sender.finish()
 
         until(lambda: sum(_delivered(tmp_path)) == 3 * RUNS)
-        with urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S) as ready:
+        with urllib.request.urlopen(
+            f"{running.http}/readyz", timeout=ANSWER_S
+        ) as ready:
             assert ready.status == 200
         assert running.end()[0] == 0
 
 
-def test_more_silent_connections_than_files_shut_nobody_out_and_fill_no_log(tmp_path: Path) -> None:
+def test_more_silent_connections_than_files_shut_nobody_out_and_fill_no_log(
+    tmp_path: Path,
+) -> None:
     with (
-        service(tmp_path, environment(tmp_path), "--exporters", "file", files=FILES) as running,
+        service(
+            tmp_path, environment(tmp_path), "--exporters", "file", files=FILES
+        ) as running,
         contextlib.ExitStack() as connections,
     ):
         port = int(running.http.rpartition(":")[2])
         for _ in range(2 * FILES):
-            connections.enter_context(socket.create_connection(("127.0.0.1", port), ANSWER_S))
+            connections.enter_context(
+                socket.create_connection(("127.0.0.1", port), ANSWER_S)
+            )
         status = running.send(1)
         code, log = running.end()
 
@@ -112,7 +122,9 @@ def test_a_receiver_that_can_open_no_file_is_not_ready_and_logs_one_line(
 
 
 @pytest.mark.usefixtures("limited")
-def test_a_receiver_whose_connections_of_grpc_are_all_taken_is_not_ready(tmp_path: Path) -> None:
+def test_a_receiver_whose_connections_of_grpc_are_all_taken_is_not_ready(
+    tmp_path: Path,
+) -> None:
     receiver = Receiver(ReceiverSettings.from_environment({}, tmp_path))
     port = int(receiver.grpc_endpoint.rpartition(":")[2])
     silent: list[socket.socket] = []
@@ -132,7 +144,9 @@ def test_a_receiver_whose_connections_of_grpc_are_all_taken_is_not_ready(tmp_pat
         receiver.stop()
 
     assert ready == []
-    assert unready == ["all 128 connections of gRPC are taken; silent ones are closed after 120 s"]
+    assert unready == [
+        "all 128 connections of gRPC are taken; silent ones are closed after 120 s"
+    ]
 
 
 @pytest.mark.usefixtures("limited")
@@ -175,8 +189,12 @@ def test_without_a_file_left_the_receiver_closes_the_run_that_was_silent_longest
     assert (before, statuses[-1], open_runs) == ([200] * 4, 200, 3)
 
 
-def _post(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, str | None]:
-    connection.request("POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+def _post(
+    connection: http.client.HTTPConnection, body: bytes
+) -> tuple[int, str | None]:
+    connection.request(
+        "POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"}
+    )
     answer = connection.getresponse()
     answer.read()
     return answer.status, answer.headers["Retry-After"]
@@ -189,12 +207,16 @@ def _readyz(connection: http.client.HTTPConnection) -> tuple[int, str]:
 
 
 def _rows(run_id: str) -> bytes:
-    return metrics_request(({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})]))
+    return metrics_request(
+        ({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})])
+    )
 
 
 def _delivered(cwd: Path) -> list[int]:
     reports = [read_report(folder) for folder in run_folders(cwd / ".otel-bridge")]
     return [
-        0 if report is None or "file" not in report.exporters else report.exporters["file"].rows
+        0
+        if report is None or "file" not in report.exporters
+        else report.exporters["file"].rows
         for report in reports
     ]

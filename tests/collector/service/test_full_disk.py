@@ -87,7 +87,9 @@ class Client:
 def readyz(running: Service) -> tuple[int, str]:
     """Ask whether the service takes data."""
     try:
-        with urllib.request.urlopen(f"{running.http}/readyz", timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(
+            f"{running.http}/readyz", timeout=ANSWER_S
+        ) as answer:
             return int(answer.status), answer.read().decode()
     except HTTPError as exc:
         return exc.code, exc.read().decode()
@@ -117,7 +119,9 @@ def client_of(running: Service) -> Client:
     return client
 
 
-def delivered_with_what_follows(tmp_path: Path, running: Service, client: Client) -> None:
+def delivered_with_what_follows(
+    tmp_path: Path, running: Service, client: Client
+) -> None:
     """Open the gate, send more rows, and see that each row that was answered for arrives, once and in order."""
     (tmp_path / "gate").touch()
     for _ in range(20):
@@ -146,7 +150,9 @@ def test_a_full_disk_under_a_run_is_a_503_until_there_is_room_and_no_row_that_wa
 
         delivered_with_what_follows(tmp_path, running, client)
 
-    assert [(status, headers["retry-after"]) for status, headers in refused] == [(503, "1")] * 3
+    assert [(status, headers["retry-after"]) for status, headers in refused] == [
+        (503, "1")
+    ] * 3
     assert (
         full[0],
         "No space left on device" in full[1] or "half of the free disk" in full[1],
@@ -177,7 +183,9 @@ def test_a_run_that_no_bridge_can_begin_on_a_full_disk_is_begun_once_there_is_ro
 
         delivered_with_what_follows(tmp_path, running, client)
 
-    assert [(status, headers["retry-after"]) for status, headers in refused] == [(503, "1")] * 3
+    assert [(status, headers["retry-after"]) for status, headers in refused] == [
+        (503, "1")
+    ] * 3
     assert (
         drained.returncode,
         f"(process {running.process.pid}) delivers this run" in drained.stdout,

@@ -30,7 +30,9 @@ OTHER = "run0000000000002"
 
 
 @contextmanager
-def services(base: Path, tracker: Path, ports: tuple[int, int], mode: str) -> Iterator[Forks]:
+def services(
+    base: Path, tracker: Path, ports: tuple[int, int], mode: str
+) -> Iterator[Forks]:
     tracker.mkdir()
     with forks(
         killed_service.__file__, str(base), str(tracker), *map(str, ports), mode
@@ -61,15 +63,24 @@ def finish(base: Path, service: Forks, sending: list[Sender]) -> None:
         assert (report.missing_rows, report.drops) == (0, {})
 
 
-def assert_once_and_in_order(tracker: Path, sending: list[Sender], *, once: bool) -> None:
+def assert_once_and_in_order(
+    tracker: Path, sending: list[Sender], *, once: bool
+) -> None:
     for run_id in (RUN, OTHER):
         lines = [line.split() for line in (tracker / run_id).read_text().splitlines()]
-        positions, names = [int(position) for position, _ in lines], [name for _, name in lines]
+        positions, names = (
+            [int(position) for position, _ in lines],
+            [name for _, name in lines],
+        )
         first = list(dict.fromkeys(names))
         for one in sending:
             if one.run_id == run_id:
-                assert [name for name in first if f":{one.instance}:" in name] == one.row_ids
-        assert len(first) == sum(one.acknowledged for one in sending if one.run_id == run_id)
+                assert [
+                    name for name in first if f":{one.instance}:" in name
+                ] == one.row_ids
+        assert len(first) == sum(
+            one.acknowledged for one in sending if one.run_id == run_id
+        )
         if once:
             assert positions == sorted(set(positions))
             assert max(Counter(names).values()) == 1

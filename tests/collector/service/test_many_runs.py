@@ -17,15 +17,24 @@ from support.otlp.otlp_samples import metrics_request, row, who
 
 def rows_of(*run_ids: str) -> bytes:
     return metrics_request(
-        *(({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})]) for run_id in run_ids)
+        *(
+            ({**who("i1"), "rl.run.id": run_id}, [row(1, {"loss": 0.5})])
+            for run_id in run_ids
+        )
     )
 
 
-def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_path: Path) -> None:
+def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
     env = {"OTEL_BRIDGE_MAX_RUNS": "2"}
-    receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path, grpc_port=None))
+    receiver = Receiver(
+        ReceiverSettings.from_environment(env, tmp_path, grpc_port=None)
+    )
     try:
-        taken = [post(receiver.http_endpoint, rows_of(run_id))[0] for run_id in ("a", "b")]
+        taken = [
+            post(receiver.http_endpoint, rows_of(run_id))[0] for run_id in ("a", "b")
+        ]
         status, headers, body = post(receiver.http_endpoint, rows_of("c"))
         mixed = post(receiver.http_endpoint, rows_of("c", "a"))
         (refused,) = receiver.metrics()[1].samples
@@ -33,7 +42,12 @@ def test_runs_beyond_the_limit_are_rejected_for_good_and_the_others_go_on(tmp_pa
         receiver.stop()
 
     said = RpcStatus.FromString(body)
-    assert (taken, status, "retry-after" in headers, said.code) == ([200, 200], 400, False, 8)
+    assert (taken, status, "retry-after" in headers, said.code) == (
+        [200, 200],
+        400,
+        False,
+        8,
+    )
     assert list(said.details) == []
     assert said.message == (
         f"run c is refused: {tmp_path} has 2 runs, at most 2 (OTEL_BRIDGE_MAX_RUNS); "

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from otel_bridge.exporter import RunInfo
@@ -31,7 +33,10 @@ _WAIT_S = HANG_S
 
 def failing(status: int) -> Callable[[FaultProxy], object]:
     def fail(proxy: FaultProxy) -> None:
-        proxy.status, proxy.headers = status, {"Retry-After": "1"} if status == 429 else {}
+        proxy.status, proxy.headers = (
+            status,
+            {"Retry-After": "1"} if status == 429 else {},
+        )
 
     return fail
 
@@ -76,7 +81,10 @@ def names(part: int) -> list[str]:
 def send(running: Service, tmp_path: Path, part: int) -> None:
     """Send one part of the rows and its rollouts; ``file`` has them soon, whatever MLflow does."""
     assert running.send(*range(part * ROWS + 1, (part + 1) * ROWS + 1)) == 200
-    spans = [scope_spans(rollout_spans(name, step=part, reward=part / 8)) for name in names(part)]
+    spans = [
+        scope_spans(rollout_spans(name, step=part, reward=part / 8))
+        for name in names(part)
+    ]
     request = ExportTraceServiceRequest(
         resource_spans=[ResourceSpans(resource=resource(who()), scope_spans=spans)]
     )
@@ -120,7 +128,9 @@ def test_an_mlflow_server_that_fails_in_many_ways_gets_every_row_rollout_and_rew
 
             until(lambda part=part: has_all(tmp_path, "mlflow", part + 1))
         post(
-            running, "/v1/logs", logs_request((who(), [end("finished", 1, last_row=parts * ROWS)]))
+            running,
+            "/v1/logs",
+            logs_request((who(), [end("finished", 1, last_row=parts * ROWS)])),
         )
         report = report_when(folder_of(tmp_path), lambda report: report.ended)
 

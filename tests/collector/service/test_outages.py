@@ -15,8 +15,19 @@ from otel_bridge.bridge.delivery import retry
 from otel_bridge.bridge.forwarding import signal_lane
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.errors import BlockedError, OtelBridgeError, PermanentError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, RunWriter, WriterMemory
+from otel_bridge.errors import (
+    BlockedError,
+    OtelBridgeError,
+    PermanentError,
+    RetryableError,
+)
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report
 from otel_bridge.records import Row, Status
@@ -38,7 +49,9 @@ def how(**recorders: RecordingTracker) -> BridgeOptions:
 
 
 @contextmanager
-def service(base: Path, chosen: BridgeOptions) -> Iterator[tuple[BridgeSupervisor, Sender]]:
+def service(
+    base: Path, chosen: BridgeOptions
+) -> Iterator[tuple[BridgeSupervisor, Sender]]:
     receiver = Receiver(ReceiverSettings.from_environment({}, base, grpc_port=None))
     sender = Sender("http", int(receiver.http_endpoint.rpartition(":")[2]), "a-http")
     try:
@@ -113,14 +126,20 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
     slow, good = RecordingTracker(), RecordingTracker()
     gate = threading.Event()
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+    def opened(
+        run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> RunWriter:
         gate.wait()  # as slow as it must be to be behind
         return Slow(slow.exporter.open(run, settings, memory), 0.02)  # type: ignore[return-value]
 
     chosen = how(slow=slow, good=good)
-    slowly = Exporter(read_settings=slow.exporter.read_settings, ordered=True, open=opened)
+    slowly = Exporter(
+        read_settings=slow.exporter.read_settings, ordered=True, open=opened
+    )
     trackers = {"slow": slowly, "good": good.exporter}
-    chosen = replace(chosen, exporter_env=replace(chosen.exporter_env, load=trackers.__getitem__))
+    chosen = replace(
+        chosen, exporter_env=replace(chosen.exporter_env, load=trackers.__getitem__)
+    )
     with service(tmp_path, chosen) as (_, sender):
         sent(sender)
 
@@ -133,7 +152,10 @@ def test_a_slow_tracker_keeps_no_other_waiting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [BlockedError("403 Forbidden", help="wandb login"), PermanentError("404 no such project")],
+    [
+        BlockedError("403 Forbidden", help="wandb login"),
+        PermanentError("404 no such project"),
+    ],
     ids=["blocked", "permanent"],
 )
 def test_what_a_person_must_mend_is_shown_and_goes_on_by_itself_once_mended(
@@ -162,7 +184,9 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
 
     def listening(token: str) -> Receiver:
         return Receiver(
-            ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": token}, far, grpc_port=port)
+            ReceiverSettings.from_environment(
+                {"OTEL_BRIDGE_TOKEN": token}, far, grpc_port=port
+            )
         )
 
     endpoint = {
@@ -188,7 +212,10 @@ def test_a_token_that_the_next_service_takes_again_lets_otlp_go_on_by_itself(
                 until(lambda: all_of(arrived, sender))
     finally:
         other.stop()
-    assert "OTEL_BRIDGE_TOKEN" in report.exporters["otlp"].help + report.exporters["otlp"].reason
+    assert (
+        "OTEL_BRIDGE_TOKEN"
+        in report.exporters["otlp"].help + report.exporters["otlp"].reason
+    )
 
 
 def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on_the_directory(
@@ -201,13 +228,14 @@ def test_a_tracker_that_was_away_for_the_whole_run_gets_all_from_the_next_one_on
         until(lambda: all_of(good, sender))
         host.drain()
         assert not host.wait(0.5)
-    behind = report_when(folder(tmp_path), lambda report: "bad" in report.exporters).exporters[
-        "bad"
-    ]
+    behind = report_when(
+        folder(tmp_path), lambda report: "bad" in report.exporters
+    ).exporters["bad"]
     bad.heal()
 
     served(
-        tmp_path, replace(how(bad=bad, good=good), lazy=False, idle_s=None, closing=True)
+        tmp_path,
+        replace(how(bad=bad, good=good), lazy=False, idle_s=None, closing=True),
     )  # as drain does
 
     assert (behind.written, behind.rows) == (0, 0)

@@ -29,7 +29,11 @@ def shown(uri: str) -> list[tuple[str, dict[str, list[float]], int]]:
                 for key in run.data.metrics
                 if "rollouts" not in key
             },
-            len(api.search_traces(locations=[run.info.experiment_id], run_id=run.info.run_id)),
+            len(
+                api.search_traces(
+                    locations=[run.info.experiment_id], run_id=run.info.run_id
+                )
+            ),
         )
         for run in api.search_runs(places)
     ]
@@ -39,7 +43,9 @@ def produce(tmp_path: Path, running: Service) -> None:
     env = environment(
         tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=running.http, OTEL_SERVICE_NAME="reward"
     )
-    done = call(["python", program(tmp_path, "stock.py", OTLP_BY_ITSELF)], cwd=tmp_path, env=env)
+    done = call(
+        ["python", program(tmp_path, "stock.py", OTLP_BY_ITSELF)], cwd=tmp_path, env=env
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -63,6 +69,10 @@ def test_the_run_of_stock_producers_ends_with_the_service_and_is_reopened_when_o
     ended_again = shown(uri)
 
     assert (first_exit, second_exit) == (0, 0)
-    assert ended == between == [("FINISHED", {"reward/queue": [3.0], "reward/requests": [5.0]}, 1)]
+    assert (
+        ended
+        == between
+        == [("FINISHED", {"reward/queue": [3.0], "reward/requests": [5.0]}, 1)]
+    )
     ((status, values, rollouts),) = ended_again
     assert (status, values["reward/requests"], rollouts) == ("FINISHED", [5.0, 5.0], 2)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
@@ -20,17 +22,29 @@ from support.waiting import ANSWER_S
 
 pytestmark = pytest.mark.slow
 
-JOB = {"rl.project": "vllm", "rl.run.name": "mine", "rl.role": "explorer", "rl.instance.id": "i1"}
+JOB = {
+    "rl.project": "vllm",
+    "rl.run.name": "mine",
+    "rl.role": "explorer",
+    "rl.instance.id": "i1",
+}
 
 
-def send(running: Service, token: str, resource: dict[str, Any], scope: str, *spans: Span) -> None:
+def send(
+    running: Service, token: str, resource: dict[str, Any], scope: str, *spans: Span
+) -> None:
     message = ResourceSpans(
         resource=Resource(attributes=sample.pairs(resource)),
         scope_spans=[sample.scope_spans(spans, scope)],
     )
     body = ExportTraceServiceRequest(resource_spans=[message]).SerializeToString()
-    headers = {"Content-Type": "application/x-protobuf", "Authorization": f"Bearer {token}"}
-    call = urllib.request.Request(f"{running.http}/v1/traces", body, headers, method="POST")
+    headers = {
+        "Content-Type": "application/x-protobuf",
+        "Authorization": f"Bearer {token}",
+    }
+    call = urllib.request.Request(
+        f"{running.http}/v1/traces", body, headers, method="POST"
+    )
     with urllib.request.urlopen(call, timeout=ANSWER_S) as answer:
         assert answer.status == 200
 
@@ -38,14 +52,22 @@ def send(running: Service, token: str, resource: dict[str, Any], scope: str, *sp
 def spans_of_mine(folder: Path) -> set[str]:
     """The names of all spans that the run of the job shows, in its rollout or after it."""
     shown = [record for run in run_folders(runs(folder)) for record in records(run)]
-    mine = [record for record in shown if record.get("rollout_key") or record["kind"] == "rollout"]
+    mine = [
+        record
+        for record in shown
+        if record.get("rollout_key") or record["kind"] == "rollout"
+    ]
     return {span["name"] for record in mine for span in record["spans"]}
 
 
 def test_only_spans_with_the_token_of_the_rollout_join_it(tmp_path: Path) -> None:
-    env = environment(tmp_path, OTEL_BRIDGE_TOKEN="ours,theirs", OTEL_BRIDGE_TRACE_GRACE_S="1")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_TOKEN="ours,theirs", OTEL_BRIDGE_TRACE_GRACE_S="1"
+    )
     root, chat, *_ = sample.rollout_spans("a", counted=False)
-    spans = [sample.span("a", number, f"llm_request {number}", parent=2) for number in (8, 9)]
+    spans = [
+        sample.span("a", number, f"llm_request {number}", parent=2) for number in (8, 9)
+    ]
 
     with service(tmp_path, env, "--exporters", "file") as running:
         send(running, "theirs", {"service.name": "their-server"}, "vllm", spans[0])

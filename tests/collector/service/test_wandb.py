@@ -9,7 +9,13 @@ import pytest
 
 from otel_bridge.journal.control import send_control
 from support.bridge.bridge_doubles import report_when, until
-from support.collector.service_process import Service, exporter_is, folder_of, service, written_rows
+from support.collector.service_process import (
+    Service,
+    exporter_is,
+    folder_of,
+    service,
+    written_rows,
+)
 from support.otlp.otlp_samples import RUN
 from support.trackers.wandb_backend.server import WandbServer
 from support.trainers.command_runs import environment
@@ -33,7 +39,11 @@ def all_there(server: WandbServer, parts: int) -> bool:
     """Return whether W&B holds each row of the first *parts* once and in order."""
     if all(run_id != RUN for _, _, run_id in server.store.runs):
         return False
-    held = [line["trainer/step"] for line in server.run(RUN).history if "trainer/loss" in line]
+    held = [
+        line["trainer/step"]
+        for line in server.run(RUN).history
+        if "trainer/loss" in line
+    ]
     return held == list(range(1, parts * ROWS + 1))
 
 
@@ -64,7 +74,9 @@ def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and
         server.answer(403, what="filestream", times=1)
         sent(running, tmp_path, 1)
         report_when(folder_of(tmp_path), exporter_is("blocked", "wandb"))
-        send_control(folder_of(tmp_path), "retry")  # it would be tried again within a minute
+        send_control(
+            folder_of(tmp_path), "retry"
+        )  # it would be tried again within a minute
         until(lambda: all_there(server, 2))
 
         server.hang()
@@ -76,7 +88,9 @@ def test_wandb_refusing_once_hanging_and_gone_at_the_end_gets_every_row_once_and
         sent(running, tmp_path, 3)
         code, said = running.end()
     server.heal()
-    with service(tmp_path, {**env, "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "60"}, *_BOTH) as running:
+    with service(
+        tmp_path, {**env, "OTEL_BRIDGE_DRAIN_TIMEOUT_S": "60"}, *_BOTH
+    ) as running:
         last = running.end()
 
     assert all_there(server, 4)

@@ -68,7 +68,8 @@ def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path) -> None:
             report_when(
                 base,
                 lambda report: (
-                    report.exporters["file"].written == report.position and report.rows == 800
+                    report.exporters["file"].written == report.position
+                    and report.rows == 800
                 ),
             )
             until(lambda base=base: len(bridges(base)) == 1)
@@ -78,7 +79,9 @@ def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path) -> None:
             until(lambda base=base: ended(base) and not bridges(base))
 
             got = Counter(
-                (line["role"], line["step"]) for line in lines(base) if line["kind"] == "row"
+                (line["role"], line["step"])
+                for line in lines(base)
+                if line["kind"] == "row"
             )
             assert got == Counter((role, step) for role in roles for step in range(100))
             assert status(base) == ["finished"]
@@ -97,7 +100,9 @@ def test_two_roles_started_by_hand_share_one_bridge_and_one_tracker_run(
             base,
             lambda report: (
                 report.steps == {"trainer/step": 99, "explorer/step": 99}
-                and all(one.written == report.position for one in report.exporters.values())
+                and all(
+                    one.written == report.position for one in report.exporters.values()
+                )
             ),
         )
         holders = bridges(base)
@@ -107,11 +112,15 @@ def test_two_roles_started_by_hand_share_one_bridge_and_one_tracker_run(
 
     store = trackio_store.storage().SQLiteStorage
     assert len(holders) == 1
-    assert [folder.run_id for folder in run_folders(base)] == [run_id_of("life", "roles")]
+    assert [folder.run_id for folder in run_folders(base)] == [
+        run_id_of("life", "roles")
+    ]
     assert store.get_runs("life") == ["roles"]
     logs = store.get_logs("life", "roles", run_id=run_id_of("life", "roles"))
     for role in ("trainer", "explorer"):
-        assert [row["step"] for row in logs if f"{role}/loss" in row] == list(range(100))
+        assert [row["step"] for row in logs if f"{role}/loss" in row] == list(
+            range(100)
+        )
 
 
 SHORT = """
@@ -186,8 +195,12 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
         monkeypatch.setattr(FolderLease, "release", releasing)
         monkeypatch.setattr(SegmentsRead, "anything_new", looking)
         options = BridgeOptions.read(bridge_environment(env), tmp_path)
-        BridgeSupervisor(base, options, folders=lambda: run_folders(base), until_done=True).serve()
-        until(lambda: rows(base) == list(range(100)) and ended(base) and not bridges(base))
+        BridgeSupervisor(
+            base, options, folders=lambda: run_folders(base), until_done=True
+        ).serve()
+        until(
+            lambda: rows(base) == list(range(100)) and ended(base) and not bridges(base)
+        )
 
     assert first.returncode == 0, first.stderr
     # Where the lock was still held nobody was started: the bridge that ended found it. Else the newcomer saw it free.
@@ -261,11 +274,15 @@ def test_a_second_init_of_another_name_finishes_the_first_run(tmp_path: Path) ->
 
     assert done.returncode == 0, done.stderr
     by_run = {folder.run_id: folder for folder in run_folders(base)}
-    assert sorted(by_run) == sorted(run_id_of("life", name) for name in ("first", "second"))
+    assert sorted(by_run) == sorted(
+        run_id_of("life", name) for name in ("first", "second")
+    )
     assert (rows(base), status(base)) == ([1, 1], ["finished", "finished"])
 
 
-def test_a_killed_bridge_is_replaced_by_the_trainer_that_goes_on(tmp_path: Path) -> None:
+def test_a_killed_bridge_is_replaced_by_the_trainer_that_goes_on(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -304,7 +321,9 @@ def _settled(base: Path) -> list[int]:
     return found if report.bridge.pid == found[0] else []
 
 
-def test_a_bridge_asked_to_end_by_a_signal_commits_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_bridge_asked_to_end_by_a_signal_commits_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
     code, base = script(tmp_path / "train.py", ROLE), tmp_path / "runs"
     with no_bridge_left(tmp_path):
         job = start(code, environment(base), "trainer", "0")

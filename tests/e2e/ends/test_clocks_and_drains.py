@@ -54,12 +54,18 @@ def test_a_clock_that_steps_keeps_rows_in_order_and_flush_returns(
         done = run(code, environment(base))
         until(lambda: ended(base) and not bridges(base))
 
-    found = [line for line in lines(base) if line["kind"] == "row" and "loss" in line["values"]]  # type: ignore[operator]
+    found = [
+        line
+        for line in lines(base)
+        if line["kind"] == "row" and "loss" in line["values"]
+    ]  # type: ignore[operator]
     times = [int(str(line["time_unix_ns"])) for line in found]
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in found] == list(range(100))
     assert times == sorted(set(times))
-    rewards = [float(str(line["reward"])) for line in lines(base) if line["kind"] == "rollout"]
+    rewards = [
+        float(str(line["reward"])) for line in lines(base) if line["kind"] == "rollout"
+    ]
     assert rewards == [step / 2 for step in range(100)]
     assert status(base) == ["finished"]
 
@@ -87,7 +93,9 @@ def test_a_run_held_and_drained_reads_like_a_live_one(tmp_path: Path) -> None:
     live, held = tmp_path / "live", tmp_path / "held"
     with no_bridge_left(tmp_path):
         for base, hold in ((live, "0"), (held, "1")):
-            env = environment(base, OTEL_BRIDGE_OFFLINE=hold, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4")
+            env = environment(
+                base, OTEL_BRIDGE_OFFLINE=hold, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4"
+            )
             jobs = [start(code, env, role) for role in ("trainer", "explorer")]
             for job in jobs:
                 _, errors = job.communicate(timeout=HANG_S)
@@ -104,10 +112,16 @@ def test_a_run_held_and_drained_reads_like_a_live_one(tmp_path: Path) -> None:
 
     assert drained.returncode == 0, drained.stdout + drained.stderr
     assert _records(held) == _records(live)
-    counts = {kind: len(found) for (_, kind), found in _records(held).items() if kind != "end"}
+    counts = {
+        kind: len(found) for (_, kind), found in _records(held).items() if kind != "end"
+    }
     assert counts
     assert (
-        sum(len(found) for (_, kind), found in _records(held).items() if kind == "rollout")
+        sum(
+            len(found)
+            for (_, kind), found in _records(held).items()
+            if kind == "rollout"
+        )
         == 2 * 40 * 4
     )
 
@@ -170,5 +184,8 @@ def test_on_a_network_file_system_the_run_folders_are_elsewhere_and_that_is_said
         got = rows(base)
 
     assert done.returncode == 0, done.stderr
-    assert f"{tmp_path}/.otel-bridge is on nfs4, so run folders are in {base}" in done.stderr
+    assert (
+        f"{tmp_path}/.otel-bridge is on nfs4, so run folders are in {base}"
+        in done.stderr
+    )
     assert got == list(range(20))

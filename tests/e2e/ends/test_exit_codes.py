@@ -137,17 +137,23 @@ def ends(folder: Path) -> dict[str, str]:
     statuses: dict[str, str] = {}
     for run in run_folders(folder / ".otel-bridge"):
         for segment in run.segments():
-            header, contents = read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)
+            header, contents = read_segment(
+                segment.path, 0, limit_bytes=1 << 30, final=True
+            )
             assert header is not None
             name = str(
-                mapping_of(Resource.FromString(header.resource).attributes)[semconv.RUN_NAME]
+                mapping_of(Resource.FromString(header.resource).attributes)[
+                    semconv.RUN_NAME
+                ]
             )
             statuses.setdefault(name, "killed")
             for frame in contents.frames:
                 if frame.signal is Signal.LOGS:
                     for record in ScopeLogs.FromString(frame.payload).log_records:
                         if record.event_name == semconv.EVENT_END:
-                            statuses[name] = str(mapping_of(record.attributes)[semconv.RUN_STATUS])
+                            statuses[name] = str(
+                                mapping_of(record.attributes)[semconv.RUN_STATUS]
+                            )
     return statuses
 
 
@@ -156,10 +162,18 @@ def start(folder: Path, how: str, *arguments: str) -> subprocess.Popen[str]:
         program(folder, "workers.py", WORKERS)
     command = ["python", "workers.py", arguments[0], how, *arguments[1:]]
     env = environment(
-        folder, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file", OTEL_BRIDGE_QUIET="1"
+        folder,
+        OTEL_BRIDGE_OFFLINE="1",
+        OTEL_BRIDGE_EXPORTERS="file",
+        OTEL_BRIDGE_QUIET="1",
     )
     return subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -171,7 +185,9 @@ def wait(*processes: subprocess.Popen[str]) -> None:
 def cells(**quick: str) -> list[object]:
     """All pairs of a start method and a kind of program; those that are not *quick* are long."""
     return [
-        pytest.param(method, how, marks=() if quick[method] == how else pytest.mark.long)
+        pytest.param(
+            method, how, marks=() if quick[method] == how else pytest.mark.long
+        )
         for method in quick
         for how in ("native", "role", "captured")
     ]
@@ -179,27 +195,36 @@ def cells(**quick: str) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "how"), cells(plain="native"))
-def test_a_program_ends_its_run_as_it_ends(tmp_path: Path, method: str, how: str) -> None:
+def test_a_program_ends_its_run_as_it_ends(
+    tmp_path: Path, method: str, how: str
+) -> None:
     wait(*[start(tmp_path, how, method, way) for way in STATUSES])
 
-    assert ends(tmp_path) == {f"{way}, plain": status for way, status in STATUSES.items()}
+    assert ends(tmp_path) == {
+        f"{way}, plain": status for way, status in STATUSES.items()
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "how"), cells(fork="captured", forkserver="role", spawn="native")
 )
-def test_a_worker_ends_its_run_as_it_ends(tmp_path: Path, method: str, how: str) -> None:
+def test_a_worker_ends_its_run_as_it_ends(
+    tmp_path: Path, method: str, how: str
+) -> None:
     wait(start(tmp_path, how, method, *STATUSES))
 
     assert (
-        ends(tmp_path) == {f"{way}, Process": status for way, status in STATUSES.items()} | POOLED
+        ends(tmp_path)
+        == {f"{way}, Process": status for way, status in STATUSES.items()} | POOLED
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "how"), cells(loky="native"))
-def test_a_worker_of_joblib_ends_its_run_as_it_ends(tmp_path: Path, method: str, how: str) -> None:
+def test_a_worker_of_joblib_ends_its_run_as_it_ends(
+    tmp_path: Path, method: str, how: str
+) -> None:
     wait(start(tmp_path, how, method))
 
     assert ends(tmp_path) == {"returns, loky": "finished"}

@@ -11,7 +11,14 @@ from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from otel_bridge.testing.contents import Contents
 from support.trackers import conformance_reading
-from support.trainers.e2e_jobs import ended, environment, no_bridge_left, run, script, until
+from support.trainers.e2e_jobs import (
+    ended,
+    environment,
+    no_bridge_left,
+    run,
+    script,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +37,9 @@ def _begun_and_ended(folder: Path, how: str, exporters: str) -> tuple[Path, RunI
         {_ENDS[how]}
         """
     uri = f"sqlite:///{folder / 'mlflow.db'}"
-    env = environment(base, exporters, MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(folder / "trackio"))
+    env = environment(
+        base, exporters, MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(folder / "trackio")
+    )
     with no_bridge_left(folder):
         run(
             script(folder / "train.py", code),
@@ -40,7 +49,9 @@ def _begun_and_ended(folder: Path, how: str, exporters: str) -> tuple[Path, RunI
     return base, RunInfo(run_id_of("starts", "one"), "starts", "one", folder)
 
 
-@pytest.mark.parametrize("how", [pytest.param("failed", marks=pytest.mark.long), "killed"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("failed", marks=pytest.mark.long), "killed"]
+)
 def test_a_run_that_fails_before_its_first_row_is_shown_with_its_config(
     tmp_path: Path, how: str
 ) -> None:
@@ -48,15 +59,21 @@ def test_a_run_that_fails_before_its_first_row_is_shown_with_its_config(
 
     shown: dict[str, Contents] = {
         "wandb": conformance_reading.wandb_offline(tmp_path, info).contents,
-        "mlflow": conformance_reading.mlflow(f"sqlite:///{tmp_path / 'mlflow.db'}", info).contents,
+        "mlflow": conformance_reading.mlflow(
+            f"sqlite:///{tmp_path / 'mlflow.db'}", info
+        ).contents,
     }
-    assert {name: one.config.get("trainer/lr") for name, one in shown.items()} == dict.fromkeys(
-        shown, "0.1"
+    assert {
+        name: one.config.get("trainer/lr") for name, one in shown.items()
+    } == dict.fromkeys(shown, "0.1")
+    assert {name: one.status for name, one in shown.items()} == dict.fromkeys(
+        shown, how
     )
-    assert {name: one.status for name, one in shown.items()} == dict.fromkeys(shown, how)
     (file,) = base.glob("*/file/*.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line.get("status") for line in lines if line["kind"] == "end"] == [how], lines
+    assert [line.get("status") for line in lines if line["kind"] == "end"] == [how], (
+        lines
+    )
 
 
 def test_a_run_that_finishes_without_a_row_opens_no_tracker(tmp_path: Path) -> None:

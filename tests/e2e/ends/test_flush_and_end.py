@@ -41,7 +41,9 @@ def server() -> Iterator[WandbServer]:
         assert (server.errors, server.resolver.unknown) == ([], [])
 
 
-def _without_key(base: Path, server: WandbServer, exporters: str = "wandb,file") -> dict[str, str]:
+def _without_key(
+    base: Path, server: WandbServer, exporters: str = "wandb,file"
+) -> dict[str, str]:
     variables = {
         **server.environment(),
         **QUICK,
@@ -49,7 +51,11 @@ def _without_key(base: Path, server: WandbServer, exporters: str = "wandb,file")
         "OTEL_BRIDGE_QUIET": "0",
     }
     env = environment(
-        base, exporters, WANDB_DIR=str(base.parent), NETRC=str(base.parent / "netrc"), **variables
+        base,
+        exporters,
+        WANDB_DIR=str(base.parent),
+        NETRC=str(base.parent / "netrc"),
+        **variables,
     )
     del env["WANDB_API_KEY"]
     return env
@@ -94,19 +100,23 @@ def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_w
         done = run(code, env)
         until(lambda: not bridges(base))  # parked: nothing but a person can go on
 
-        drained = command("drain", base, env={**env, "WANDB_API_KEY": KEY}, cwd=tmp_path)
+        drained = command(
+            "drain", base, env={**env, "WANDB_API_KEY": KEY}, cwd=tmp_path
+        )
 
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert re.search(r"wandb is blocked with 5\d records to go: .*wandb login", done.stderr), (
-        done.stderr
-    )
+    assert re.search(
+        r"wandb is blocked with 5\d records to go: .*wandb login", done.stderr
+    ), done.stderr
     said = done.stderr.splitlines()[-1]
     assert said.endswith(
         f"records that wandb lacks are kept; once this is fixed, run: otel-bridge drain {base}"
     )
     assert rows(base, "trainer/loss") == list(range(50))
     assert drained.returncode == 0, drained.stdout
-    assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
+    assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(
+        range(50)
+    )
     assert server.run(RUN_ID).exit_code == 0
 
 
@@ -126,18 +136,24 @@ def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goe
 
     said = done.stderr.splitlines()[-1]
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert re.search(r"wandb is retrying with 5\d records to go: ", done.stderr), done.stderr
+    assert re.search(r"wandb is retrying with 5\d records to go: ", done.stderr), (
+        done.stderr
+    )
     assert said.endswith(
         f"a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch {base}"
     )
-    assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(range(50))
+    assert [row["trainer/step"] for row in server.run(RUN_ID).history] == list(
+        range(50)
+    )
 
 
 def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(
     tmp_path: Path, server: WandbServer
 ) -> None:
     base = tmp_path / "runs"
-    waiting = script(tmp_path / "train.py", BLOCKED.rstrip() + "\nimport sys\nsys.stdin.read()\n")
+    waiting = script(
+        tmp_path / "train.py", BLOCKED.rstrip() + "\nimport sys\nsys.stdin.read()\n"
+    )
     other = script(tmp_path / "other.py", BLOCKED.replace("trainer", "explorer"))
     env = _without_key(base, server)
     with no_bridge_left(tmp_path):
@@ -145,7 +161,8 @@ def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(
         report_when(
             base,
             lambda report: (
-                report.exporters.get("wandb") and report.exporters["wandb"].state == "blocked"
+                report.exporters.get("wandb")
+                and report.exporters["wandb"].state == "blocked"
             ),
         )
         before = bridges(base)
@@ -158,7 +175,9 @@ def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(
     assert len(before) == 1
     for role in ("trainer", "explorer"):
         axis = f"{role}/step"
-        assert [row[axis] for row in server.run(RUN_ID).history if axis in row] == list(range(50))
+        assert [row[axis] for row in server.run(RUN_ID).history if axis in row] == list(
+            range(50)
+        )
 
 
 def test_flush_and_finish_wait_no_longer_than_reported_for_a_tracker_that_hangs(
@@ -244,7 +263,9 @@ def test_mlflow_shows_how_each_run_ended(tmp_path: Path) -> None:
             codes[name] = [job.returncode for job in jobs]
         until(lambda: ended(base) and not bridges(base))
 
-    found = {name: RunInfo(run_id_of("ends", name), "ends", name, tmp_path) for name in ways}
+    found = {
+        name: RunInfo(run_id_of("ends", name), "ends", name, tmp_path) for name in ways
+    }
     statuses = {
         name: [held.info.status for held in mlflow_reading.runs_of(uri, info)]
         for name, info in found.items()
@@ -267,7 +288,9 @@ def test_data_after_the_end_opens_the_run_again_in_mlflow(tmp_path: Path) -> Non
     info = RunInfo(run_id_of("ends", "again"), "ends", "again", tmp_path)
     contents = mlflow_reading.contents(uri, info)
     assert (first.returncode, second.returncode) == (1, 0), second.stderr
-    losses = [(one.step, one.value) for one in contents.scalars if one.key == "trainer/loss"]
+    losses = [
+        (one.step, one.value) for one in contents.scalars if one.key == "trainer/loss"
+    ]
     assert losses == [(0, 1.0), (0, 1.0), (1, 2.0)]
     assert contents.status is not None
     assert contents.status.value == "finished"

@@ -58,20 +58,29 @@ def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(
     with no_bridge_left(tmp_path):
         run(code, env)
         until(lambda: ended(base) and not bridges(base))
-        with contextlib.closing(sqlite3.connect(only_folder(base).ledger_path)) as ledger:
+        with contextlib.closing(
+            sqlite3.connect(only_folder(base).ledger_path)
+        ) as ledger:
             ledger.execute(f"PRAGMA user_version = {version}")
 
         done = run(code, env)
         drained = command("drain", base, env=env, cwd=tmp_path)
-        with contextlib.closing(sqlite3.connect(only_folder(base).ledger_path)) as ledger:
+        with contextlib.closing(
+            sqlite3.connect(only_folder(base).ledger_path)
+        ) as ledger:
             ledger.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
         again = command("drain", base, env=env, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert f"deliver them with: otel-bridge drain {base}" in done.stderr.splitlines()[-1]
+    assert (
+        f"deliver them with: otel-bridge drain {base}" in done.stderr.splitlines()[-1]
+    )
     assert (drained.returncode, again.returncode) == (1, 0)
     assert remedy in drained.stdout
-    assert any("not delivered" in line and remedy in line for line in done.stderr.splitlines()[:5])
+    assert any(
+        "not delivered" in line and remedy in line
+        for line in done.stderr.splitlines()[:5]
+    )
     assert rows(base) == [*range(20), *range(20)]
 
 

@@ -34,7 +34,9 @@ ROUNDS = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["trainer", pytest.param("", marks=pytest.mark.long)])
-@pytest.mark.parametrize("how", ["live", pytest.param("drained", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "how", ["live", pytest.param("drained", marks=pytest.mark.long)]
+)
 def test_a_job_that_was_killed_and_started_again_has_finished(
     tmp_path: Path, role: str, how: str
 ) -> None:
@@ -43,7 +45,9 @@ def test_a_job_that_was_killed_and_started_again_has_finished(
     def play(number: int) -> str:
         folder = tmp_path / f"job{number}"
         folder.mkdir()
-        env = environment(folder, **({"OTEL_BRIDGE_OFFLINE": "1"} if how == "drained" else {}))
+        env = environment(
+            folder, **({"OTEL_BRIDGE_OFFLINE": "1"} if how == "drained" else {})
+        )
         call([sys.executable, job, role, "1", "dies"], cwd=folder, env=env)
         again = call([sys.executable, job, role, "4", "finishes"], cwd=folder, env=env)
         if how == "drained":

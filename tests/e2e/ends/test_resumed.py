@@ -9,7 +9,15 @@ import pytest
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import run_id_of
 from support.trackers import shown_runs
-from support.trainers.e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
+from support.trainers.e2e_jobs import (
+    ended,
+    environment,
+    lines,
+    no_bridge_left,
+    run,
+    script,
+    until,
+)
 
 JOB = """
 import os, signal, sys
@@ -53,12 +61,20 @@ def test_a_job_that_goes_back_to_its_checkpoint_shows_both_attempts_in_every_tra
         "mlflow": shown_runs.mlflow(uri, info),
         "trackio": shown_runs.trackio(tracked / "trackio", info),
     }
-    held = [line for line in lines(base) if line["kind"] == "row" and "loss" in str(line["values"])]
+    held = [
+        line
+        for line in lines(base)
+        if line["kind"] == "row" and "loss" in str(line["values"])
+    ]
     names = ("trainer/loss", "trainer/attempt")
     assert (again.returncode, again.stderr.count("Traceback")) == (0, 0)
     assert [line["attempt"] for line in held] == [1] * 5 + [2] * 4
     assert {
-        name: sorted((key, step, float(value)) for key, step, value in one.scalars if key in names)
+        name: sorted(
+            (key, step, float(value))
+            for key, step, value in one.scalars
+            if key in names
+        )
         for name, one in shown.items()
     } == dict.fromkeys(shown, wanted)
     rewards = {
@@ -88,7 +104,10 @@ def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_t
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"
     env = environment(
-        base, "mlflow,trackio", MLFLOW_TRACKING_URI=uri, TRACKIO_DIR=str(tracked / "trackio")
+        base,
+        "mlflow,trackio",
+        MLFLOW_TRACKING_URI=uri,
+        TRACKIO_DIR=str(tracked / "trackio"),
     )
     tracked.mkdir()
     with no_bridge_left(tmp_path):
@@ -106,6 +125,11 @@ def test_runs_begun_and_resumed_in_one_process_are_further_attempts_only_where_t
     }
     for name, expected in wanted.items():
         info = RunInfo(run_id_of("again", name), "again", name, tmp_path)
-        for shown in (shown_runs.mlflow(uri, info), shown_runs.trackio(tracked / "trackio", info)):
-            scalars = sorted((key, step, float(value)) for key, step, value in shown.scalars)
+        for shown in (
+            shown_runs.mlflow(uri, info),
+            shown_runs.trackio(tracked / "trackio", info),
+        ):
+            scalars = sorted(
+                (key, step, float(value)) for key, step, value in shown.scalars
+            )
             assert (scalars, shown.config.get("trainer/attempt")) == expected

@@ -65,7 +65,9 @@ ROLLOUTS_EVERY = 20
 
 def _rollout_ids(role: str, steps: int) -> list[str]:
     names = [
-        f"{role}-{step}-{sample}" for step in range(0, steps, ROLLOUTS_EVERY) for sample in (0, 1)
+        f"{role}-{step}-{sample}"
+        for step in range(0, steps, ROLLOUTS_EVERY)
+        for sample in (0, 1)
     ]
     return [trace_id_of(RUN_ID, name) for name in names]
 
@@ -77,14 +79,21 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 # --- a tracker of the test, 300 times ---------------------------------------------------------------------------------
-def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_path: Path) -> None:
+def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(
+    tmp_path: Path,
+) -> None:
     chance = random.Random(7)
     base, tracker = tmp_path / "runs", tmp_path / "tracker"
     code = script(tmp_path / "train.py", JOB, acknowledging=True)
-    env = {**environment(base), "OTEL_BRIDGE_OFFLINE": "1", "OTEL_BRIDGE_SEGMENT_BYTES": "50k"}
+    env = {
+        **environment(base),
+        "OTEL_BRIDGE_OFFLINE": "1",
+        "OTEL_BRIDGE_SEGMENT_BYTES": "50k",
+    }
     roles = ("trainer", "explorer")
     jobs = [
-        start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY)) for role in roles
+        start(code, env, str(tmp_path / role), role, "0.004", str(ROLLOUTS_EVERY))
+        for role in roles
     ]
     until(lambda: all(acked(tmp_path / role) for role in roles))
     with forked_bridges(base, tracker, "durable") as forked:
@@ -99,7 +108,10 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
         assert forked.ended() == 0
 
     found = [line.split() for line in tracker.read_text().splitlines()]
-    positions, ids = [int(position) for position, _ in found], [name for _, name in found]
+    positions, ids = (
+        [int(position) for position, _ in found],
+        [name for _, name in found],
+    )
     durable = {role: len(acked(tmp_path / role)) for role in roles}
     assert positions == sorted(set(positions))
     assert max(Counter(ids).values()) == 1
@@ -108,7 +120,9 @@ def test_a_bridge_killed_300_times_delivers_each_record_once_and_in_order(tmp_pa
         if name.startswith("m:"):
             _, instance, seq = name.split(":")
             rows.setdefault(instance, []).append(int(seq))
-    assert sorted(rows.values()) == sorted(list(range(1, durable[role] + 1)) for role in roles)
+    assert sorted(rows.values()) == sorted(
+        list(range(1, durable[role] + 1)) for role in roles
+    )
     rollouts = [name for name in ids if ":" not in name]
     assert sorted(rollouts) == sorted(
         one for role in roles for one in _rollout_ids(role, durable[role])
@@ -192,12 +206,24 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_kills_of_their_bridg
     }
     assert min(killed.values()) >= REAL_KILLS
     for name, contents in held.items():
-        durable = len(acked(tmp_path / ("online.acks" if name == "wandb online" else "local.acks")))
+        durable = len(
+            acked(
+                tmp_path / ("online.acks" if name == "wandb online" else "local.acks")
+            )
+        )
         for key, value in (("loss", lambda step: step / 2), ("lr", lambda step: 1e-3)):
-            got = [(one.step, one.value) for one in contents.scalars if one.key == f"trainer/{key}"]
-            assert got == [(step, value(step)) for step in range(durable)], f"{name}: {key}"
+            got = [
+                (one.step, one.value)
+                for one in contents.scalars
+                if one.key == f"trainer/{key}"
+            ]
+            assert got == [(step, value(step)) for step in range(durable)], (
+                f"{name}: {key}"
+            )
         ids = [one.id for one in contents.rollouts]
-        assert sorted(ids) == sorted(_rollout_ids("trainer", durable)), f"{name}: rollouts"
+        assert sorted(ids) == sorted(_rollout_ids("trainer", durable)), (
+            f"{name}: rollouts"
+        )
         assert contents.config["trainer/lr"] == "0.1", name
         assert contents.status is (None if name == "trackio" else Status.FINISHED), name
 
@@ -205,8 +231,12 @@ def test_real_trackers_hold_each_row_and_rollout_once_after_kills_of_their_bridg
 def _online(server: WandbServer) -> Contents:
     held = server.run(RUN_ID)
     keys = {key for row in held.history for key in row if "rollouts" in key}
-    tables: Mapping[str, list[dict[str, object]]] = {key: server.table(RUN_ID, key) for key in keys}
+    tables: Mapping[str, list[dict[str, object]]] = {
+        key: server.table(RUN_ID, key) for key in keys
+    }
     axes = {name: metric.axis for name, metric in held.metrics.items()}
     assert held.overwritten == []
-    status = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}.get(held.exit_code)  # type: ignore[arg-type]
+    status = {0: Status.FINISHED, 1: Status.FAILED, 255: Status.KILLED}.get(
+        held.exit_code
+    )  # type: ignore[arg-type]
     return contents_of(held.history, axes, tables, held.config, status)  # type: ignore[arg-type]

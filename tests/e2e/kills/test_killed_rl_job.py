@@ -112,7 +112,9 @@ run.finish(timeout_s=0)
 
 
 def _lines(files: Iterable[Path]) -> list[Any]:
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [
+        json.loads(line) for file in files for line in file.read_text().splitlines()
+    ]
 
 
 def test_figures_of_an_asynchronous_job_equal_numpy_in_three_trackers_after_ten_kills(
@@ -160,7 +162,8 @@ def _train(tmp_path: Path, truth: Path, env: dict[str, str]) -> int:
     explorer = job.script(tmp_path / "work" / "explorer.py", EXPLORER)
     trainer = job.script(tmp_path / "work" / "trainer.py", TRAINER)
     explorers = [
-        job.start(explorer, env, str(truth), f"w{lag}", str(lag)) for lag in range(EXPLORERS)
+        job.start(explorer, env, str(truth), f"w{lag}", str(lag))
+        for lag in range(EXPLORERS)
     ]
     ranked = {**env, "WORLD_SIZE": str(RANKS)}
     ranks = [
@@ -176,7 +179,9 @@ def _train(tmp_path: Path, truth: Path, env: dict[str, str]) -> int:
             lag = of_workers[step]
             explorers[lag].kill()
             explorers[lag].wait()
-            explorers[lag] = job.start(explorer, env, str(truth), f"again-{lag}", str(lag))
+            explorers[lag] = job.start(
+                explorer, env, str(truth), f"again-{lag}", str(lag)
+            )
             killed += 1
         if step in of_bridges:
             time.sleep(chance.uniform(0.0, 1.0))
@@ -203,7 +208,9 @@ def _kill_bridge(base: Path, env: dict[str, str]) -> int:
     for process in killed:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    job.until(lambda: killed.isdisjoint(job.bridges(base)))  # one that still dies holds the lock
+    job.until(
+        lambda: killed.isdisjoint(job.bridges(base))
+    )  # one that still dies holds the lock
     start_bridge(job.only_folder(base), {**job.CLEAN, **env})
     return 1
 
@@ -255,7 +262,9 @@ def _expected(truth: Path) -> dict[str, dict[int, float]]:
     return expected
 
 
-def _compare(tracker: str, contents: Contents, expected: dict[str, dict[int, float]]) -> None:
+def _compare(
+    tracker: str, contents: Contents, expected: dict[str, dict[int, float]]
+) -> None:
     """Require the last value of each key and step; a later row of a step replaces an earlier one."""
     shown: dict[str, dict[int, float]] = defaultdict(dict)
     for scalar in contents.scalars:

@@ -68,7 +68,12 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        addresses = ["--grpc", f"127.0.0.1:{self.ports[0]}", "--http", f"127.0.0.1:{self.ports[1]}"]
+        addresses = [
+            "--grpc",
+            f"127.0.0.1:{self.ports[0]}",
+            "--http",
+            f"127.0.0.1:{self.ports[1]}",
+        ]
         call = [
             str(BIN / "otel-bridge"),
             "serve",
@@ -77,7 +82,9 @@ class Service:
             *addresses,
         ]
         with (self._cwd / "serve.log").open("ab") as log:
-            self._process = subprocess.Popen(call, cwd=self._cwd, env=self._env, stderr=log)
+            self._process = subprocess.Popen(
+                call, cwd=self._cwd, env=self._env, stderr=log
+            )
 
     def end(self, number: int) -> int:
         """Send a signal and wait for the end; returns the exit code."""
@@ -124,7 +131,9 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}",
             "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "300",
         }
-        job = start(code, environment(tmp_path / "local", "otlp", **endpoint), str(acks))
+        job = start(
+            code, environment(tmp_path / "local", "otlp", **endpoint), str(acks)
+        )
         for one in senders:
             one.start()
         for _ in range(KILLS):
@@ -138,7 +147,8 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
         assert job.returncode == 0, errors
         until(
             lambda: (
-                (found := read_report(only_folder(tmp_path / "local"))) is not None and found.ended
+                (found := read_report(only_folder(tmp_path / "local"))) is not None
+                and found.ended
             )
         )
         code_of_end = served.end(signal.SIGTERM)
@@ -146,17 +156,26 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
     assert code_of_end == 0, (tmp_path / "serve.log").read_text()
     steps = len(acked(acks))
     raw = {
-        f"{one.instance}/loss": [(seq, seq / 2) for seq in range(1, one.acknowledged + 1)]
+        f"{one.instance}/loss": [
+            (seq, seq / 2) for seq in range(1, one.acknowledged + 1)
+        ]
         for one in senders
     }
-    for name, held in _held(tmp_path, uri, RunInfo(RUN, "gsm8k", "ppo", tmp_path)).items():
+    for name, held in _held(
+        tmp_path, uri, RunInfo(RUN, "gsm8k", "ppo", tmp_path)
+    ).items():
         assert {key: _values(held, key) for key in raw} == raw, name
         assert held.status is (None if name == "trackio" else Status.FINISHED), name
     for name, held in _held(
         tmp_path, uri, RunInfo(FORWARDED, "kills", "forwarded", tmp_path)
     ).items():
-        assert _values(held, "trainer/loss") == [(step, step / 2) for step in range(steps)], name
-        rollouts = [trace_id_of(FORWARDED, f"r-{step}") for step in range(0, steps, ROLLOUTS_EVERY)]
+        assert _values(held, "trainer/loss") == [
+            (step, step / 2) for step in range(steps)
+        ], name
+        rollouts = [
+            trace_id_of(FORWARDED, f"r-{step}")
+            for step in range(0, steps, ROLLOUTS_EVERY)
+        ]
         assert sorted(one.id for one in held.rollouts) == sorted(rollouts), name
         assert held.status is (None if name == "trackio" else Status.FINISHED), name
     assert min(steps, *(one.acknowledged for one in senders)) > KILLS

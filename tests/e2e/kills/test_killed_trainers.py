@@ -51,7 +51,9 @@ def _killed(
 ) -> list[int]:
     """Run a trainer, kill it, and return the rows that were safe."""
     acks = folder / f"{name}.acks"
-    trainer = start(script(folder / "train.py", TRAINER, acknowledging=True), env, str(acks), name)
+    trainer = start(
+        script(folder / "train.py", TRAINER, acknowledging=True), env, str(acks), name
+    )
     until(lambda: acked(acks) or trainer.poll() is not None)
     time.sleep(alive_s)
     if group:
@@ -88,7 +90,9 @@ def test_rows_of_trainers_killed_at_random_instants_arrive_once_and_in_order(
         until(lambda: not bridges(tmp_path))
 
 
-def test_a_trainer_killed_while_it_begins_leaves_nothing_that_hangs(tmp_path: Path) -> None:
+def test_a_trainer_killed_while_it_begins_leaves_nothing_that_hangs(
+    tmp_path: Path,
+) -> None:
     chance = random.Random(13)
     code = script(tmp_path / "train.py", TRAINER, acknowledging=True)
     with no_bridge_left(tmp_path):
@@ -120,7 +124,11 @@ def test_rows_of_killed_trainers_arrive_in_trackio(
             env = environment(tmp_path / "runs", "trackio", **trackio_store.ENVIRONMENT)
             name = f"r{number}"
             durable[name] = _killed(
-                tmp_path, env, name, alive_s=chance.uniform(0, 0.3), group=number % 2 == 0
+                tmp_path,
+                env,
+                name,
+                alive_s=chance.uniform(0, 0.3),
+                group=number % 2 == 0,
             )
         until(lambda: ended(tmp_path / "runs"))
         until(lambda: not bridges(tmp_path))
@@ -210,14 +218,18 @@ if __name__ == "__main__":
 """
 
 
-def test_rows_of_forked_spawned_and_killed_workers_all_arrive_once(tmp_path: Path) -> None:
+def test_rows_of_forked_spawned_and_killed_workers_all_arrive_once(
+    tmp_path: Path,
+) -> None:
     file = script(tmp_path / "train.py", WORKERS, acknowledging=True)
     base, acks = tmp_path / "runs", tmp_path / "acks"
     with no_bridge_left(tmp_path):
         done = run(file, environment(base), str(acks))
         until(lambda: ended(base))
 
-    wanted = [step for first in range(0, 8000, 1000) for step in range(first, first + 100)]
+    wanted = [
+        step for first in range(0, 8000, 1000) for step in range(first, first + 100)
+    ]
     assert done.returncode == -signal.SIGABRT, done.stderr
     assert sorted(acked(acks)) == wanted
     # A worker that begins when the one with the higher steps is through looks like one that was started again.
@@ -230,7 +242,10 @@ def test_rows_of_forked_spawned_and_killed_workers_all_arrive_once(tmp_path: Pat
     ]
     assert sorted(got) == sorted(
         [("loss", 0), ("loss", 1)]
-        + [("reward" if step // 1000 not in {2, 3} else "explorer/reward", step) for step in wanted]
+        + [
+            ("reward" if step // 1000 not in {2, 3} else "explorer/reward", step)
+            for step in wanted
+        ]
     )
     # A spawned worker says how it ended; that of the parent, which died, counts more.
     assert status(base)[-1] == "killed"
@@ -252,7 +267,15 @@ def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_die
         acknowledging=True,
     )
     base, acks = tmp_path / "runs", tmp_path / "acks"
-    unshare = ["unshare", "--fork", "--pid", "--mount-proc", sys.executable, str(file), str(acks)]
+    unshare = [
+        "unshare",
+        "--fork",
+        "--pid",
+        "--mount-proc",
+        sys.executable,
+        str(file),
+        str(acks),
+    ]
     probe = subprocess.run([*unshare[:4], "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("no pid namespace here")
@@ -266,7 +289,8 @@ def test_a_trainer_alone_in_its_pid_namespace_keeps_its_rows_when_its_bridge_die
             check=False,
         )
         again = script(
-            tmp_path / "again.py", "import otel_bridge\notel_bridge.init('deaths', 'container')\n"
+            tmp_path / "again.py",
+            "import otel_bridge\notel_bridge.init('deaths', 'container')\n",
         )
         run(again, environment(base))
         until(lambda: ended(base))

@@ -83,7 +83,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     env = environment(root, TMPDIR=str(root / "temp"), **ignored, **written)
     directory = root / "shown"
     done = otel_bridge(
-        "demo", "--steps", str(STEPS), "--dir", str(directory), cwd=root / "here", env=env
+        "demo",
+        "--steps",
+        str(STEPS),
+        "--dir",
+        str(directory),
+        cwd=root / "here",
+        env=env,
     )
     assert run_folders(directory / "runs"), done.stderr
     run = run_info(directory / "runs")
@@ -102,10 +108,18 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
     report = report_of(demo.directory / "runs")
 
     shown = re.findall(
-        r"^  (wandb upload|wandb|mlflow page|mlflow|trackio) +(\S.*)$", demo.output, re.MULTILINE
+        r"^  (wandb upload|wandb|mlflow page|mlflow|trackio) +(\S.*)$",
+        demo.output,
+        re.MULTILINE,
     )
 
-    assert (demo.code, report.status, report.ended, report.drops, report.missing_rows) == (
+    assert (
+        demo.code,
+        report.status,
+        report.ended,
+        report.drops,
+        report.missing_rows,
+    ) == (
         0,
         "finished",
         True,
@@ -117,7 +131,10 @@ def test_the_demo_exits_well_and_says_how_each_tracker_is_opened(demo: Demo) -> 
     assert shown == [
         ("wandb", f"{demo.directory}/wandb"),
         ("wandb upload", f"wandb sync {demo.directory}/wandb/offline-run-*-{run_id}*"),
-        ("mlflow", f"mlflow ui --backend-store-uri sqlite:///{demo.directory}/mlflow.db"),
+        (
+            "mlflow",
+            f"mlflow ui --backend-store-uri sqlite:///{demo.directory}/mlflow.db",
+        ),
         (
             "trackio",
             f"TRACKIO_DIR={demo.directory}/trackio trackio show --project {report.project}",
@@ -175,8 +192,14 @@ def test_each_role_counts_its_own_steps_and_each_value_has_the_time_it_was_logge
     ]
 
     for shown in every:
-        assert shown.steps("trainer") == shown.steps("explorer") == list(range(1, STEPS + 1))
-        assert shown.steps("evaluator") == list(range(1, len(shown.steps("evaluator")) + 1))
+        assert (
+            shown.steps("trainer")
+            == shown.steps("explorer")
+            == list(range(1, STEPS + 1))
+        )
+        assert shown.steps("evaluator") == list(
+            range(1, len(shown.steps("evaluator")) + 1)
+        )
     off = [
         key
         for key, when in demo.trackio.times_ms.items()
@@ -195,7 +218,10 @@ def test_all_three_trackers_show_the_same_rollouts_with_messages_tool_calls_and_
 
     assert [shown.rollouts for shown in every] == [rollouts] * 3
     assert demo.mlflow.conversations == demo.trackio.conversations
-    assert {one.key for one in rollouts.values()} == {"explorer/rollouts", "evaluator/rollouts"}
+    assert {one.key for one in rollouts.values()} == {
+        "explorer/rollouts",
+        "evaluator/rollouts",
+    }
     assert all(
         one.reward is not None and one.messages == 2 * one.tool_calls + 2
         for one in rollouts.values()
@@ -222,7 +248,9 @@ def test_the_reward_rises(demo: Demo) -> None:
     assert sum(rewards[-fifth:]) / fifth > sum(rewards[:fifth]) / fifth + 0.2
 
 
-def test_the_tokens_of_a_step_are_in_all_three_trackers_as_numpy_sums_them(demo: Demo) -> None:
+def test_the_tokens_of_a_step_are_in_all_three_trackers_as_numpy_sums_them(
+    demo: Demo,
+) -> None:
     lines = (demo.root / "tokens.jsonl").read_text().splitlines()
     engine: dict[str, list[float]] = {}
     for call in map(json.loads, lines):
@@ -235,14 +263,22 @@ def test_the_tokens_of_a_step_are_in_all_three_trackers_as_numpy_sums_them(demo:
         expected = figures_of(call, engine)
         for name, shown in demo.trackers.items():
             values = {
-                key: float(value) for key, step, value in shown.scalars if step == call["step"]
+                key: float(value)
+                for key, step, value in shown.scalars
+                if step == call["step"]
             }
-            assert {key: values[key] for key in expected} == pytest.approx(expected, rel=1e-4), name
+            assert {key: values[key] for key in expected} == pytest.approx(
+                expected, rel=1e-4
+            ), name
 
 
-def figures_of(call: dict[str, Any], engine: dict[str, list[float]]) -> dict[str, float]:
+def figures_of(
+    call: dict[str, Any], engine: dict[str, list[float]]
+) -> dict[str, float]:
     """What numpy computes from the log-probabilities of both sides; streams have 32-bit floats."""
-    before = np.concatenate([engine[rollout] for rollout in call["rollouts"]]).astype("f4")
+    before = np.concatenate([engine[rollout] for rollout in call["rollouts"]]).astype(
+        "f4"
+    )
     after = np.concatenate(call["trainer_logprobs"]).astype("f4")
     ratio = after.astype("f8") - before
     figures = {
@@ -271,11 +307,15 @@ def test_the_phases_of_both_explorers_are_one_row_a_step_and_a_bar_of_the_timeli
     assert ranks == [2.0] * STEPS
     # The slow explorer decides, although each began its pause a moment before its phase.
     assert min(slowest_s) > WORKERS[0].step_s
-    assert re.search(r"^explorer\n +█ generate", shown.stdout, re.MULTILINE), shown.stdout
+    assert re.search(r"^explorer\n +█ generate", shown.stdout, re.MULTILINE), (
+        shown.stdout
+    )
 
 
 def test_status_names_the_explorer_that_the_other_one_waits_for(demo: Demo) -> None:
-    status = otel_bridge("status", str(demo.directory), cwd=demo.root, env=environment(demo.root))
+    status = otel_bridge(
+        "status", str(demo.directory), cwd=demo.root, env=environment(demo.root)
+    )
 
     line = r"^explorer: the others wait for rank 1, which takes [0-9.]+ times as long in generate"
     assert re.search(line, status.stdout, re.MULTILINE), status.stdout
@@ -283,15 +323,25 @@ def test_status_names_the_explorer_that_the_other_one_waits_for(demo: Demo) -> N
 
 
 def test_each_rollout_with_tokens_has_a_view_in_every_tracker(demo: Demo) -> None:
-    folders = [demo.directory / "wandb", demo.directory / "mlruns", demo.directory / "trackio"]
+    folders = [
+        demo.directory / "wandb",
+        demo.directory / "mlruns",
+        demo.directory / "trackio",
+    ]
 
     pages = [len(list(folder.rglob("*.html"))) for folder in folders]
 
     assert pages == [len(range(5, STEPS + 1, 5)) * 16] * 3
 
 
-def test_nothing_lies_outside_the_folder_and_none_of_its_folders_is_hidden(demo: Demo) -> None:
-    outside = [path for name in ("home", "here", "temp") for path in (demo.root / name).rglob("*")]
+def test_nothing_lies_outside_the_folder_and_none_of_its_folders_is_hidden(
+    demo: Demo,
+) -> None:
+    outside = [
+        path
+        for name in ("home", "here", "temp")
+        for path in (demo.root / name).rglob("*")
+    ]
 
     hidden = [path for path in demo.directory.rglob(".*") if path.is_dir()]
 
@@ -309,18 +359,28 @@ def test_with_one_exporter_the_others_leave_nothing(tmp_path: Path) -> None:
     env = environment(tmp_path)
 
     done = otel_bridge(
-        "demo", "--steps", "3", "--dir", "shown", "--exporters", "trackio", cwd=tmp_path, env=env
+        "demo",
+        "--steps",
+        "3",
+        "--dir",
+        "shown",
+        "--exporters",
+        "trackio",
+        cwd=tmp_path,
+        env=env,
     )
 
     directory = tmp_path / "shown"
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in directory.iterdir()) == ["runs", "trackio"]
-    assert shown_runs.trackio(directory / "trackio", run_info(directory / "runs")).steps(
-        "trainer"
-    ) == [1, 2, 3]
+    assert shown_runs.trackio(
+        directory / "trackio", run_info(directory / "runs")
+    ).steps("trainer") == [1, 2, 3]
 
 
-def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: Path) -> None:
+def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(
+    tmp_path: Path,
+) -> None:
     runs = tmp_path / "shown" / "runs"
     command = [
         str(BIN / "otel-bridge"),
@@ -358,7 +418,9 @@ def test_a_trainer_killed_in_mid_run_fails_the_demo_and_loses_no_row(tmp_path: P
         Status.KILLED,
         "killed",
     )
-    assert [scalar for scalar in wandb.scalars if not is_constant(scalar[0])] == mlflow.scalars
+    assert [
+        scalar for scalar in wandb.scalars if not is_constant(scalar[0])
+    ] == mlflow.scalars
     assert wandb.rollouts == mlflow.rollouts
 
 
@@ -381,6 +443,14 @@ def _logged_steps(runs: Path) -> list[int]:
             continue
         for frame in scan.frames:
             if frame.signal is Signal.METRICS:
-                point = ScopeMetrics.FromString(frame.payload).metrics[-1].gauge.data_points[0]
-                steps += [one.value.int_value for one in point.attributes if one.key == "rl.step"]
+                point = (
+                    ScopeMetrics.FromString(frame.payload)
+                    .metrics[-1]
+                    .gauge.data_points[0]
+                )
+                steps += [
+                    one.value.int_value
+                    for one in point.attributes
+                    if one.key == "rl.step"
+                ]
     return steps

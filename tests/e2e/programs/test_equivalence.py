@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -117,7 +123,9 @@ def _launched(tmp_path: Path) -> list[dict[str, Any]]:
     folder.mkdir()
     job = program(folder, "job.py", JOB)
     env = environment(folder, **ENVIRONMENT)
-    done = otel_bridge("run", "--exporters", "file", "--", "python", job, cwd=folder, env=env)
+    done = otel_bridge(
+        "run", "--exporters", "file", "--", "python", job, cwd=folder, env=env
+    )
     assert done.returncode == 0, done.stderr
     return normal(records(only_folder(folder / ".otel-bridge")))
 
@@ -133,7 +141,10 @@ def _through_otlp(tmp_path: Path, protocol: str) -> list[dict[str, Any]]:
             "http": ("http/protobuf", receiver.http_endpoint),
         }
         sent, endpoint = by_protocol[protocol]
-        where = {"OTEL_EXPORTER_OTLP_PROTOCOL": sent, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        where = {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": sent,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        }
 
         done = call(["python", job], cwd=here, env=environment(here, **where))
 
@@ -158,7 +169,9 @@ def _service(base: Path) -> Iterator[Receiver]:
 def _serving() -> BridgeOptions:
     # A passed step waits this long behind a receiver; a late value that comes meanwhile becomes part of the reward.
     read = BridgeOptions.read({**ENVIRONMENT, "OTEL_BRIDGE_ROW_WAIT_S": "0.01"}, Path())
-    return dataclasses.replace(read, exporters=dict.fromkeys(SIGNALS, ("file",)), local=False)
+    return dataclasses.replace(
+        read, exporters=dict.fromkeys(SIGNALS, ("file",)), local=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +179,9 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base of a job whose segments nobody has read."""
     folder = tmp_path_factory.mktemp("held")
     job = program(folder, "job.py", JOB)
-    done = call(["python", job], cwd=folder, env=environment(folder, OTEL_BRIDGE_OFFLINE="1"))
+    done = call(
+        ["python", job], cwd=folder, env=environment(folder, OTEL_BRIDGE_OFFLINE="1")
+    )
     assert done.returncode == 0, done.stderr
     return folder / ".otel-bridge"
 
@@ -219,7 +234,9 @@ def _recut(requests: list[Request], choice: random.Random) -> Iterator[Request]:
         signal = requests[0][0]
         count = 1
         while (
-            count < len(requests) and requests[count][0] is signal and count < choice.randint(1, 40)
+            count < len(requests)
+            and requests[count][0] is signal
+            and count < choice.randint(1, 40)
         ):
             count += 1
         merged = type(requests[0][1])()
@@ -245,7 +262,9 @@ def _cut(signal: Signal, request: Any, choice: random.Random) -> Iterator[Any]:
         size = choice.randint(1, 7)
         made = type(request)()
         for resource, scope, item in flat[:size]:
-            added = getattr(getattr(made, parts).add(resource=resource), scopes).add(scope=scope)
+            added = getattr(getattr(made, parts).add(resource=resource), scopes).add(
+                scope=scope
+            )
             getattr(added, items).append(item)
         yield made
         flat = flat[size:]
@@ -257,7 +276,9 @@ def _received(base: Path, requests: Iterable[Request]) -> list[dict[str, Any]]:
 
     async def accept() -> None:
         ingest = Ingest(
-            IngestSettings(base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16),
+            IngestSettings(
+                base=base, max_bytes=1 << 30, fsync=False, segment_bytes=1 << 16
+            ),
             Counters(),
         )
         for signal, request in requests:
@@ -279,7 +300,11 @@ def normal(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Of a role's configs the last holds, and how often it was written says only when the file was opened.
     """
-    last = {(record["role"], "config"): record for record in found if record["kind"] == "config"}
+    last = {
+        (record["role"], "config"): record
+        for record in found
+        if record["kind"] == "config"
+    }
     kept = [*last.values(), *(record for record in found if record["kind"] != "config")]
     ordered = sorted(({**record, "position": 0} for record in kept), key=_order)
     times = sorted({time for record in ordered for time in _times(record)})
@@ -318,7 +343,9 @@ def _plainly(value: Any, ranks: Mapping[int, int], ids: dict[str, str]) -> Any:
     if isinstance(value, list):
         return [_plainly(item, ranks, ids) for item in value]
     if isinstance(value, str):
-        return _ID.sub(lambda found: ids.setdefault(found.group(), f"#{len(ids)}"), value)
+        return _ID.sub(
+            lambda found: ids.setdefault(found.group(), f"#{len(ids)}"), value
+        )
     return value
 
 

@@ -89,17 +89,27 @@ def test_one_exporter_takes_both_and_the_program_ends_well(tmp_path: Path) -> No
 
 def test_a_program_that_fails_keeps_its_code_and_its_run_failed(tmp_path: Path) -> None:
     done = instrumented(
-        tmp_path, GLOBAL_API + "    raise RuntimeError('no reward')\n", OTEL_METRICS_EXPORTER="file"
+        tmp_path,
+        GLOBAL_API + "    raise RuntimeError('no reward')\n",
+        OTEL_METRICS_EXPORTER="file",
     )
 
     ended(tmp_path / ".otel-bridge")
     folder = only_folder(tmp_path / ".otel-bridge")
     assert (done.returncode, "RuntimeError: no reward" in done.stderr) == (1, True)
-    assert (values(folder)["reward/queue"], statuses(folder)) == ([(7, 3.0)], ["failed"])
+    assert (values(folder)["reward/queue"], statuses(folder)) == (
+        [(7, 3.0)],
+        ["failed"],
+    )
 
 
-def test_a_tracker_that_is_away_keeps_no_other_signal_and_no_program(tmp_path: Path) -> None:
-    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "1"}
+def test_a_tracker_that_is_away_keeps_no_other_signal_and_no_program(
+    tmp_path: Path,
+) -> None:
+    away = {
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+        "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "1",
+    }
 
     done = instrumented(
         tmp_path, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="mlflow", **away
@@ -115,7 +125,9 @@ def test_a_tracker_that_cannot_be_imported_is_blocked_and_the_other_signals_arri
 ) -> None:
     broken = tmp_path / "site" / "trackio"
     broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise ImportError('built for another Python')\n")
+    (broken / "__init__.py").write_text(
+        "raise ImportError('built for another Python')\n"
+    )
     path = {"PYTHONPATH": str(tmp_path / "site"), "OTEL_BRIDGE_RETRY_AFTER_EXIT_S": "0"}
 
     done = instrumented(
@@ -141,14 +153,19 @@ def _stuck(folder: RunFolder) -> Report | None:
     return report if report.exporters["trackio"].reason else None
 
 
-def test_an_exporter_that_is_not_known_is_said_and_the_other_signals_arrive(tmp_path: Path) -> None:
+def test_an_exporter_that_is_not_known_is_said_and_the_other_signals_arrive(
+    tmp_path: Path,
+) -> None:
     done = instrumented(
         tmp_path, OTEL_METRICS_EXPORTER="file,nosuch", OTEL_TRACES_EXPORTER="nosuch"
     )
 
     ended(tmp_path / ".otel-bridge")
     assert done.returncode == 0, done.stderr
-    assert "nosuch: no exporter of traces has this name; the others continue" in done.stderr
+    assert (
+        "nosuch: no exporter of traces has this name; the others continue"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
 
@@ -193,7 +210,9 @@ def test_a_wrong_setting_is_said_and_the_program_goes_on(tmp_path: Path) -> None
     assert "OTEL_BRIDGE_MAX_BYTES='much'" in done.stderr
 
 
-def test_without_an_exporter_of_otel_bridge_the_stock_sdk_is_untouched(tmp_path: Path) -> None:
+def test_without_an_exporter_of_otel_bridge_the_stock_sdk_is_untouched(
+    tmp_path: Path,
+) -> None:
     none = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
     done = instrumented(tmp_path, OTEL_TRACES_EXPORTER="console", **none)

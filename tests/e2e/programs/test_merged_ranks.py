@@ -40,14 +40,19 @@ def test_rows_of_eight_processes_equal_numpy(tmp_path: Path) -> None:
     with job.no_bridge_left(base):
         truths = [tmp_path / f"{rank}.json" for rank in range(WORLD)]
         ranks = [
-            job.start(file, {**env, "RANK": str(rank)}, str(truths[rank])) for rank in range(WORLD)
+            job.start(file, {**env, "RANK": str(rank)}, str(truths[rank]))
+            for rank in range(WORLD)
         ]
         errors = [rank.communicate(timeout=HANG_S)[1].decode() for rank in ranks]
         job.until(lambda: job.ended(base))
 
     assert all("bad_reduce" in error for error in errors), errors
     logged = np.array([json.loads(truth.read_text()) for truth in truths])
-    rows = {line["step"]: line["values"] for line in job.lines(base) if line.get("kind") == "row"}
+    rows = {
+        line["step"]: line["values"]
+        for line in job.lines(base)
+        if line.get("kind") == "row"
+    }
     assert list(rows) == list(range(STEPS))
     for step, values in rows.items():
         loss, tokens = logged[:, step, 0], logged[:, step, 1]  # type: ignore[index]

@@ -14,7 +14,14 @@ from otel_bridge.records import run_id_of
 from support.collector.service_process import service
 from support.trackers import mlflow_reading, shown_runs
 from support.trainers.command_runs import BIN
-from support.trainers.e2e_jobs import CLEAN, ended, environment, no_bridge_left, script, until
+from support.trainers.e2e_jobs import (
+    CLEAN,
+    ended,
+    environment,
+    no_bridge_left,
+    script,
+    until,
+)
 from support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,8 +48,12 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "env" / "bin" / "python"
     subprocess.run([UV, "build", "--quiet", "--wheel", "-o", folder, ROOT], check=True)
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder / "env"], check=True)
-    subprocess.run([UV, "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    subprocess.run(
+        [UV, "venv", "--quiet", "--python", sys.executable, folder / "env"], check=True
+    )
+    subprocess.run(
+        [UV, "pip", "install", "--quiet", "--python", python, wheel], check=True
+    )
     return python
 
 
@@ -50,9 +61,15 @@ def job_environment(root: Path, exporters: str = NAMES, **more: str) -> dict[str
     """Modules that stand for trackers in PYTHONPATH raise: they must not reach the bridge."""
     poison = root / "poison"
     poison.mkdir(exist_ok=True)
-    (poison / "mlflow.py").write_text("raise RuntimeError('the training program's own')")
+    (poison / "mlflow.py").write_text(
+        "raise RuntimeError('the training program's own')"
+    )
     env = environment(
-        root / "runs", exporters, WANDB_MODE="offline", WANDB_DIR=str(root / "wandb"), **more
+        root / "runs",
+        exporters,
+        WANDB_MODE="offline",
+        WANDB_DIR=str(root / "wandb"),
+        **more,
     )
     return env | {
         "PYTHONPATH": str(poison),
@@ -87,13 +104,18 @@ def train(
 
 
 def everything() -> dict[str, list[float]]:
-    return {name: [step / 2 for step in range(20)] for name in ("wandb", "mlflow", "trackio")}
+    return {
+        name: [step / 2 for step in range(20)]
+        for name in ("wandb", "mlflow", "trackio")
+    }
 
 
 def test_a_bridge_of_another_environment_delivers_to_every_tracker(
     core: Path, tmp_path: Path
 ) -> None:
-    env = job_environment(tmp_path, OTEL_BRIDGE_PYTHON=sys.executable, OTEL_BRIDGE_QUIET="0")
+    env = job_environment(
+        tmp_path, OTEL_BRIDGE_PYTHON=sys.executable, OTEL_BRIDGE_QUIET="0"
+    )
 
     with no_bridge_left(tmp_path):
         done = train(core, tmp_path, env)
@@ -108,13 +130,17 @@ def test_a_launcher_of_another_environment_delivers(core: Path, tmp_path: Path) 
     env = job_environment(tmp_path)
     del env["PYTHONPATH"], env["OTEL_BRIDGE_EXPORTERS"]
 
-    done = train(core, tmp_path, env, str(BIN / "otel-bridge"), "run", "--exporters", NAMES, "--")
+    done = train(
+        core, tmp_path, env, str(BIN / "otel-bridge"), "run", "--exporters", NAMES, "--"
+    )
 
     assert done.returncode == 0, done.stderr
     assert losses(tmp_path, env) == everything()
 
 
-def test_what_is_held_is_drained_from_another_environment(core: Path, tmp_path: Path) -> None:
+def test_what_is_held_is_drained_from_another_environment(
+    core: Path, tmp_path: Path
+) -> None:
     env = job_environment(tmp_path, OTEL_BRIDGE_OFFLINE="1")
 
     done = train(core, tmp_path, env)
@@ -133,8 +159,14 @@ def test_a_service_of_another_environment_delivers(core: Path, tmp_path: Path) -
     served = {name: value for name, value in env.items() if name != "PYTHONPATH"}
     served |= {"OTEL_BRIDGE_DIR": str(tmp_path / "served"), "PATH": CLEAN["PATH"]}
 
-    with service(tmp_path, served, "--exporters", NAMES) as running, no_bridge_left(tmp_path):
-        sent = {"OTEL_BRIDGE_EXPORTERS": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": running.http}
+    with (
+        service(tmp_path, served, "--exporters", NAMES) as running,
+        no_bridge_left(tmp_path),
+    ):
+        sent = {
+            "OTEL_BRIDGE_EXPORTERS": "otlp",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": running.http,
+        }
         done = train(core, tmp_path, env | sent)
         until(lambda: ended(tmp_path / "served"))
         running.end()

@@ -68,7 +68,12 @@ def short_folder() -> Iterator[str]:
     [
         (
             "helped",
-            {"left": "finished", "leaves": "finished", "crashes": "killed", "killed": "killed"},
+            {
+                "left": "finished",
+                "leaves": "finished",
+                "crashes": "killed",
+                "killed": "killed",
+            },
         ),
         ("raises", {"left": "killed or finished", "dropped": "finished"}),
     ],
@@ -79,15 +84,21 @@ def test_an_actors_regular_end_is_an_end_and_a_crash_is_none(
     pytest.importorskip("ray")
     driver = program(tmp_path, "driver.py", DRIVER)
     base = tmp_path / "runs"
-    env = environment(tmp_path, OTEL_BRIDGE_DIR=str(base), OTEL_BRIDGE_END_GRACE_S="0.5")
+    env = environment(
+        tmp_path, OTEL_BRIDGE_DIR=str(base), OTEL_BRIDGE_END_GRACE_S="0.5"
+    )
 
     done = call(
-        [sys.executable, driver, short_folder, ",".join(expected), how], cwd=tmp_path, env=env
+        [sys.executable, driver, short_folder, ",".join(expected), how],
+        cwd=tmp_path,
+        env=env,
     )
 
     def ended() -> dict[str, str] | None:
         reports = [
-            report for folder in run_folders(base) if (report := read_report(folder)) is not None
+            report
+            for folder in run_folders(base)
+            if (report := read_report(folder)) is not None
         ]
         found = {report.name: report.status for report in reports if report.ended}
         return found if len(found) == len(expected) else None
@@ -96,5 +107,7 @@ def test_an_actors_regular_end_is_an_end_and_a_crash_is_none(
     found = until(ended, "the ends of all runs")
     # A driver that ends drops its handles and has its actors killed; an actor may end before it is killed.
     assert {
-        name: status for name, status in found.items() if status not in expected[name].split(" or ")
+        name: status
+        for name, status in found.items()
+        if status not in expected[name].split(" or ")
     } == {}, found

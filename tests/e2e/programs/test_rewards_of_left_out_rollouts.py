@@ -34,15 +34,28 @@ def test_rewards_of_rollouts_that_the_emitter_left_out_are_counted_and_not_sent(
     tmp_path: Path, order: str, how: str
 ) -> None:
     base = tmp_path / "runs"
-    env = environment(base, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4", OTEL_BRIDGE_TRACE_TIMEOUT_S="1")
+    env = environment(
+        base, OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP="4", OTEL_BRIDGE_TRACE_TIMEOUT_S="1"
+    )
 
     done = run(script(tmp_path / "train.py", JOB), env, order, how)
     until(lambda: status(base))
 
     shown = lines(base)
-    rollouts = {line["id"]: line["rewards"] for line in shown if line["kind"] == "rollout"}
-    values = {line["rollout_id"]: line["value"] for line in shown if line["kind"] == "evaluation"}
+    rollouts = {
+        line["id"]: line["rewards"] for line in shown if line["kind"] == "rollout"
+    }
+    values = {
+        line["rollout_id"]: line["value"]
+        for line in shown
+        if line["kind"] == "evaluation"
+    }
     assert done.returncode == 0, done.stderr
     assert len(rollouts) == 4
-    assert len({*values, *(one for one, rewards in rollouts.items() if "judge" in rewards)}) == 4
+    assert (
+        len(
+            {*values, *(one for one, rewards in rollouts.items() if "judge" in rewards)}
+        )
+        == 4
+    )
     assert set(values) <= set(rollouts)

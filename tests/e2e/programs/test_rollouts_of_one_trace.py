@@ -91,27 +91,32 @@ def test_each_rollout_of_one_foreign_trace_is_shown_with_its_own_spans_and_rewar
 
     assert done.returncode == 0, done.stderr
     report = ended(runs(tmp_path))
-    given = {name: (one.rollouts, one.dead_letters) for name, one in report.exporters.items()}
+    given = {
+        name: (one.rollouts, one.dead_letters) for name, one in report.exporters.items()
+    }
     assert given == dict.fromkeys(("mlflow", "trackio", "wandb", "file"), (4, 0))
     written = [
-        record for record in records(only_folder(runs(tmp_path))) if record["kind"] == "rollout"
+        record
+        for record in records(only_folder(runs(tmp_path)))
+        if record["kind"] == "rollout"
     ]
     numbers = {
-        record["id"]: number_of([span["name"] for span in record["spans"]]) for record in written
+        record["id"]: number_of([span["name"] for span in record["spans"]])
+        for record in written
     }
     assert numbers[done.stdout.strip()] == 1
-    assert {numbers[record["id"]]: (record["step"], record["reward"]) for record in written} == {
-        number: (7, reward) for number, reward in REWARDS.items()
-    }
+    assert {
+        numbers[record["id"]]: (record["step"], record["reward"]) for record in written
+    } == {number: (7, reward) for number, reward in REWARDS.items()}
     run = run_info(runs(tmp_path))
     held = {
         "mlflow": mlflow_reading.contents(uri, run),
         "trackio": trackio_store.held_in(tmp_path / "trackio", run),
         "wandb": wandb_reading.offline_contents(tmp_path / "store", run.id),
     }
-    assert {name: rewards(contents, numbers) for name, contents in held.items()} == dict.fromkeys(
-        held, REWARDS
-    )
+    assert {
+        name: rewards(contents, numbers) for name, contents in held.items()
+    } == dict.fromkeys(held, REWARDS)
     assert spans_in_mlflow(uri, run, numbers) == SPANS
     assert spans_in_trackio(tmp_path / "trackio", run, numbers) == SPANS
 
@@ -125,9 +130,13 @@ def rewards(contents: Contents, numbers: Mapping[str, int]) -> dict[int, float |
     return {numbers[one.id]: one.reward for one in contents.rollouts}
 
 
-def spans_in_mlflow(uri: str, run: RunInfo, numbers: Mapping[str, int]) -> dict[int, list[str]]:
+def spans_in_mlflow(
+    uri: str, run: RunInfo, numbers: Mapping[str, int]
+) -> dict[int, list[str]]:
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    traces = api.search_traces(
+        locations=[held.info.experiment_id], run_id=held.info.run_id
+    )
     return {
         numbers[trace.info.trace_id.removeprefix("tr-")]: sorted(
             span.name for span in trace.data.spans
@@ -141,6 +150,8 @@ def spans_in_trackio(
 ) -> dict[int, list[str]]:
     traces: list[dict[str, Any]] = trackio_store.traces_in(folder, run)
     return {
-        numbers[trace["metadata"]["trace_id"]]: sorted(span["name"] for span in trace["spans"])
+        numbers[trace["metadata"]["trace_id"]]: sorted(
+            span["name"] for span in trace["spans"]
+        )
         for trace in traces
     }

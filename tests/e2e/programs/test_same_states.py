@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from support.trainers.e2e_jobs import ended, environment, lines, no_bridge_left, run, script, until
+from support.trainers.e2e_jobs import (
+    ended,
+    environment,
+    lines,
+    no_bridge_left,
+    run,
+    script,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +62,8 @@ def test_a_seeded_script_ends_with_the_same_states_with_telemetry_and_without(
     code = script(tmp_path / "train.py", TRAINING)
     on, held = tmp_path / "on", tmp_path / "held"
     without = TRAINING.replace(
-        "import otel_bridge\n", "import unittest.mock\notel_bridge = unittest.mock.MagicMock()\n"
+        "import otel_bridge\n",
+        "import unittest.mock\notel_bridge = unittest.mock.MagicMock()\n",
     )
     bare = script(tmp_path / "bare.py", without)
     with no_bridge_left(tmp_path):

@@ -122,7 +122,9 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
     )
     base = tmp_path / "runs"
     instrument = str(Path(sys.executable).parent / "opentelemetry-instrument")
-    env = {name: value for name, value in environment(base).items() if name != "PYTHONPATH"}
+    env = {
+        name: value for name, value in environment(base).items() if name != "PYTHONPATH"
+    }
     with no_bridge_left(tmp_path):
         job = subprocess.Popen(
             [instrument, sys.executable, str(code)],
@@ -151,7 +153,9 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
     assert rows(base) == [0]
 
 
-def test_files_beside_the_script_that_are_called_like_trackers_replace_none(tmp_path: Path) -> None:
+def test_files_beside_the_script_that_are_called_like_trackers_replace_none(
+    tmp_path: Path,
+) -> None:
     code = script(
         tmp_path / "train.py",
         """
@@ -162,7 +166,9 @@ def test_files_beside_the_script_that_are_called_like_trackers_replace_none(tmp_
         """,
     )
     for name in ("mlflow", "sqlalchemy", "wandb", "trackio"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('this is the user\\'s own file')\n")
+        (tmp_path / f"{name}.py").write_text(
+            "raise ImportError('this is the user\\'s own file')\n"
+        )
     uri, base = mlflow_reading.database(tmp_path), tmp_path / "runs"
     with no_bridge_left(tmp_path):
         done = run(code, environment(base, "mlflow", MLFLOW_TRACKING_URI=uri))
@@ -170,7 +176,9 @@ def test_files_beside_the_script_that_are_called_like_trackers_replace_none(tmp_
 
     info = RunInfo(run_id_of("quiet", "shadow"), "quiet", "shadow", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [one.step for one in mlflow_reading.contents(uri, info).scalars] == list(range(20))
+    assert [one.step for one in mlflow_reading.contents(uri, info).scalars] == list(
+        range(20)
+    )
 
 
 def test_a_job_started_with_closed_standard_streams_and_without_a_home_is_served(
@@ -218,18 +226,28 @@ def test_the_bridge_is_of_low_priority_in_a_session_of_its_own_and_holds_nothing
     base = tmp_path / "runs"
     with no_bridge_left(tmp_path):
         job = start(
-            code, environment(base, WANDB_SERVICE="2-1-tcp", RANK="0", CUDA_VISIBLE_DEVICES="0")
+            code,
+            environment(
+                base, WANDB_SERVICE="2-1-tcp", RANK="0", CUDA_VISIBLE_DEVICES="0"
+            ),
         )
         report_when(base, lambda report: report.rows == 1)
         (bridge,) = bridges(base)
         open_files = [
-            os.readlink(path) for path in Path(f"/proc/{bridge}/fd").iterdir() if path.exists()
+            os.readlink(path)
+            for path in Path(f"/proc/{bridge}/fd").iterdir()
+            if path.exists()
         ]
         environ = Path(f"/proc/{bridge}/environ").read_bytes().split(b"\0")
         session, priority = os.getsid(bridge), os.getpriority(os.PRIO_PROCESS, bridge)
         job.communicate(b"", timeout=HANG_S)
 
-    assert (session != os.getsid(0), priority) == (True, os.getpriority(os.PRIO_PROCESS, 0) + 5)
-    assert not [one for one in open_files if one.endswith("/mine") or one.startswith("pipe:")]
+    assert (session != os.getsid(0), priority) == (
+        True,
+        os.getpriority(os.PRIO_PROCESS, 0) + 5,
+    )
+    assert not [
+        one for one in open_files if one.endswith("/mine") or one.startswith("pipe:")
+    ]
     names = {one.partition(b"=")[0] for one in environ}
     assert not names & {b"WANDB_SERVICE", b"RANK", b"CUDA_VISIBLE_DEVICES"}

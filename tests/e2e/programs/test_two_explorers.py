@@ -49,7 +49,9 @@ def kept_of(
     jobs.until(lambda: jobs.status(base))
     lines: list[dict[str, Any]] = jobs.lines(base)  # type: ignore[assignment]
     rollouts = sorted(
-        (line["step"], line["id"], line["reward"]) for line in lines if line["kind"] == "rollout"
+        (line["step"], line["id"], line["reward"])
+        for line in lines
+        if line["kind"] == "rollout"
     )
     points = [
         (
@@ -73,6 +75,9 @@ def test_of_two_explorers_of_different_pace_the_same_rollouts_are_kept_and_each_
     assert [(step, total, round(mean, 6)) for step, total, mean in points] == [
         (n, 8, 0.6) for n in range(STEPS)
     ]
-    best = {step: max(reward for at, _, reward in kept if at == step) for step in range(STEPS)}
+    best = {
+        step: max(reward for at, _, reward in kept if at == step)
+        for step in range(STEPS)
+    }
     assert best == dict.fromkeys(range(STEPS), 1.0)
     assert kept == same

@@ -67,12 +67,16 @@ def holders(folder: Path, text: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("allowed", ["trackio", pytest.param("wandb", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "allowed", ["trackio", pytest.param("wandb", marks=pytest.mark.long)]
+)
 def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(
     tmp_path: Path, allowed: str
 ) -> None:
     off = {
-        f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS if name != allowed
+        f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off"
+        for name in TRACKERS
+        if name != allowed
     }
     env = environment(
         tmp_path, WANDB_MODE="offline", WANDB_DIR=str(tmp_path / "wandb"), TRACKIO_DIR=str(tmp_path / "trackio"),
@@ -81,7 +85,14 @@ def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(
     job = program(tmp_path, "job.py", JOB)
 
     done = otel_bridge(
-        "run", "--exporters", ",".join(TRACKERS), "--", "python", job, cwd=tmp_path, env=env
+        "run",
+        "--exporters",
+        ",".join(TRACKERS),
+        "--",
+        "python",
+        job,
+        cwd=tmp_path,
+        env=env,
     )
 
     assert done.returncode == 0, done.stderr
@@ -91,7 +102,9 @@ def test_text_goes_to_the_one_tracker_that_may_have_it_and_rewards_to_all(
     } == dict.fromkeys(TRACKERS, (3, 0))
     assert holders(tmp_path, SECRET) == {allowed}
     assert holders(tmp_path, "0.8125") >= {"wandb", "trackio", "file"}
-    assert SECRET not in (only_folder(runs(tmp_path)).path / "report.json").read_text("utf-8")
+    assert SECRET not in (only_folder(runs(tmp_path)).path / "report.json").read_text(
+        "utf-8"
+    )
 
 
 TOKENS = """
@@ -119,7 +132,12 @@ def test_the_token_view_of_a_rollout_goes_where_its_rollout_goes(
         job.until(lambda: job.ended(tmp_path))
 
     kinds = {str(line["kind"]) for line in job.lines(tmp_path)}
-    files = [file.read_bytes() for file in tmp_path.glob("*/file/**/*") if file.is_file()]
+    files = [
+        file.read_bytes() for file in tmp_path.glob("*/file/**/*") if file.is_file()
+    ]
     goes_there = signal == "TRACES"
-    assert ({"media", "rollout"} <= kinds, "row" in kinds) == (goes_there, not goes_there)
+    assert ({"media", "rollout"} <= kinds, "row" in kinds) == (
+        goes_there,
+        not goes_there,
+    )
     assert any(b"SECRETPLAN" in file for file in files) == goes_there

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.journal.report import read_report
-from support.trainers.e2e_jobs import environment, lines, only_folder, run, script, status, until
+from support.trainers.e2e_jobs import (
+    environment,
+    lines,
+    only_folder,
+    run,
+    script,
+    status,
+    until,
+)
 
 JOB = """
 import json, sys, otel_bridge
@@ -39,17 +47,25 @@ run.finish(timeout_s=300)
     ],
 )
 def test_the_last_of_two_equal_keys_holds_and_no_row_waits(
-    tmp_path: Path, role: str, values: dict[str, float], other: str | None, shown: dict[str, float]
+    tmp_path: Path,
+    role: str,
+    values: dict[str, float],
+    other: str | None,
+    shown: dict[str, float],
 ) -> None:
     base = tmp_path / "runs"
     env = environment(base, OTEL_BRIDGE_ROW_WAIT_S="600")
 
-    done = run(script(tmp_path / "train.py", JOB), env, json.dumps([role, values, other]))
+    done = run(
+        script(tmp_path / "train.py", JOB), env, json.dumps([role, values, other])
+    )
     until(lambda: status(base))
 
     report = read_report(only_folder(base))
     rows = [line for line in lines(base) if line["kind"] == "row"]
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
-    assert [(row["step"], row["values"]) for row in rows] == [(step, shown) for step in range(5)]
+    assert [(row["step"], row["values"]) for row in rows] == [
+        (step, shown) for step in range(5)
+    ]
     assert report is not None
     assert report.drops == {"same_key": 5}

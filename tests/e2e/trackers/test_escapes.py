@@ -60,7 +60,9 @@ def raw(text: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_no_command_and_no_log_has_a_control_character_of_the_wire(tmp_path: Path) -> None:
+def test_no_command_and_no_log_has_a_control_character_of_the_wire(
+    tmp_path: Path,
+) -> None:
     env = environment(
         tmp_path, EVIL=EVIL, OTEL_BRIDGE_STEP_WATERMARK_S="0.1", OTEL_BRIDGE_TRACE_GRACE_S="0.1",
         MLFLOW_TRACKING_URI="http://127.0.0.1:9", OTEL_BRIDGE_DRAIN_TIMEOUT_S="5",
@@ -99,4 +101,6 @@ def test_no_command_and_no_log_has_a_control_character_of_the_wire(tmp_path: Pat
     assert run.returncode == 0, run.stderr
     assert "\\x1b" in said["run"]
     assert "out\\x1b[31m" in said["rollouts"]
-    assert {name: raw(text) for name, text in {**said, **logs}.items() if raw(text)} == {}
+    assert {
+        name: raw(text) for name, text in {**said, **logs}.items() if raw(text)
+    } == {}

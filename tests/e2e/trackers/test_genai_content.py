@@ -102,7 +102,10 @@ def holders(folder: Path, text: str) -> set[str]:
     [
         ({"OTEL_BRIDGE_MESSAGE_CONTENT": "off"}, CANARY),
         ({"OTEL_BRIDGE_MESSAGE_CONTENT": "truncate:5"}, CANARY),
-        ({f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS}, CANARY),
+        (
+            {f"OTEL_BRIDGE_{name.upper()}_MESSAGE_CONTENT": "off" for name in TRACKERS},
+            CANARY,
+        ),
     ],
     ids=["off", "truncated", "off for each tracker"],
 )
@@ -111,13 +114,15 @@ def test_no_text_of_any_instrumentation_reaches_a_tracker(
 ) -> None:
     report = delivered(tmp_path, mode)
 
-    assert {name: one.dead_letters for name, one in report.exporters.items()} == dict.fromkeys(
-        TRACKERS, 0
-    )
+    assert {
+        name: one.dead_letters for name, one in report.exporters.items()
+    } == dict.fromkeys(TRACKERS, 0)
     assert min(one.rollouts for one in report.exporters.values()) > len(CASES)
     assert holders(tmp_path, canary) == set()
     assert holders(tmp_path, "policy-2026") == {"mlflow", "trackio", "file"}
-    assert canary not in (only_folder(runs(tmp_path)).path / "report.json").read_text("utf-8")
+    assert canary not in (only_folder(runs(tmp_path)).path / "report.json").read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.long
@@ -138,7 +143,9 @@ def delivered(folder: Path, mode: Mapping[str, str]) -> Report:
     files = [str(path) for path in sorted(FOLDER.glob("*.bin"))]
     command = ["--", "python", sender, *files]
 
-    done = otel_bridge("run", "--exporters", ",".join(TRACKERS), *command, cwd=folder, env=env)
+    done = otel_bridge(
+        "run", "--exporters", ",".join(TRACKERS), *command, cwd=folder, env=env
+    )
 
     assert done.returncode == 0, done.stderr
     return ended(runs(folder))

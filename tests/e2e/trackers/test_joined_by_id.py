@@ -100,8 +100,12 @@ def test_the_run_of_a_held_folder_is_known_by_its_segments(tmp_path: Path) -> No
     assert only_folder(tmp_path / "runs").run_id == RUN_ID
 
 
-def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(tmp_path: Path) -> None:
-    env = environment(tmp_path / "runs", "trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(
+    tmp_path: Path,
+) -> None:
+    env = environment(
+        tmp_path / "runs", "trackio", TRACKIO_DIR=str(tmp_path / "trackio")
+    )
     child = script(tmp_path / "child.py", JOB)
     parent = f"""
         import subprocess, sys, otel_bridge
@@ -123,7 +127,9 @@ def test_a_run_gets_its_name_from_a_child_of_a_process_that_has_made_one_up(tmp_
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "order", [(NAMED, BY_PROJECT_AND_ID), (BY_PROJECT_AND_ID, NAMED)], ids=["first", "second"]
+    "order",
+    [(NAMED, BY_PROJECT_AND_ID), (BY_PROJECT_AND_ID, NAMED)],
+    ids=["first", "second"],
 )
 def test_a_service_shows_a_run_of_several_machines_under_the_name_that_one_of_them_gives(
     tmp_path: Path, order: tuple[tuple[str, ...], ...]
@@ -140,7 +146,9 @@ def test_a_service_shows_a_run_of_several_machines_under_the_name_that_one_of_th
     ):
         for number, words in enumerate(order):
             sent = environment(
-                tmp_path / f"machine-{number}", "otlp", OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc
+                tmp_path / f"machine-{number}",
+                "otlp",
+                OTEL_EXPORTER_OTLP_ENDPOINT=running.grpc,
             )
             assert run(file, sent, *words).returncode == 0
         until(lambda: ended(tmp_path / "served"))

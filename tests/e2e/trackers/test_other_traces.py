@@ -23,16 +23,24 @@ with otel_bridge.init("web", "one", role="server", otel=True) as run:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_span_of_the_application_is_a_line_of_the_file(tmp_path: Path, held: bool) -> None:
+def test_a_span_of_the_application_is_a_line_of_the_file(
+    tmp_path: Path, held: bool
+) -> None:
     base = tmp_path / "runs"
     env = environment(base, "file", **({"OTEL_BRIDGE_OFFLINE": "1"} if held else {}))
 
     done = run(script(tmp_path / "serve.py", SERVE), env)
-    drained = command("drain", base, env=environment(base, "file"), cwd=tmp_path) if held else done
+    drained = (
+        command("drain", base, env=environment(base, "file"), cwd=tmp_path)
+        if held
+        else done
+    )
 
     assert (done.returncode, drained.returncode) == (0, 0), done.stderr + drained.stderr
     found = [line for line in lines(base) if line["kind"] in {"trace", "rollout"}]
-    assert sorted((line["kind"], [span["name"] for span in line["spans"]]) for line in found) == [
+    assert sorted(
+        (line["kind"], [span["name"] for span in line["spans"]]) for line in found
+    ) == [
         ("rollout", ["rollout"]),
         ("trace", ["GET /health", "SELECT"]),
     ]

@@ -26,7 +26,9 @@ with otel_bridge.init(project="maths", name="ppo", role="trainer") as run:
 
 
 @pytest.mark.slow
-def test_drain_goes_to_the_place_of_a_program_that_is_over_and_read(tmp_path: Path) -> None:
+def test_drain_goes_to_the_place_of_a_program_that_is_over_and_read(
+    tmp_path: Path,
+) -> None:
     there = tmp_path / "there"
     there.mkdir()
     installed = install(tmp_path)
@@ -51,4 +53,9 @@ def test_drain_goes_to_the_place_of_a_program_that_is_over_and_read(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "gated.txt").exists()
     lines = (there / "out.txt").read_text().splitlines()
-    assert lines == ["trainer/loss 1", "trainer/loss 2", "trainer/loss 3", "end finished"]
+    assert lines == [
+        "trainer/loss 1",
+        "trainer/loss 2",
+        "trainer/loss 3",
+        "end finished",
+    ]

@@ -50,7 +50,8 @@ def addresses(folder: Path, **variables: str) -> dict[str, str]:
 
 
 PROXIES = dict.fromkeys(
-    ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), f"http://me:{SECRET}@{CLOSED}"
+    ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"),
+    f"http://me:{SECRET}@{CLOSED}",
 )
 
 
@@ -63,7 +64,11 @@ def holders(folder: Path, outputs: Mapping[str, str]) -> list[str]:
     ]
     return sorted(
         [name for name, text in outputs.items() if SHORT in text]
-        + [str(path.relative_to(folder)) for path in files if SHORT.encode() in path.read_bytes()]
+        + [
+            str(path.relative_to(folder))
+            for path in files
+            if SHORT.encode() in path.read_bytes()
+        ]
     )
 
 
@@ -94,10 +99,13 @@ def test_no_output_and_no_file_has_a_password_of_an_address(
     report = until(lambda: failing(runs(tmp_path)), "a reason of every exporter")
     for command in (["status"], ["status", "--json"], ["doctor"], ["rollouts"]):
         keep(" ".join(command), otel_bridge(*command, cwd=tmp_path, env=env))
-    keep("run", otel_bridge("run", "--", str(BIN / "python"), job, cwd=tmp_path, env=env))
+    keep(
+        "run", otel_bridge("run", "--", str(BIN / "python"), job, cwd=tmp_path, env=env)
+    )
 
     assert {
-        name: one.state in {"blocked", "retrying"} for name, one in report.exporters.items()
+        name: one.state in {"blocked", "retrying"}
+        for name, one in report.exporters.items()
     } == dict.fromkeys(EXPORTERS, True)
     assert holders(tmp_path, said) == []
     assert {name: one.destination for name, one in report.exporters.items()} == {

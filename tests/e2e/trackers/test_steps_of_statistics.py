@@ -26,7 +26,9 @@ MEAN = "explorer/rollouts/reward/mean"
 
 
 @pytest.mark.long
-def test_every_row_of_statistics_stands_at_its_own_step_on_every_axis(tmp_path: Path) -> None:
+def test_every_row_of_statistics_stands_at_its_own_step_on_every_axis(
+    tmp_path: Path,
+) -> None:
     base, tracked = tmp_path / "runs", tmp_path / "trackers"
     uri = f"sqlite:///{tracked / 'mlflow.db'}"
     env = environment(
@@ -49,10 +51,16 @@ def test_every_row_of_statistics_stands_at_its_own_step_on_every_axis(tmp_path: 
     assert [(row["step"], row[MEAN]) for row in rows if MEAN in row] == [
         (n, float(n)) for n in range(STEPS)
     ]
-    wrong = [row for row in rows if row.get("explorer/step", row["step"]) != row["step"]]
+    wrong = [
+        row for row in rows if row.get("explorer/step", row["step"]) != row["step"]
+    ]
     assert wrong == []
     means = {
-        name: sorted((step, float(value)) for key, step, value in one.scalars if key == MEAN)
+        name: sorted(
+            (step, float(value)) for key, step, value in one.scalars if key == MEAN
+        )
         for name, one in shown.items()
     }
-    assert means == {name: [(step, float(step)) for step in range(STEPS)] for name in shown}
+    assert means == {
+        name: [(step, float(step)) for step in range(STEPS)] for name in shown
+    }

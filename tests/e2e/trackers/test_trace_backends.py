@@ -8,7 +8,14 @@ import mlflow
 import pytest
 
 from support.trackers.mlflow_server import mlflow_server
-from support.trainers.command_runs import PYTHON, call, ended, environment, only_folder, program
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    ended,
+    environment,
+    only_folder,
+    program,
+)
 
 TRAIN = """
 import otel_bridge
@@ -42,7 +49,9 @@ def test_rollouts_arrive_at_the_servers_of_mlflow_which_takes_traces_only(
             **{variable: f"{uri}/v1/traces" if of_traces else uri},
         )
 
-        done = call([PYTHON, program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env)
+        done = call(
+            [PYTHON, program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env
+        )
         report = ended(tmp_path / ".otel-bridge")
         traces = client.search_traces(locations=[experiment])
 
@@ -50,7 +59,8 @@ def test_rollouts_arrive_at_the_servers_of_mlflow_which_takes_traces_only(
     assert sorted(len(trace.data.spans) for trace in traces) == [2, 2, 2]
     assert (report.exporters["otlp"].state, report.drops) == ("idle", {})
     names = [
-        sentence.partition(" are not sent")[0] for sentence in report.exporters["otlp"].degraded
+        sentence.partition(" are not sent")[0]
+        for sentence in report.exporters["otlp"].degraded
     ]
     assert names == ([] if of_traces else ["metrics", "logs"])
     assert list(only_folder(tmp_path / ".otel-bridge").segments()) == []

@@ -35,7 +35,10 @@ def ids_of(
     file: Path, exporters: str, **env: str
 ) -> tuple[str, dict[str, str | None], dict[str, str | None]]:
     done = run(
-        file, environment(file.parent / "runs", exporters, MLFLOW_DISABLE_TELEMETRY="true", **env)
+        file,
+        environment(
+            file.parent / "runs", exporters, MLFLOW_DISABLE_TELEMETRY="true", **env
+        ),
     )
     assert done.returncode == 0, done.stderr
     run_id, before, given = json.loads(done.stdout.splitlines()[-1])
@@ -46,7 +49,9 @@ def artifacts(uri: str, run_id: str) -> list[str]:
     return [item.path for item in mlflow_reading.client(uri).list_artifacts(run_id)]
 
 
-def test_with_a_database_an_artifact_is_logged_to_the_run_that_id_in_names(tmp_path: Path) -> None:
+def test_with_a_database_an_artifact_is_logged_to_the_run_that_id_in_names(
+    tmp_path: Path,
+) -> None:
     uri = mlflow_reading.database(tmp_path)
     run_id, before, given = ids_of(
         script(tmp_path / "train.py", TRAIN), exporters="mlflow,trackio,wandb,file", MLFLOW_TRACKING_URI=uri,
@@ -58,14 +63,23 @@ def test_with_a_database_an_artifact_is_logged_to_the_run_that_id_in_names(tmp_p
     )
     (shown,) = found
     assert before == {"mlflow": None, "trackio": run_id, "wandb": run_id, "file": None}
-    assert given == {"mlflow": shown.info.run_id, "trackio": run_id, "wandb": run_id, "file": None}
+    assert given == {
+        "mlflow": shown.info.run_id,
+        "trackio": run_id,
+        "wandb": run_id,
+        "file": None,
+    }
     assert artifacts(uri, shown.info.run_id) == ["model.txt"]
 
 
-def test_with_a_server_an_artifact_is_logged_to_the_run_that_id_in_names(tmp_path: Path) -> None:
+def test_with_a_server_an_artifact_is_logged_to_the_run_that_id_in_names(
+    tmp_path: Path,
+) -> None:
     with mlflow_server(tmp_path) as uri:
         _, before, given = ids_of(
-            script(tmp_path / "train.py", TRAIN), exporters="mlflow", MLFLOW_TRACKING_URI=uri
+            script(tmp_path / "train.py", TRAIN),
+            exporters="mlflow",
+            MLFLOW_TRACKING_URI=uri,
         )
 
         (shown,) = mlflow_reading.client(uri).search_runs(

@@ -14,7 +14,14 @@ import pytest
 
 from otel_bridge.records import run_id_of
 from support.trackers.wandb_backend.server import WandbServer
-from support.trainers.e2e_jobs import ended, environment, no_bridge_left, run, script, until
+from support.trainers.e2e_jobs import (
+    ended,
+    environment,
+    no_bridge_left,
+    run,
+    script,
+    until,
+)
 from support.waiting import ANSWER_S
 
 JOB = """
@@ -54,9 +61,14 @@ class Forward(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         proxy.asked.add(asked.netloc)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        onward = http.client.HTTPConnection(urlsplit(proxy.behind).netloc, timeout=ANSWER_S)
+        onward = http.client.HTTPConnection(
+            urlsplit(proxy.behind).netloc, timeout=ANSWER_S
+        )
         onward.request(
-            self.command, asked._replace(scheme="", netloc="").geturl(), body, dict(self.headers)
+            self.command,
+            asked._replace(scheme="", netloc="").geturl(),
+            body,
+            dict(self.headers),
         )
         answer = onward.getresponse()
         content = answer.read()
@@ -81,9 +93,16 @@ def proxy(behind: str) -> Iterator[Proxy]:
 def test_the_proxy_of_the_job_is_kept_for_other_machines_and_never_used_for_this_one(
     tmp_path: Path, *, far: bool
 ) -> None:
-    with WandbServer() as server, proxy(server.url) as between, no_bridge_left(tmp_path):
+    with (
+        WandbServer() as server,
+        proxy(server.url) as between,
+        no_bridge_left(tmp_path),
+    ):
         env = environment(
-            tmp_path / "runs", "wandb", OTEL_BRIDGE_WANDB_TRANSMIT_S="1", **server.environment()
+            tmp_path / "runs",
+            "wandb",
+            OTEL_BRIDGE_WANDB_TRANSMIT_S="1",
+            **server.environment(),
         )
         env |= dict.fromkeys(
             ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), between.url

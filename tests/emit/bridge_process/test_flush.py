@@ -10,7 +10,12 @@ from otel_bridge.emit.bridge_process.flush import DeliveryWaiter, FlushOutcome
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.recording.process_segment import Checkpoint
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
+from otel_bridge.journal.report import (
+    ExporterReport,
+    ProcessReport,
+    Report,
+    write_report,
+)
 from otel_bridge.text import wait_display
 from support.trainers.emit_samples import CLEAN
 
@@ -80,7 +85,9 @@ def test_it_is_waited_for(folder: RunFolder, fields: dict[str, object]) -> None:
 def test_an_exporter_that_cannot_write_now_is_not_waited_for_and_said(
     folder: RunFolder, state: str
 ) -> None:
-    blocked = ExporterReport(written=0, state=state, reason="no key", help="wandb login")
+    blocked = ExporterReport(
+        written=0, state=state, reason="no key", help="wandb login"
+    )
     exporters = {"trackio": ExporterReport(written=7), "wandb": blocked}
 
     outcome = waited(folder, report(exporters=exporters))
@@ -109,7 +116,10 @@ def test_what_is_read_of_a_report_before_the_segments_are_seen_gone_does_not_cou
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_before = report(
-        processes={}, position=3, exporters={"trackio": ExporterReport(written=3)}, ended=True
+        processes={},
+        position=3,
+        exporters={"trackio": ExporterReport(written=3)},
+        ended=True,
     )
     last = report(processes={}, ended=True)
     reports = iter([of_before, last])
@@ -122,7 +132,9 @@ def test_no_bridge_is_started_for_a_run_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr(starter, "start_bridge", lambda *given, **named: started.append(given))
+    monkeypatch.setattr(
+        starter, "start_bridge", lambda *given, **named: started.append(given)
+    )
     folder = RunFolder(tmp_path, "r")
     folder.create()
     last = report(processes={}, ended=True)
@@ -133,13 +145,17 @@ def test_no_bridge_is_started_for_a_run_that_has_ended(
 def test_otlp_is_waited_for_by_what_it_forwarded(folder: RunFolder) -> None:
     exporters = {"trackio": ExporterReport(written=7), "otlp": ExporterReport()}
     forwarded = {
-        "me": ProcessReport(segment=1, offset=500, forwarded_segment=1, forwarded_offset=500)
+        "me": ProcessReport(
+            segment=1, offset=500, forwarded_segment=1, forwarded_offset=500
+        )
     }
 
     assert waited(folder, report(exporters=exporters, processes=forwarded)).written
 
 
-def test_an_exporter_that_has_ended_the_run_is_not_waited_for(folder: RunFolder) -> None:
+def test_an_exporter_that_has_ended_the_run_is_not_waited_for(
+    folder: RunFolder,
+) -> None:
     assert waited(
         folder, report(exporters={"trackio": ExporterReport(written=6, state="ended")})
     ).written
@@ -162,7 +178,10 @@ def test_the_last_process_waits_for_the_end_of_the_run(folder: RunFolder) -> Non
 def test_a_process_that_is_not_the_last_does_not_wait_for_the_end_of_the_run(
     folder: RunFolder,
 ) -> None:
-    both = {"me": ProcessReport(segment=1, offset=500), "other": ProcessReport(alive=True)}
+    both = {
+        "me": ProcessReport(segment=1, offset=500),
+        "other": ProcessReport(alive=True),
+    }
 
     assert waited(folder, report(processes=both), end=True).written
 
@@ -171,7 +190,9 @@ def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "held")
     folder.create()
 
-    assert waited(folder, None, hold=True) == FlushOutcome(False, None, ("not delivered yet",))
+    assert waited(folder, None, hold=True) == FlushOutcome(
+        False, None, ("not delivered yet",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +203,10 @@ def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
             {"processes": {"me": ProcessReport(segment=1, offset=499)}},
             "the bridge to read the records",
         ),
-        ({"exporters": {"trackio": ExporterReport(written=6)}}, "records in trackio 6 of 7"),
+        (
+            {"exporters": {"trackio": ExporterReport(written=6)}},
+            "records in trackio 6 of 7",
+        ),
         ({}, "the trackers to end the run"),
     ],
 )
@@ -198,4 +222,7 @@ def test_a_wait_shows_what_it_waits_for(
 
     waited(folder, None if fields is None else report(**fields), end=True)
 
-    assert capsys.readouterr().err.splitlines()[0] == f"otel-bridge: waiting (0 s): {awaited}"
+    assert (
+        capsys.readouterr().err.splitlines()[0]
+        == f"otel-bridge: waiting (0 s): {awaited}"
+    )

@@ -25,7 +25,9 @@ def interpreter(folder: Path, **answer: object) -> str:
     }
     asked = folder.parent / f"{folder.name}.asked"
     ask = f"/usr/bin/env > {asked}.env\necho asked >> {asked}"
-    python.write_text(f"#!/bin/sh\n{ask}\n/bin/cat <<'END'\n{json.dumps(said | answer)}\nEND\n")
+    python.write_text(
+        f"#!/bin/sh\n{ask}\n/bin/cat <<'END'\n{json.dumps(said | answer)}\nEND\n"
+    )
     python.chmod(0o755)
     return str(python)
 
@@ -67,10 +69,15 @@ def test_the_named_interpreter_is_asked_once_and_gets_nothing_of_this_program(
 def test_what_the_named_environment_lacks_is_an_error_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:
-    env = {"OTEL_BRIDGE_PYTHON": interpreter(tmp_path / "other", missing={"wandb": ["wandb"]})}
+    env = {
+        "OTEL_BRIDGE_PYTHON": interpreter(
+            tmp_path / "other", missing={"wandb": ["wandb"]}
+        )
+    }
 
     with pytest.raises(
-        MissingExtraError, match=r"lacks wandb: .*python -m pip install 'otel-bridge\[wandb\]'"
+        MissingExtraError,
+        match=r"lacks wandb: .*python -m pip install 'otel-bridge\[wandb\]'",
     ):
         find_python(env, ["wandb"], {})
 
@@ -87,7 +94,9 @@ def test_a_bridge_of_another_environment_on_path_is_not_taken_and_the_error_says
 
     assert times_asked(tmp_path / "other") == 0
     assert str(raised.value).startswith(NEEDS["wandb"])
-    assert 'export OTEL_BRIDGE_PYTHON="$(uv tool dir)/otel-bridge/bin/python"' in str(raised.value)
+    assert 'export OTEL_BRIDGE_PYTHON="$(uv tool dir)/otel-bridge/bin/python"' in str(
+        raised.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,10 +107,16 @@ def test_a_bridge_of_another_environment_on_path_is_not_taken_and_the_error_says
             "install the same version in both environments",
         ),
         (
-            {"error": "ModuleNotFoundError: No module named 'otel_bridge'", "version": ""},
+            {
+                "error": "ModuleNotFoundError: No module named 'otel_bridge'",
+                "version": "",
+            },
             "otel-bridge is not installed there",
         ),
-        ({"error": "ImportError: no", "version": "0.1"}, "otel-bridge 0.1 there does not start"),
+        (
+            {"error": "ImportError: no", "version": "0.1"},
+            "otel-bridge 0.1 there does not start",
+        ),
         ({"missing": {}}, "exporter wandb is not installed in that environment"),
     ],
 )

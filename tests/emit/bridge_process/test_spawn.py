@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 import otel_bridge
-from otel_bridge.emit.bridge_process.spawn import bridge_environment, bridge_path, interpreter
+from otel_bridge.emit.bridge_process.spawn import (
+    bridge_environment,
+    bridge_path,
+    interpreter,
+)
 from otel_bridge.journal.folder import RunFolder, run_folders
 from support.trainers.emit_samples import CLEAN, environment_of, run_script, seen_in
 
@@ -44,7 +48,9 @@ def delivered(base: Path) -> list[float]:
 
 
 @contextmanager
-def trainer(base: Path, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], RunFolder]]:
+def trainer(
+    base: Path, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], RunFolder]]:
     """Run a trainer beside the test, with a bridge, until the block ends."""
     script = base / "train.py"
     script.write_text(_TRAINER)
@@ -96,9 +102,13 @@ def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_envi
             for pair in (proc / "environ").read_bytes().decode().split("\0")
             if "=" in pair
         )
-        descriptors = {int(path.name): os.readlink(path) for path in (proc / "fd").iterdir()}
+        descriptors = {
+            int(path.name): os.readlink(path) for path in (proc / "fd").iterdir()
+        }
         grouped = proc / "autogroup"
-        group = grouped.read_text().rpartition(" ")[2].strip() if grouped.exists() else ""
+        group = (
+            grouped.read_text().rpartition(" ")[2].strip() if grouped.exists() else ""
+        )
 
     assert int(status["PPid"]) not in {process.pid, os.getpid()}
     assert int(fields[3]) != os.getsid(0)
@@ -111,7 +121,9 @@ def test_the_bridge_is_nobodys_child_and_has_nothing_of_the_trainer_but_its_envi
     assert {descriptors[1], descriptors[2]} == {str(folder.log_path)}
 
 
-def test_rows_of_a_killed_trainer_arrive_without_anyone_starting_anything(tmp_path: Path) -> None:
+def test_rows_of_a_killed_trainer_arrive_without_anyone_starting_anything(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, otel_bridge
     run = otel_bridge.init("p", "n", exporters="file")
@@ -120,13 +132,18 @@ def test_rows_of_a_killed_trainer_arrive_without_anyone_starting_anything(tmp_pa
     os.kill(os.getpid(), 9)
     """
 
-    run_script(script, {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_END_GRACE_S": "0"})
+    run_script(
+        script,
+        {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_END_GRACE_S": "0"},
+    )
 
     until(lambda: len(delivered(tmp_path)) == 50)
     assert delivered(tmp_path) == [float(step) for step in range(50)]
 
 
-def test_a_script_whose_output_is_captured_ends_though_its_bridge_lives(tmp_path: Path) -> None:
+def test_a_script_whose_output_is_captured_ends_though_its_bridge_lives(
+    tmp_path: Path,
+) -> None:
     script = """
     import os, otel_bridge
     otel_bridge.init("p", "n", exporters="file").log({"loss": 1.0})
@@ -154,7 +171,9 @@ def test_a_trainer_has_no_child_to_wait_for(tmp_path: Path) -> None:
 
 
 def test_a_killed_bridge_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
-    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "1"}):
+    with environment_of(
+        {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "1"}
+    ):
         run = otel_bridge.init("p", "n", exporters="file")
         run.log({"loss": 1.0}, step=1)
         assert run.flush(300)
@@ -179,7 +198,9 @@ def test_without_an_interpreter_rows_are_kept_and_the_drain_command_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/blender")
-    with environment_of({**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "1"}):
+    with environment_of(
+        {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path), "OTEL_BRIDGE_QUIET": "1"}
+    ):
         run = otel_bridge.init("p", "n", exporters="file")
         run.log({"loss": 1.0}, step=1)
         run.finish()
@@ -193,7 +214,12 @@ def test_without_an_interpreter_rows_are_kept_and_the_drain_command_is_said(
 
 @pytest.mark.parametrize(
     ("executable", "usable"),
-    [(sys.executable, True), ("", False), ("/bin/ls", False), ("/nowhere/python3", False)],
+    [
+        (sys.executable, True),
+        ("", False),
+        ("/bin/ls", False),
+        ("/nowhere/python3", False),
+    ],
 )
 def test_an_interpreter_is_a_program_called_python(
     monkeypatch: pytest.MonkeyPatch, executable: str, usable: bool
@@ -203,7 +229,9 @@ def test_an_interpreter_is_a_program_called_python(
     assert interpreter() == (executable if usable else None)
 
 
-def test_the_bridges_search_path_leaves_out_the_users_own_scripts(tmp_path: Path) -> None:
+def test_the_bridges_search_path_leaves_out_the_users_own_scripts(
+    tmp_path: Path,
+) -> None:
     package = str(Path(otel_bridge.__file__).parents[1])
     auto = "/venv/site-packages/opentelemetry/instrumentation/auto_instrumentation"
 

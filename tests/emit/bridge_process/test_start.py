@@ -13,7 +13,12 @@ from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.control import receive_control
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import RecordLock
-from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, write_report
+from otel_bridge.journal.report import (
+    ExporterReport,
+    ProcessReport,
+    Report,
+    write_report,
+)
 from otel_bridge.records import run_id_of
 from support.bridge.bridge_doubles import Process
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
@@ -35,7 +40,11 @@ def reported(base: Path, **fields: object) -> RunFolder:
 def test_a_run_that_goes_on_says_where_it_stood(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exporters = {"mlflow": ExporterReport(state="ended", url="http://m/#/runs/1", view="http://m")}
+    exporters = {
+        "mlflow": ExporterReport(
+            state="ended", url="http://m/#/runs/1", view="http://m"
+        )
+    }
     reported(tmp_path, steps={"trainer/step": 154}, exporters=exporters)
 
     with run_in(tmp_path, _LOUD, role="trainer"):
@@ -114,7 +123,9 @@ def test_what_only_an_earlier_start_named_is_not_said(
 def test_a_process_whose_own_variables_name_another_place_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = ExporterReport(state="idle", destination={"MLFLOW_TRACKING_URI": "http://there"})
+    there = ExporterReport(
+        state="idle", destination={"MLFLOW_TRACKING_URI": "http://there"}
+    )
     reported(tmp_path, exporters={"mlflow": there})
     bridge = RecordLock(run_folders(tmp_path)[0].lock_path)
     bridge.acquire()
@@ -124,7 +135,10 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
     ) as run:
         line = capsys.readouterr().err
 
-        assert run.facts.choice.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://here"
+        assert (
+            run.facts.choice.destinations["mlflow"]["MLFLOW_TRACKING_URI"]
+            == "http://here"
+        )
     assert (
         "mlflow delivers to the destination that the bridge was started with: MLFLOW_TRACKING_URI=http://there, not "
         in line
@@ -137,11 +151,15 @@ def test_without_a_bridge_records_go_where_the_process_s_own_variables_say_and_t
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str
 ) -> None:
     there = ExporterReport(
-        state=state, destination={"MLFLOW_TRACKING_URI": "http://there"}, url="http://there/#/1"
+        state=state,
+        destination={"MLFLOW_TRACKING_URI": "http://there"},
+        url="http://there/#/1",
     )
     reported(tmp_path, exporters={"mlflow": there})
 
-    with run_in(tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow"):
+    with run_in(
+        tmp_path, {**_LOUD, "MLFLOW_TRACKING_URI": "http://here"}, exporters="mlflow"
+    ):
         line = capsys.readouterr().err
 
     assert (
@@ -162,7 +180,11 @@ def test_the_segment_says_which_exporters_were_asked_for_and_where_they_deliver(
     with run_in(tmp_path, variables):
         (seen,) = seen_in(tmp_path)
 
-    assert seen.header.exporters == {"metrics": ("mlflow",), "traces": ("file",), "logs": ()}
+    assert seen.header.exporters == {
+        "metrics": ("mlflow",),
+        "traces": ("file",),
+        "logs": (),
+    }
     assert seen.header.destinations["mlflow"]["MLFLOW_TRACKING_URI"] == "http://m"
 
 
@@ -192,7 +214,11 @@ def test_under_a_living_launcher_no_bridge_is_started_and_its_exporters_hold(
 def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same(
     tmp_path: Path,
 ) -> None:
-    environment = {**held(tmp_path), **launcher_environment({}), "OTEL_BRIDGE_OFFLINE": "0"}
+    environment = {
+        **held(tmp_path),
+        **launcher_environment({}),
+        "OTEL_BRIDGE_OFFLINE": "0",
+    }
     with environment_of(environment):
         otel_bridge.init("p", "n").log({"a": 1.0}, step=1)
 
@@ -211,7 +237,10 @@ def test_a_blocked_bridge_is_taken_over_by_who_has_the_credentials(
     state: str, env: dict[str, str], takes: bool
 ) -> None:
     assert (
-        has_what_is_missing(Report(exporters={"wandb": ExporterReport(state=state)}), env) is takes
+        has_what_is_missing(
+            Report(exporters={"wandb": ExporterReport(state=state)}), env
+        )
+        is takes
     )
 
 
@@ -243,12 +272,17 @@ def test_a_deleted_working_folder_is_an_error_at_init(
     monkeypatch.chdir(gone)
     gone.rmdir()
 
-    with environment_of(held(tmp_path)), pytest.raises(ConfigError, match="working folder"):
+    with (
+        environment_of(held(tmp_path)),
+        pytest.raises(ConfigError, match="working folder"),
+    ):
         otel_bridge.init("p", "n")
 
 
 def test_every_public_name_can_be_used() -> None:
-    assert {name for name in otel_bridge.__all__ if getattr(otel_bridge, name) is None} == set()
+    assert {
+        name for name in otel_bridge.__all__ if getattr(otel_bridge, name) is None
+    } == set()
     assert set(otel_bridge.__all__) <= set(dir(otel_bridge))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = otel_bridge.nothing
@@ -279,7 +313,8 @@ def test_init_is_silent_where_a_tracker_s_variable_says_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with run_in(
-        tmp_path, {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "mlflow", "MLFLOW_EXPERIMENT_NAME": "gsm8k"}
+        tmp_path,
+        {**_LOUD, "OTEL_BRIDGE_EXPORTERS": "mlflow", "MLFLOW_EXPERIMENT_NAME": "gsm8k"},
     ):
         line = capsys.readouterr().err
 

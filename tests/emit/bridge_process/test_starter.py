@@ -69,10 +69,14 @@ def test_a_bridge_that_loads_or_works_goes_on_and_one_that_ended_does_not(
     assert keeper.goes_on() == expected
 
 
-def test_the_last_line_says_who_goes_on_and_names_drain_only_where_nobody_does() -> None:
+def test_the_last_line_says_who_goes_on_and_names_drain_only_where_nobody_does() -> (
+    None
+):
     folder = RunFolder(Path("/a b"), "0123456789abcdef")
 
-    said = [rest_is_kept(folder, by, chosen=True) for by in ("bridge", "launcher", None)]
+    said = [
+        rest_is_kept(folder, by, chosen=True) for by in ("bridge", "launcher", None)
+    ]
 
     assert said == [
         "a process in the background continues to deliver the rest; watch it with: otel-bridge status --watch '/a b'",

@@ -25,7 +25,9 @@ def test_what_was_handed_over_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_what_the_program_changed_since_stays_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_program_changed_since_stays_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HAD", "before")
     handover = ChildEnvironment()
     handover.set({"HAD": "given"})

@@ -17,11 +17,16 @@ ENDPOINT = {
 def test_a_process_that_forwards_reports_where_to_and_with_which_token() -> None:
     env = {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old", "HOME": "/root"}
 
-    assert variables_for_others(env, ("otlp",)) == {**ENDPOINT, "OTEL_BRIDGE_TOKEN": "new,old"}
+    assert variables_for_others(env, ("otlp",)) == {
+        **ENDPOINT,
+        "OTEL_BRIDGE_TOKEN": "new,old",
+    }
 
 
 def test_a_process_that_delivers_itself_reports_of_no_endpoint() -> None:
-    assert variables_for_others({**ENDPOINT, "OTEL_BRIDGE_TOKEN": "t"}, ("wandb",)) == {}
+    assert (
+        variables_for_others({**ENDPOINT, "OTEL_BRIDGE_TOKEN": "t"}, ("wandb",)) == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,12 @@ def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach
     host: str, given: dict[str, str] | None
 ) -> None:
     address = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:4318"}
-    env = {**address, "OTEL_BRIDGE_TOKEN": "t", "OTEL_BRIDGE_LAUNCHER": launcher_mark(os.getpid())}
+    env = {
+        **address,
+        "OTEL_BRIDGE_TOKEN": "t",
+        "OTEL_BRIDGE_LAUNCHER": launcher_mark(os.getpid()),
+    }
 
-    assert variables_for_others(env, ()) == ({} if given is None else {**address, **given})
+    assert variables_for_others(env, ()) == (
+        {} if given is None else {**address, **given}
+    )

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.emit.config.child_env import launcher_alive, launcher_environment, launcher_mark
+from otel_bridge.emit.config.child_env import (
+    launcher_alive,
+    launcher_environment,
+    launcher_mark,
+)
 from otel_bridge.emit.config.exporters import RequestedDestinations, choose
 from otel_bridge.errors import ConfigError
 
@@ -39,7 +43,11 @@ def test_the_variable_of_a_signal_goes_before_the_argument() -> None:
         "OTEL_LOGS_EXPORTER": "prometheus",
     }
 
-    assert chosen("console", env) == {"metrics": ("file",), "traces": (), "logs": ("console",)}
+    assert chosen("console", env) == {
+        "metrics": ("file",),
+        "traces": (),
+        "logs": ("console",),
+    }
 
 
 def test_nothing_named_is_nothing_chosen() -> None:
@@ -48,7 +56,8 @@ def test_nothing_named_is_nothing_chosen() -> None:
 
 def test_none_stands_alone() -> None:
     with pytest.raises(
-        ConfigError, match="exporters none,file: expected none alone, or trackers without it"
+        ConfigError,
+        match="exporters none,file: expected none alone, or trackers without it",
     ):
         choose("none,file", {}, _CWD)
 
@@ -66,7 +75,8 @@ def test_an_endpoint_that_is_all_that_is_set_chooses_otlp() -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://me:secret@collector:4318/x?token=1"}
 
     assert choose(None, env, _CWD) == RequestedDestinations(
-        everywhere("otlp"), {"otlp": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318/x"}}
+        everywhere("otlp"),
+        {"otlp": {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4318/x"}},
     )
     assert chosen("file", env) == everywhere("file")
     assert chosen(None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c"}) == {
@@ -77,18 +87,24 @@ def test_an_endpoint_that_is_all_that_is_set_chooses_otlp() -> None:
 
 
 def test_stock_names_of_otlp_are_ours() -> None:
-    assert chosen(None, {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"})["metrics"] == ("otlp",)
+    assert chosen(None, {"OTEL_METRICS_EXPORTER": "otlp_proto_grpc"})["metrics"] == (
+        "otlp",
+    )
 
 
 def test_names_are_all_of_any_signal() -> None:
     choice = choose(
-        None, {"OTEL_METRICS_EXPORTER": "file", "OTEL_TRACES_EXPORTER": "console,file"}, _CWD
+        None,
+        {"OTEL_METRICS_EXPORTER": "file", "OTEL_TRACES_EXPORTER": "console,file"},
+        _CWD,
     )
 
     assert choice.names == ("file", "console")
 
 
-@pytest.mark.parametrize("argument", ["trakio", 3, {"metrics": 3}, ["file", 3], b"file"])
+@pytest.mark.parametrize(
+    "argument", ["trakio", 3, {"metrics": 3}, ["file", 3], b"file"]
+)
 def test_an_unknown_name_or_type_is_an_error(argument: object) -> None:
     with pytest.raises(ConfigError):
         choose(argument, {}, _CWD)
@@ -108,7 +124,9 @@ def test_under_a_launcher_it_chooses() -> None:
 
 
 def test_a_launcher_that_reports_no_signals_chooses_for_all() -> None:
-    assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file"}, launched=True) == everywhere("file")
+    assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file"}, launched=True) == everywhere(
+        "file"
+    )
 
 
 def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> None:
@@ -122,7 +140,9 @@ def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> No
     assert not launcher_alive({})
 
 
-def test_less_text_for_one_exporter_is_reported_to_its_bridge_and_checked_at_the_start() -> None:
+def test_less_text_for_one_exporter_is_reported_to_its_bridge_and_checked_at_the_start() -> (
+    None
+):
     env = {
         "OTEL_BRIDGE_EXPORTERS": "file,console",
         "OTEL_BRIDGE_FILE_MESSAGE_CONTENT": "truncate:9",

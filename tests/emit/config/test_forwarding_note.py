@@ -53,9 +53,14 @@ def test_http_to_the_port_of_grpc_is_said_with_what_helps(
         {},
     ],
 )
-def test_nothing_is_said_of_another_port_or_a_protocol_that_was_chosen(env: dict[str, str]) -> None:
+def test_nothing_is_said_of_another_port_or_a_protocol_that_was_chosen(
+    env: dict[str, str],
+) -> None:
     assert destination.note(SIGNALS, env) == ""
 
 
 def test_nothing_is_said_where_grpc_is_installed() -> None:
-    assert destination.note(SIGNALS, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317"}) == ""
+    assert (
+        destination.note(SIGNALS, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://head:4317"})
+        == ""
+    )

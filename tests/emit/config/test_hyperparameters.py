@@ -184,12 +184,16 @@ def test_an_omegaconf_entry_that_cannot_be_read_costs_that_entry() -> None:
 
 def test_a_run_is_begun_with_a_config_of_hydra(tmp_path: Path) -> None:
     with run_in(
-        tmp_path, config=OmegaConf.create({"trainer": {"lr": 1, "devices": [0, 1]}, "m": "???"})
+        tmp_path,
+        config=OmegaConf.create({"trainer": {"lr": 1, "devices": [0, 1]}, "m": "???"}),
     ):
         pass
 
     (seen,) = seen_in(tmp_path)
-    assert seen.event("rl.run.config").body == {"trainer": {"lr": 1, "devices": [0, 1]}, "m": "???"}
+    assert seen.event("rl.run.config").body == {
+        "trainer": {"lr": 1, "devices": [0, 1]},
+        "m": "???",
+    }
     assert seen.event("rl.dropped").body == {"unreadable_value": 1}
 
 
@@ -216,33 +220,52 @@ def test_a_run_is_begun_with_a_config_of_hydra(tmp_path: Path) -> None:
         (1 + 2j, "(1+2j)"),
     ],
 )
-def test_one_bad_entry_costs_itself_and_small_values_are_text(given: object, shown: object) -> None:
-    assert taken({"lr": 1, "given": given, "steps": 2})[0] == {"lr": 1, "given": shown, "steps": 2}
+def test_one_bad_entry_costs_itself_and_small_values_are_text(
+    given: object, shown: object
+) -> None:
+    assert taken({"lr": 1, "given": given, "steps": 2})[0] == {
+        "lr": 1,
+        "given": shown,
+        "steps": 2,
+    }
 
 
 def test_a_config_that_goes_on_for_ever_is_cut() -> None:
     cleaned, drops = taken({"lr": 1, "deep": Recursive()})
 
-    assert (str(cleaned).count("deeper"), drops) == (15, [f"clipped deep{15 * '.deeper'}"])
+    assert (str(cleaned).count("deeper"), drops) == (
+        15,
+        [f"clipped deep{15 * '.deeper'}"],
+    )
 
 
-@pytest.mark.parametrize(("kind", "text"), [("dtype", "torch.bfloat16"), ("device", "cuda:0")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("dtype", "torch.bfloat16"), ("device", "cuda:0")]
+)
 def test_data_types_and_devices_of_torch_are_text(kind: str, text: str) -> None:
     shown = type(
         kind,
         (),
-        {"__module__": "torch", "__str__": lambda _self: text, "__repr__": lambda _self: "no"},
+        {
+            "__module__": "torch",
+            "__str__": lambda _self: text,
+            "__repr__": lambda _self: "no",
+        },
     )()
 
     assert taken({"given": shown})[0] == {"given": text}
 
 
-def test_rows_and_metadata_lose_only_the_entry_that_cannot_be_read(tmp_path: Path) -> None:
+def test_rows_and_metadata_lose_only_the_entry_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
     config = OmegaConf.create({"loss": 0.5, "m": "???", "shape": [1.0, 3.0]})
     with run_in(tmp_path) as run:
         run.log(config, step=1)
         run.log({"actor": Hostile()}, step=2)
-        run.log_rollouts([{"messages": "hi", "metadata": config, "rewards": Hostile()}], step=2)
+        run.log_rollouts(
+            [{"messages": "hi", "metadata": config, "rewards": Hostile()}], step=2
+        )
 
     (seen,) = seen_in(tmp_path)
     assert [sorted(row.values) for row in seen.rows] == [
@@ -260,4 +283,8 @@ def test_keys_beyond_the_characters_of_a_config_are_counted() -> None:
 
     assert sum(map(len, recorded)) < (1 << 20) + 10_005
     ((reason, number, key),) = drops
-    assert (reason, number, key[:5]) == ("clipped", 200 - len(recorded), f"{len(recorded):05}")
+    assert (reason, number, key[:5]) == (
+        "clipped",
+        200 - len(recorded),
+        f"{len(recorded):05}",
+    )

@@ -24,7 +24,9 @@ def test_an_argument_goes_before_every_variable() -> None:
         "WORLD_SIZE": "8",
     }
 
-    found = identify(RunRequest(project="a", name="a", role="a", id="a", rank=1), env, _CWD)
+    found = identify(
+        RunRequest(project="a", name="a", role="a", id="a", rank=1), env, _CWD
+    )
 
     assert (found.project, found.name, found.role, found.id, found.id_given) == (
         "a",
@@ -36,18 +38,24 @@ def test_an_argument_goes_before_every_variable() -> None:
     assert (found.rank, found.world_size) == (1, 8)
 
 
-def test_a_name_that_was_generated_for_another_run_is_not_that_of_a_run_with_an_id() -> None:
+def test_a_name_that_was_generated_for_another_run_is_not_that_of_a_run_with_an_id() -> (
+    None
+):
     env = {"OTEL_BRIDGE_RUN_NAME": "made-up", "OTEL_BRIDGE_GENERATED_NAME": "made-up"}
     here = {**env, "OTEL_BRIDGE_RUN_ID": "trial"}
 
-    found = [identify(RunRequest(project="p", id="trial"), one, _CWD) for one in (env, here)]
+    found = [
+        identify(RunRequest(project="p", id="trial"), one, _CWD) for one in (env, here)
+    ]
 
     assert [(one.id, one.name, one.name_generated) for one in found] == [
         ("trial", "trial", True), ("trial", "made-up", True)
     ]  # fmt: skip
 
 
-def test_our_variables_go_before_resource_attributes_and_those_before_the_trackers() -> None:
+def test_our_variables_go_before_resource_attributes_and_those_before_the_trackers() -> (
+    None
+):
     env = {
         "OTEL_BRIDGE_PROJECT": "ours",
         "OTEL_RESOURCE_ATTRIBUTES": "rl.project=theirs,rl.run.name=ppo%207b,rl.role=judge,deployment=prod,broken",
@@ -81,8 +89,22 @@ def test_the_project_falls_back_to_the_trackers_and_the_folder(
     ("env", "name"),
     [
         ({"WANDB_NAME": "w", "TORCHELASTIC_RUN_ID": "job"}, "w"),
-        ({"TORCHELASTIC_RUN_ID": "job", "SLURM_JOB_ID": "17", "ENVIRONMENT": "BATCH"}, "job"),
-        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "17", "ENVIRONMENT": "BATCH"}, "17"),
+        (
+            {
+                "TORCHELASTIC_RUN_ID": "job",
+                "SLURM_JOB_ID": "17",
+                "ENVIRONMENT": "BATCH",
+            },
+            "job",
+        ),
+        (
+            {
+                "TORCHELASTIC_RUN_ID": "none",
+                "SLURM_JOB_ID": "17",
+                "ENVIRONMENT": "BATCH",
+            },
+            "17",
+        ),
     ],
 )
 def test_the_name_falls_back_to_the_job(env: dict[str, str], name: str) -> None:
@@ -94,21 +116,30 @@ def test_scripts_of_an_interactive_allocation_get_names_of_their_own(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/home/ada/my train.py"])
 
-    names = {identify(RunRequest(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)}
+    names = {
+        identify(RunRequest(), {"SLURM_JOB_ID": "17"}, _CWD).name for _ in range(8)
+    }
 
     assert len(names) > 1
-    assert all(re.fullmatch(r"my-train-\d{8}-\d{6}-[0-9a-f]{4}", name) for name in names)
+    assert all(
+        re.fullmatch(r"my-train-\d{8}-\d{6}-[0-9a-f]{4}", name) for name in names
+    )
 
 
 def test_another_run_is_begun_when_it_is_asked_for() -> None:
-    found = identify(RunRequest(project="p", name="ppo"), {"OTEL_BRIDGE_NEW_RUN": "1"}, _CWD)
+    found = identify(
+        RunRequest(project="p", name="ppo"), {"OTEL_BRIDGE_NEW_RUN": "1"}, _CWD
+    )
 
     assert re.fullmatch(r"ppo-\d{8}-\d{6}-[0-9a-f]{4}", found.name)
     assert found.id == run_id_of("p", found.name)
 
 
 def test_under_a_launcher_the_variables_of_stock_sdks_are_not_read() -> None:
-    env = {"OTEL_RESOURCE_ATTRIBUTES": "rl.project=theirs,a=b", "OTEL_BRIDGE_PROJECT": "ours"}
+    env = {
+        "OTEL_RESOURCE_ATTRIBUTES": "rl.project=theirs,a=b",
+        "OTEL_BRIDGE_PROJECT": "ours",
+    }
 
     found = identify(RunRequest(name="n"), env, _CWD, launched=True)
 

@@ -65,10 +65,14 @@ def test_the_trackers_identity_is_taken_along_and_no_credential() -> None:
     assert not {"key", "token", "hf"} & {str(value) for value in seen.values()}
 
 
-def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_ids_stay() -> None:
+def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_ids_stay() -> (
+    None
+):
     secret, shown = "sk-proj-" + "a1B2" * 12, "key [redacted]"
     written = f"key {secret}"
-    env = dict.fromkeys(("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_NOTES", "WANDB_JOB_TYPE"), written)
+    env = dict.fromkeys(
+        ("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_NOTES", "WANDB_JOB_TYPE"), written
+    )
     asked = RunRequest(
         name="n", group=written, tags=(written, "a"), notes=written, job_type=written
     )
@@ -76,7 +80,9 @@ def test_secrets_in_what_a_person_writes_about_a_run_are_redacted_and_names_and_
     seen = resource_of(asked, {**env, "WANDB_RUN_ID": "w1"})
 
     assert {
-        key: value for key, value in seen.items() if key.startswith(("rl.run.", "rl.wandb."))
+        key: value
+        for key, value in seen.items()
+        if key.startswith(("rl.run.", "rl.wandb."))
     } == {
         "rl.run.id": seen["rl.run.id"],
         "rl.run.name": "n",
@@ -105,7 +111,8 @@ def test_a_forked_child_says_so() -> None:
 
 def test_other_resource_attributes_are_kept() -> None:
     seen = resource_of(
-        RunRequest(name="n"), {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"}
+        RunRequest(name="n"),
+        {"OTEL_RESOURCE_ATTRIBUTES": "service.name=me,deployment=prod"},
     )
 
     assert (seen["service.name"], seen["deployment"]) == ("me", "prod")
@@ -119,7 +126,9 @@ def test_the_number_of_the_start_is_reported_where_the_environment_knows_it() ->
         {},
     ]
 
-    assert [resource_of(RunRequest(name="n"), env).get("rl.attempt") for env in known] == [
+    assert [
+        resource_of(RunRequest(name="n"), env).get("rl.attempt") for env in known
+    ] == [
         4,
         1,
         3,

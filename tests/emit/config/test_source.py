@@ -51,9 +51,18 @@ def test_the_commit_is_that_of_git_loose_packed_detached_and_in_a_worktree(
 
 
 @pytest.mark.parametrize(
-    "head", [b"", b"ref: refs/heads/none", b"not a commit", b"\xff\xfe", b"ref: ../../etc/passwd"]
+    "head",
+    [
+        b"",
+        b"ref: refs/heads/none",
+        b"not a commit",
+        b"\xff\xfe",
+        b"ref: ../../etc/passwd",
+    ],
 )
-def test_a_repository_that_cannot_be_read_has_no_commit(tmp_path: Path, head: bytes) -> None:
+def test_a_repository_that_cannot_be_read_has_no_commit(
+    tmp_path: Path, head: bytes
+) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_bytes(head)
 

@@ -18,10 +18,14 @@ def given(exporter: str, tracker_id: str | None) -> Report:
 def test_the_id_that_the_writer_said_goes_before_all(exporter: str) -> None:
     env = {"WANDB_RUN_ID": "w", "MLFLOW_RUN_ID": "m"}
 
-    assert tracker_run_id(exporter, RUN_ID, env, given(exporter, "its own")) == "its own"
+    assert (
+        tracker_run_id(exporter, RUN_ID, env, given(exporter, "its own")) == "its own"
+    )
 
 
-@pytest.mark.parametrize("report", [None, Report(), given("mlflow", None), given("wandb", None)])
+@pytest.mark.parametrize(
+    "report", [None, Report(), given("mlflow", None), given("wandb", None)]
+)
 @pytest.mark.parametrize(
     ("exporter", "env", "expected"),
     [
@@ -43,4 +47,7 @@ def test_a_further_machine_may_have_a_wandb_run_of_its_own() -> None:
     env = {"WANDB_RUN_ID": "w"}
 
     assert tracker_run_id("wandb", RUN_ID, env, None, node_rank=1) is None
-    assert tracker_run_id("wandb", RUN_ID, env, given("wandb", "w-n1"), node_rank=1) == "w-n1"
+    assert (
+        tracker_run_id("wandb", RUN_ID, env, given("wandb", "w-n1"), node_rank=1)
+        == "w-n1"
+    )

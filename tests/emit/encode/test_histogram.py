@@ -35,17 +35,21 @@ def test_numbers_are_counted_by_sign() -> None:
 
 
 @given(st.lists(_NUMBERS, min_size=1, max_size=100))
-def test_every_number_is_in_one_of_at_most_160_buckets_a_sign(numbers: list[float]) -> None:
+def test_every_number_is_in_one_of_at_most_160_buckets_a_sign(
+    numbers: list[float],
+) -> None:
     point = distribution_of(numbers)
 
-    assert point.zero_count + sum(point.positive.counts) + sum(point.negative.counts) == len(
-        numbers
-    )
+    assert point.zero_count + sum(point.positive.counts) + sum(
+        point.negative.counts
+    ) == len(numbers)
     assert max(len(point.positive.counts), len(point.negative.counts)) <= MAX_BUCKETS
 
 
 @given(st.floats(min_value=2.3e-308, allow_infinity=False), st.integers(-10, 20))
-def test_a_number_lies_between_the_ends_of_its_bucket(number: float, scale: int) -> None:
+def test_a_number_lies_between_the_ends_of_its_bucket(
+    number: float, scale: int
+) -> None:
     index = bucket_index(number, scale)
 
     exponent = math.log2(number)
@@ -55,7 +59,10 @@ def test_a_number_lies_between_the_ends_of_its_bucket(number: float, scale: int)
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=100))
 def test_an_array_is_counted_as_a_list_is(numbers: list[float]) -> None:
-    by_array, by_list = distribution_of_array(np.array(numbers)), distribution_of(numbers)
+    by_array, by_list = (
+        distribution_of_array(np.array(numbers)),
+        distribution_of(numbers),
+    )
 
     assert (by_array.count, by_array.min, by_array.max, by_array.zero_count) == (
         by_list.count, by_list.min, by_list.max, by_list.zero_count,

@@ -55,7 +55,11 @@ def test_rows_after_an_interrupt_anywhere_are_whole(step: int, role: str) -> Non
     expected = [encoded(RowEncoder(), *one) for one in AFTER]
     total, _ = interrupted(step, role, 0)
 
-    wrong = [line for line in range(1, total + 1) if interrupted(step, role, line)[1] != expected]
+    wrong = [
+        line
+        for line in range(1, total + 1)
+        if interrupted(step, role, line)[1] != expected
+    ]
 
     assert total > 10
     assert wrong == []

@@ -17,17 +17,25 @@ def test_an_event_is_a_log_record_in_canonical_bytes() -> None:
     (record,) = parsed.log_records
     assert parsed.SerializeToString() == packed
     assert parsed.scope.name == "otel_bridge"
-    assert (record.event_name, record.time_unix_nano, record.observed_time_unix_nano) == (
+    assert (
+        record.event_name,
+        record.time_unix_nano,
+        record.observed_time_unix_nano,
+    ) == (
         "rl.run.config",
         7,
         7,
     )
-    assert [(pair.key, pair.value.int_value) for pair in record.attributes] == [("rl.event.seq", 3)]
+    assert [(pair.key, pair.value.int_value) for pair in record.attributes] == [
+        ("rl.event.seq", 3)
+    ]
     assert [pair.key for pair in record.body.kvlist_value.values] == ["lr", "n"]
 
 
 def test_an_event_may_belong_to_a_trace() -> None:
-    packed = event("gen_ai.evaluation.result", time_unix_ns=7, trace_id=bytes(range(16)))
+    packed = event(
+        "gen_ai.evaluation.result", time_unix_ns=7, trace_id=bytes(range(16))
+    )
 
     (record,) = ScopeLogs.FromString(packed).log_records
     assert record.trace_id == bytes(range(16))

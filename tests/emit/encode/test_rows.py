@@ -29,9 +29,13 @@ from otel_bridge.emit.encode.values import Value
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 _NUMBERS = st.floats() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans()
-_DISTRIBUTIONS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=20).map(distribution_of)
+_DISTRIBUTIONS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=20).map(
+    distribution_of
+)
 _BUCKETS = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=9).map(
-    lambda counts: point_of_buckets([1, *counts], range(-1, len(counts) + 1), lambda *_: None)
+    lambda counts: point_of_buckets(
+        [1, *counts], range(-1, len(counts) + 1), lambda *_: None
+    )
 )
 _STEPS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300)
 _ROLES = st.none() | st.sampled_from(["explorer", "prüfer"])
@@ -41,15 +45,24 @@ _T = 1_754_000_000_000_000_000
 def by_the_public_encoder(
     values: dict[str, Value], time_ns: int, step: int, role: str | None, seq: int
 ) -> bytes:
-    attributes: dict[str, str | int] = {"rl.step": step, **({"rl.role": role} if role else {})}
-    metrics = [_metric(key, value, attributes, time_ns) for key, value in values.items()]
-    metrics.append(_metric("rl.row", len(values), {**attributes, "rl.seq": seq}, time_ns))
+    attributes: dict[str, str | int] = {
+        "rl.step": step,
+        **({"rl.role": role} if role else {}),
+    }
+    metrics = [
+        _metric(key, value, attributes, time_ns) for key, value in values.items()
+    ]
+    metrics.append(
+        _metric("rl.row", len(values), {**attributes, "rl.seq": seq}, time_ns)
+    )
     scope = SdkScopeMetrics(InstrumentationScope("otel_bridge"), metrics, "")
     data = MetricsData([ResourceMetrics(Resource({}), [scope], "")])
     return encode_metrics(data).resource_metrics[0].scope_metrics[0].SerializeToString()
 
 
-def _metric(key: str, value: Value, attributes: dict[str, str | int], time_ns: int) -> Metric:
+def _metric(
+    key: str, value: Value, attributes: dict[str, str | int], time_ns: int
+) -> Metric:
     if isinstance(value, BucketPoint):
         buckets = HistogramDataPoint(
             attributes=attributes,
@@ -85,7 +98,9 @@ def _metric(key: str, value: Value, attributes: dict[str, str | int], time_ns: i
         min=value.min,
         max=value.max,
     )
-    return Metric(key, "", "", ExponentialHistogram([histogram], AggregationTemporality.DELTA))
+    return Metric(
+        key, "", "", ExponentialHistogram([histogram], AggregationTemporality.DELTA)
+    )
 
 
 def _buckets(buckets: object) -> object:
@@ -97,7 +112,9 @@ def _buckets(buckets: object) -> object:
 
 
 @given(
-    st.dictionaries(_KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6),
+    st.dictionaries(
+        _KEYS, _NUMBERS | _DISTRIBUTIONS | _BUCKETS, min_size=1, max_size=6
+    ),
     _STEPS,
     _ROLES,
 )
@@ -114,7 +131,9 @@ def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
 
 @given(
     st.lists(
-        st.tuples(st.dictionaries(_KEYS, _NUMBERS, min_size=1, max_size=6), _STEPS, _ROLES),
+        st.tuples(
+            st.dictionaries(_KEYS, _NUMBERS, min_size=1, max_size=6), _STEPS, _ROLES
+        ),
         max_size=4,
     )
 )
@@ -130,9 +149,14 @@ def test_rows_of_an_encoder_that_has_encoded_others_have_the_same_bytes(
 
 
 def test_nan_and_infinities_are_values() -> None:
-    packed = RowEncoder().encode({"a": math.nan, "b": math.inf, "c": -math.inf}, _T, 1, None, 1)
+    packed = RowEncoder().encode(
+        {"a": math.nan, "b": math.inf, "c": -math.inf}, _T, 1, None, 1
+    )
 
-    points = [metric.gauge.data_points[0] for metric in ScopeMetrics.FromString(packed).metrics]
+    points = [
+        metric.gauge.data_points[0]
+        for metric in ScopeMetrics.FromString(packed).metrics
+    ]
     assert [str(point.as_double) for point in points[:3]] == ["nan", "inf", "-inf"]
 
 
@@ -140,7 +164,9 @@ def test_ever_new_keys_do_not_grow_the_cache() -> None:
     encoder = RowEncoder(cache_bytes=100_000)
 
     for index in range(3_000):
-        encoder.encode({f"key_{index}_{number}": 0.5 for number in range(5)}, _T, 1, None, index)
+        encoder.encode(
+            {f"key_{index}_{number}": 0.5 for number in range(5)}, _T, 1, None, index
+        )
 
     assert sum(map(len, encoder._prefixes.values())) < 1_000
 

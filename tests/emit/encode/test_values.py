@@ -70,7 +70,11 @@ def test_what_is_a_number_becomes_a_plain_one(value: object, number: float) -> N
 
     flat = flatten({"a": value}, drops)
 
-    assert (flat, type(flat["a"]) in {int, float, bool}, drops) == ({"a": number}, True, {})
+    assert (flat, type(flat["a"]) in {int, float, bool}, drops) == (
+        {"a": number},
+        True,
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,9 @@ def test_arrays_and_lists_of_numbers_are_distributions(values: object) -> None:
     flat = flatten({"advantage": values}, Drops())
 
     expected = (
-        [1.0, -3.0] if isinstance(values, np.ndarray) and values.ndim == 2 else [1.0, 2.5, -3.0]
+        [1.0, -3.0]
+        if isinstance(values, np.ndarray) and values.ndim == 2
+        else [1.0, 2.5, -3.0]
     )
     assert flat == {"advantage": distribution_of(expected)}
 
@@ -121,16 +127,23 @@ class HistogramOfProgram(wandb.Histogram):
     "histogram",
     [
         Histogram(counts=[1, 0, 2], edges=[-1.0, 0.0, 0.5, 2.0]),
-        Histogram(counts=np.array([1, 0, 2]), edges=np.array([-1, 0, 0.5, 2], dtype=np.float32)),
+        Histogram(
+            counts=np.array([1, 0, 2]),
+            edges=np.array([-1, 0, 0.5, 2], dtype=np.float32),
+        ),
         Histogram(counts=(1.0, 0, np.int64(2)), edges=iter([-1, 0, 0.5, 2])),
         Histogram(np_histogram=np.histogram([-1, 0.5, 2], bins=[-1, 0, 0.5, 2])),
-        trackio.Histogram(np_histogram=(np.array([1, 0, 2]), np.array([-1, 0, 0.5, 2]))),
+        trackio.Histogram(
+            np_histogram=(np.array([1, 0, 2]), np.array([-1, 0, 0.5, 2]))
+        ),
         wandb.Histogram(np_histogram=([1, 0, 2], [-1, 0, 0.5, 2])),
         HistogramOfProgram(np_histogram=([1, 0, 2], [-1, 0, 0.5, 2])),
     ],
     ids=["lists", "arrays", "tuples", "numpy", "trackio", "wandb", "subclass"],
 )
-def test_counts_and_edges_are_a_distribution_of_these_buckets(histogram: object) -> None:
+def test_counts_and_edges_are_a_distribution_of_these_buckets(
+    histogram: object,
+) -> None:
     drops = Drops()
 
     flat = flatten({"advantage": histogram}, drops)
@@ -140,7 +153,9 @@ def test_counts_and_edges_are_a_distribution_of_these_buckets(histogram: object)
 
 
 def test_a_bucket_without_width_gives_its_numbers_to_its_neighbour() -> None:
-    flat = flatten({"a": Histogram(counts=[5, 1, 2, 3], edges=[0, 0, 1, 1, 2])}, Drops())
+    flat = flatten(
+        {"a": Histogram(counts=[5, 1, 2, 3], edges=[0, 0, 1, 1, 2])}, Drops()
+    )
 
     assert flat == {"a": BucketPoint(11, 3 * 1.5 + 8 * 0.5, 0.0, 2.0, (1.0,), (8, 3))}
 
@@ -169,7 +184,9 @@ def test_a_bucket_without_width_gives_its_numbers_to_its_neighbour() -> None:
         (trackio.Histogram([float("nan")]), "empty_distribution"),
     ],
 )
-def test_a_histogram_that_cannot_be_used_is_left_out_alone(histogram: object, reason: str) -> None:
+def test_a_histogram_that_cannot_be_used_is_left_out_alone(
+    histogram: object, reason: str
+) -> None:
     drops = Drops()
 
     flat = flatten({"loss": 0.5, "a": histogram}, drops)
@@ -190,13 +207,17 @@ def test_numbers_that_no_bucket_holds_leave_a_distribution() -> None:
 def test_masked_numbers_of_an_array_are_left_out_and_counted() -> None:
     drops = Drops()
 
-    flat = flatten({"a": np.ma.array([1.0, 5.0, -3.0], mask=[False, True, False])}, drops)
+    flat = flatten(
+        {"a": np.ma.array([1.0, 5.0, -3.0], mask=[False, True, False])}, drops
+    )
 
     assert flat == {"a": distribution_of([1.0, -3.0])}
     assert dict(drops) == {"none": 1}
 
 
-def test_keys_of_a_row_beyond_their_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_a_row_beyond_their_limit_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("otel_bridge.emit.encode.values.MAX_KEYS", 3)
     drops: list[object] = []
 
@@ -214,11 +235,24 @@ def test_keys_become_text_and_those_that_cannot_are_left_out() -> None:
     drops = Drops()
 
     flat = flatten(
-        {1: 2.0, ("a", 1): 3.0, "": 4.0, "rl.row": 5.0, Raising(): 6.0, "k" * 5000: 7.0}, drops
+        {
+            1: 2.0,
+            ("a", 1): 3.0,
+            "": 4.0,
+            "rl.row": 5.0,
+            Raising(): 6.0,
+            "k" * 5000: 7.0,
+        },
+        drops,
     )
 
     assert flat == {"1": 2.0, "('a', 1)": 3.0}
-    assert dict(drops) == {"empty_key": 1, "reserved_key": 1, "bad_key": 1, "long_key": 1}
+    assert dict(drops) == {
+        "empty_key": 1,
+        "reserved_key": 1,
+        "bad_key": 1,
+        "long_key": 1,
+    }
 
 
 def test_of_two_values_with_one_flat_key_the_last_holds() -> None:
@@ -279,7 +313,11 @@ def test_what_is_not_a_mapping_is_not_a_row(values: object) -> None:
 
 
 def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> None:
-    drops, values, stop = Drops(), {f"k{number}": 1.0 for number in range(50)}, threading.Event()
+    drops, values, stop = (
+        Drops(),
+        {f"k{number}": 1.0 for number in range(50)},
+        threading.Event(),
+    )
 
     def change() -> None:
         while not stop.is_set():
@@ -351,7 +389,9 @@ def test_a_media_object_of_others_is_left_out_alone_with_what_to_use(
     media = type("Media", (), {"__module__": module})()
     drops: list[str] = []
 
-    numbers = flatten({"loss": 0.5, "image": media}, lambda why, _number, _key: drops.append(why))
+    numbers = flatten(
+        {"loss": 0.5, "image": media}, lambda why, _number, _key: drops.append(why)
+    )
 
     assert (numbers, drops) == ({"loss": 0.5}, [reason])
     assert said in MEANING[reason]

@@ -80,7 +80,11 @@ def test_what_names_no_rollout_is_counted() -> None:
     train_on(run, "first", ["a"])
     train_on(run, 1, None)
 
-    assert dict(run.drops) == {"train_rollout_id": 4, "train_no_rollouts": 1, "bad_step": 1}
+    assert dict(run.drops) == {
+        "train_rollout_id": 4,
+        "train_no_rollouts": 1,
+        "bad_step": 1,
+    }
 
 
 def test_a_large_batch_is_several_spans_of_bounded_size() -> None:

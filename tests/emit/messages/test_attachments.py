@@ -30,7 +30,9 @@ def kinds_of(content: Content) -> list[list[str]]:
     """The types of the parts of each message; of a text its text."""
     return [
         [
-            part["content"] if part["type"] == "text" else f"<{part['type']} {part['mime_type']}>"
+            part["content"]
+            if part["type"] == "text"
+            else f"<{part['type']} {part['mime_type']}>"
             for part in one["parts"]
         ]
         for one in messages_of(content)
@@ -39,9 +41,16 @@ def kinds_of(content: Content) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "picture",
-    [PIL.Image.new("RGB", (2, 2)), Image(PIXELS), [Image(PIXELS)], [PIL.Image.new("L", (2, 2))]],
+    [
+        PIL.Image.new("RGB", (2, 2)),
+        Image(PIXELS),
+        [Image(PIXELS)],
+        [PIL.Image.new("L", (2, 2))],
+    ],
 )
-def test_a_picture_in_the_metadata_is_a_part_of_the_question_and_no_fact(picture: Any) -> None:
+def test_a_picture_in_the_metadata_is_a_part_of_the_question_and_no_fact(
+    picture: Any,
+) -> None:
     rollout = Rollout("What is it?", metadata={"image": picture, "level": 3})
 
     content = rollout_content(rollout, LIMITS)
@@ -55,20 +64,31 @@ def test_a_picture_in_the_metadata_is_a_part_of_the_question_and_no_fact(picture
 def test_pictures_take_the_places_that_a_template_has_for_them() -> None:
     question = {
         "role": "user",
-        "content": [{"type": "text", "text": "Compare"}, {"type": "image"}, {"type": "image"}],
+        "content": [
+            {"type": "text", "text": "Compare"},
+            {"type": "image"},
+            {"type": "image"},
+        ],
     }
 
     content = content_of(
-        [{"role": "system", "content": "Be short."}, question], LIMITS, media=[Image(PIXELS)] * 2
+        [{"role": "system", "content": "Be short."}, question],
+        LIMITS,
+        media=[Image(PIXELS)] * 2,
     )
 
-    assert kinds_of(content) == [["Be short."], ["Compare", "<blob image/png>", "<blob image/png>"]]
+    assert kinds_of(content) == [
+        ["Be short."],
+        ["Compare", "<blob image/png>", "<blob image/png>"],
+    ]
     assert content.conversation.unread == 0
 
 
 def test_without_a_question_media_are_a_message_ahead_of_the_others() -> None:
     content = content_of(
-        [{"role": "assistant", "content": "a"}], LIMITS, media=[Image(PIXELS, caption="first")]
+        [{"role": "assistant", "content": "a"}],
+        LIMITS,
+        media=[Image(PIXELS, caption="first")],
     )
 
     assert [one["role"] for one in messages_of(content)] == ["user", "assistant"]
@@ -88,12 +108,18 @@ def test_media_objects_are_parts_of_a_message_wherever_they_are_in_it() -> None:
     assert kinds_of(content) == [
         ["<blob image/png>", "<blob audio/wav>", "*so*", "<blob image/png>"]
     ]
-    assert base64.b64decode(messages_of(content)[0]["parts"][0]["content"]).startswith(b"\x89PNG")
+    assert base64.b64decode(messages_of(content)[0]["parts"][0]["content"]).startswith(
+        b"\x89PNG"
+    )
 
 
-def test_a_medium_that_cannot_be_encoded_is_counted_and_leaves_a_text_that_says_why() -> None:
+def test_a_medium_that_cannot_be_encoded_is_counted_and_leaves_a_text_that_says_why() -> (
+    None
+):
     content = content_of(
-        "q", LIMITS, media=[Image("/no/such/file.png"), Table(["a"], [[1]]), Image(object())]
+        "q",
+        LIMITS,
+        media=[Image("/no/such/file.png"), Table(["a"], [[1]]), Image(object())],
     )
 
     assert kinds_of(content) == [
@@ -107,4 +133,6 @@ def test_without_content_no_picture_leaves() -> None:
 
     content = rollout_content(rollout, MessageLimits(ContentPolicy(0), 1 << 20))
 
-    assert b"PNG" not in base64.b64decode(messages_of(content)[0]["parts"][0]["content"])
+    assert b"PNG" not in base64.b64decode(
+        messages_of(content)[0]["parts"][0]["content"]
+    )

@@ -27,10 +27,16 @@ from support.trainers.emit_rollout_doubles import (
 )
 
 
-def parts(entry: object, policy: ContentPolicy | None = None, limit: int = 10_000) -> Any:
+def parts(
+    entry: object, policy: ContentPolicy | None = None, limit: int = 10_000
+) -> Any:
     """The GenAI parts of one message, ``None`` when it is none."""
     conversation = encode([entry], ContentFilter(policy or ContentPolicy(), limit))
-    return orjson.loads(conversation.messages[0].json)["parts"] if conversation.messages else None
+    return (
+        orjson.loads(conversation.messages[0].json)["parts"]
+        if conversation.messages
+        else None
+    )
 
 
 # --- policy -----------------------------------------------------------------------------------------------------------
@@ -54,13 +60,18 @@ def test_off_keeps_the_shape_and_the_numbers_and_no_text() -> None:
     ]
     for span in run.spans:
         assert not any(
-            "messages" in key or "arguments" in key or "result" in key for key in attributes(span)
+            "messages" in key or "arguments" in key or "result" in key
+            for key in attributes(span)
         )
     root = run.roots[0]
-    assert (attributes(root)["rl.reward"], attributes(root)["rl.metadata.level"]) == (1.0, 3)
+    assert (attributes(root)["rl.reward"], attributes(root)["rl.metadata.level"]) == (
+        1.0,
+        3,
+    )
     given = b"".join(payload for _, payload in run.records)
     assert not any(
-        text in given for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4")
+        text in given
+        for text in (b"secret", b"said something", b"because", b"2 + 2", b"It is 4")
     )
 
 
@@ -98,7 +109,10 @@ def test_a_run_with_a_malformed_policy_keeps_all_text_in() -> None:
 
 def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
     run = MemoryRun(MESSAGE_CONTENT="truncate:5")
-    call = {"id": "c1", "function": {"name": "calculator", "arguments": {"expression": "1234567"}}}
+    call = {
+        "id": "c1",
+        "function": {"name": "calculator", "arguments": {"expression": "1234567"}},
+    }
 
     conversation = [
         QUESTION,
@@ -134,27 +148,58 @@ def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
         ),
         (
             [{"type": "image_url", "image_url": "data:image/png;base64,QUJD"}],
-            [{"type": "blob", "mime_type": "image/png", "modality": "image", "content": "QUJD"}],
+            [
+                {
+                    "type": "blob",
+                    "mime_type": "image/png",
+                    "modality": "image",
+                    "content": "QUJD",
+                }
+            ],
         ),
         (
             [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}],
-            [{"type": "blob", "mime_type": "audio/wav", "modality": "audio", "content": "QUJD"}],
+            [
+                {
+                    "type": "blob",
+                    "mime_type": "audio/wav",
+                    "modality": "audio",
+                    "content": "QUJD",
+                }
+            ],
         ),
         (
             [
                 {
                     "type": "image",
-                    "source": {"type": "base64", "media_type": "image/jpeg", "data": "QUJD"},
+                    "source": {
+                        "type": "base64",
+                        "media_type": "image/jpeg",
+                        "data": "QUJD",
+                    },
                 }
             ],
-            [{"type": "blob", "mime_type": "image/jpeg", "modality": "image", "content": "QUJD"}],
+            [
+                {
+                    "type": "blob",
+                    "mime_type": "image/jpeg",
+                    "modality": "image",
+                    "content": "QUJD",
+                }
+            ],
         ),
-        ([{"type": "image", "image": object()}], [{"type": "text", "content": "[image: object]"}]),
+        (
+            [{"type": "image", "image": object()}],
+            [{"type": "text", "content": "[image: object]"}],
+        ),
         (
             [{"type": "file", "file": {"file_id": "f1"}}],
             [{"type": "file", "modality": "document", "file_id": "f1"}],
         ),
-        ([{"type": "thinking", "thinking": "hm"}], [{"type": "reasoning", "content": "hm"}]),
+        (
+            [{"type": "thinking", "thinking": "hm"}],
+            [{"type": "reasoning", "content": "hm"}],
+        ),
         ([{"type": "new", "x": 1}], [{"type": "new", "x": 1}]),
         (
             [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}],
@@ -182,9 +227,18 @@ def test_parts_of_the_genai_conventions_pass() -> None:
 
 
 def test_a_blob_that_is_too_large_goes_whole() -> None:
-    given = [{"type": "blob", "mime_type": "image/png", "modality": "image", "content": "A" * 100}]
+    given = [
+        {
+            "type": "blob",
+            "mime_type": "image/png",
+            "modality": "image",
+            "content": "A" * 100,
+        }
+    ]
 
-    assert parts({"role": "user", "parts": given}, limit=50) == [{**given[0], "content": ""}]
+    assert parts({"role": "user", "parts": given}, limit=50) == [
+        {**given[0], "content": ""}
+    ]
 
 
 @pytest.mark.parametrize("broken", ['{"a": ', "not json", "", '{"a": 1}', "[1"])
@@ -217,7 +271,9 @@ def test_messages_may_be_objects_and_of_other_habits() -> None:
     function = SimpleNamespace(name="f", arguments='{"a": 1}')
     calls = [SimpleNamespace(id="c", function=function)]
 
-    assert parts(Model({"role": "user", "content": "hi"})) == [{"type": "text", "content": "hi"}]
+    assert parts(Model({"role": "user", "content": "hi"})) == [
+        {"type": "text", "content": "hi"}
+    ]
     assert parts({"from": "gpt", "value": "hi"}) == [{"type": "text", "content": "hi"}]
     assert parts(SimpleNamespace(role="assistant", content=None, tool_calls=calls)) == [
         {"type": "tool_call", "id": "c", "name": "f", "arguments": {"a": 1}}
@@ -231,7 +287,9 @@ def test_messages_may_be_objects_and_of_other_habits() -> None:
         (Broken(), b"[unreadable]"),
     ],
 )  # fmt: skip
-def test_what_is_not_a_message_is_kept_as_text_and_counted(entry: object, text: bytes) -> None:
+def test_what_is_not_a_message_is_kept_as_text_and_counted(
+    entry: object, text: bytes
+) -> None:
     conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
     assert text in conversation.messages[0].json

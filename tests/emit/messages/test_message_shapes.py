@@ -14,7 +14,12 @@ from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
 
 _ARGUMENTS: Final = {"q": "x"}
-_LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": _ARGUMENTS, "type": "tool_call"}
+_LANGCHAIN_CALL: Final = {
+    "id": "c",
+    "name": "search",
+    "args": _ARGUMENTS,
+    "type": "tool_call",
+}
 _OPENAI_CALL: Final = {
     "id": "c",
     "type": "function",
@@ -41,7 +46,9 @@ ANSWERS: Final[dict[str, Any]] = {
 
 
 def _message(entry: object) -> EncodedMessage:
-    conversation = content_of([entry], MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    conversation = content_of(
+        [entry], MessageLimits(ContentPolicy(), 1 << 20)
+    ).conversation
     assert conversation.unread == 0
     (message,) = conversation.messages
     return message
@@ -52,7 +59,11 @@ def test_a_call_has_its_role_name_and_arguments(shape: str) -> None:
     message = _message(CALLS[shape])
     (call,) = message.calls
     assert message.role == "assistant"
-    assert (call.id, call.name, orjson.loads(call.arguments)) == ("c", "search", _ARGUMENTS)
+    assert (call.id, call.name, orjson.loads(call.arguments)) == (
+        "c",
+        "search",
+        _ARGUMENTS,
+    )
 
 
 @pytest.mark.parametrize("shape", ANSWERS)
@@ -66,22 +77,38 @@ def test_an_answer_names_its_call(shape: str) -> None:
     ("entry", "facts"),
     [
         (
-            {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {
+                "type": "reasoning",
+                "id": "r",
+                "summary": [{"type": "summary_text", "text": "hm"}],
+            },
             {"id": "r"},
         ),
-        ({"role": "assistant", "content": None, "reasoning": [{"type": "text", "text": "hm"}]}, {}),
+        (
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning": [{"type": "text", "text": "hm"}],
+            },
+            {},
+        ),
     ],
 )
 def test_reasoning_in_parts_is_read(entry: object, facts: dict[str, str]) -> None:
     message = _message(entry)
     assert message.role == "assistant"
-    assert orjson.loads(message.json)["parts"] == [{"type": "reasoning", "content": "hm", **facts}]
+    assert orjson.loads(message.json)["parts"] == [
+        {"type": "reasoning", "content": "hm", **facts}
+    ]
 
 
 _FACTS: Final = {"label": "l", "score": 0.5}
 PARTS_WITH_FACTS: Final[dict[str, tuple[Any, Any]]] = {
     "text": ({"type": "text", "text": "a"}, {"type": "text", "content": "a"}),
-    "thinking": ({"type": "thinking", "thinking": "a"}, {"type": "reasoning", "content": "a"}),
+    "thinking": (
+        {"type": "thinking", "thinking": "a"},
+        {"type": "reasoning", "content": "a"},
+    ),
     "call": (
         {"type": "tool_use", "id": "c", "name": "f", "input": {}},
         {"type": "tool_call", "id": "c", "name": "f", "arguments": {}},
@@ -126,8 +153,14 @@ def test_facts_of_a_call_and_of_its_function_stay_with_it(arguments: Any) -> Non
     [("n" * 300, "n" * 256), (["f"] * 300, str(["f"] * 300)[:256])],
     ids=["text", "list"],
 )
-def test_a_name_that_is_cut_is_counted(content: str | None, name: object, encoded: str) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}}
+def test_a_name_that_is_cut_is_counted(
+    content: str | None, name: object, encoded: str
+) -> None:
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": name, "arguments": "{}"},
+    }
     limits = MessageLimits(ContentPolicy(), 1 << 20)
     content_read = content_of(
         [{"role": "assistant", "content": content, "tool_calls": [call]}], limits
@@ -137,10 +170,14 @@ def test_a_name_that_is_cut_is_counted(content: str | None, name: object, encode
     assert content_read.content_filter.losses.first_keys == {"clipped": "name"}
 
 
-@pytest.mark.parametrize("call_id", [np.int64(7), 7, np.str_("7"), UserString("7"), b"7"])
+@pytest.mark.parametrize(
+    "call_id", [np.int64(7), 7, np.str_("7"), UserString("7"), b"7"]
+)
 def test_an_id_of_any_type_is_a_text(call_id: object) -> None:
     assert (
-        _message({"role": "tool", "content": "4", "tool_call_id": call_id}).answers[0].call_id
+        _message({"role": "tool", "content": "4", "tool_call_id": call_id})
+        .answers[0]
+        .call_id
         == "7"
     )
 
@@ -149,7 +186,9 @@ def test_an_id_of_any_type_is_a_text(call_id: object) -> None:
     "messages", [UserString("hi"), [{"role": "user", "content": UserString("hi")}]]
 )
 def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
-    conversation = content_of(messages, MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    conversation = content_of(
+        messages, MessageLimits(ContentPolicy(), 1 << 20)
+    ).conversation
     (message,) = conversation.messages
     assert orjson.loads(message.json)["parts"] == [{"type": "text", "content": "hi"}]
     assert conversation.unread == 0
@@ -157,6 +196,10 @@ def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
 
 def test_an_array_of_several_calls_needs_no_role() -> None:
     assert (
-        len(_message({"tool_calls": np.array([_OPENAI_CALL, _OPENAI_CALL], dtype=object)}).calls)
+        len(
+            _message(
+                {"tool_calls": np.array([_OPENAI_CALL, _OPENAI_CALL], dtype=object)}
+            ).calls
+        )
         == 2
     )

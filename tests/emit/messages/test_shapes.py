@@ -25,7 +25,12 @@ _BLOB: Final = {
 }  # fmt: skip
 _QUESTION: Final = ("user", [{"type": "text", "content": "Q"}])
 _ANSWER: Final = ("assistant", [{"type": "text", "content": "A"}])
-_CALL: Final = {"type": "tool_call", "id": "c", "name": "search", "arguments": {"q": "x"}}
+_CALL: Final = {
+    "type": "tool_call",
+    "id": "c",
+    "name": "search",
+    "arguments": {"q": "x"},
+}
 _RESULT: Final = {"type": "tool_call_response", "id": "c", "response": "R"}
 _THOUGHT: Final = {"type": "reasoning", "content": "why"}
 
@@ -92,7 +97,12 @@ _PYDANTIC_AI_MESSAGES: Final = [
     ),
     ("assistant", [_THOUGHT, _CALL]),
 ]
-_LANGCHAIN_CALL: Final = {"id": "c", "name": "search", "args": {"q": "x"}, "type": "tool_call"}
+_LANGCHAIN_CALL: Final = {
+    "id": "c",
+    "name": "search",
+    "args": {"q": "x"},
+    "type": "tool_call",
+}
 _OPENAI_CALL: Final = {
     "id": "c",
     "type": "function",
@@ -167,7 +177,9 @@ SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
 
 
 def _messages(value: object) -> list[tuple[str, Parts]]:
-    conversation = content_of(value, MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    conversation = content_of(
+        value, MessageLimits(ContentPolicy(), 1 << 20)
+    ).conversation
     assert conversation.unread == 0
     messages = [orjson.loads(message.json) for message in conversation.messages]
     return [(message["role"], message["parts"]) for message in messages]
@@ -179,7 +191,9 @@ def test_a_conversation_has_its_roles_contents_and_calls(shape: str) -> None:
 
     messages = _messages(value)
 
-    for (role, parts), (expected_role, expected_parts) in zip(messages, expected, strict=True):
+    for (role, parts), (expected_role, expected_parts) in zip(
+        messages, expected, strict=True
+    ):
         assert role == expected_role
         assert [
             {**part, **_any(wanted, part)}
@@ -196,7 +210,14 @@ def _any(wanted: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"from": "Paris", "to": "Rome"}', '{"role": "admin"}', '{"value": 3}', "[1, 2]", "{"]
+    "text",
+    [
+        '{"from": "Paris", "to": "Rome"}',
+        '{"role": "admin"}',
+        '{"value": 3}',
+        "[1, 2]",
+        "{",
+    ],
 )
 def test_json_that_is_not_a_message_is_an_answer_as_it_is(text: str) -> None:
     assert messages_of(text, "assistant") == [{"role": "assistant", "content": text}]
@@ -278,7 +299,9 @@ def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
         [given, {"role": "assistant", "content": "A", "score": np.float32(0.5)}], LIMITS
     )
 
-    chat = read_chat([orjson.loads(message.json) for message in content.messages], "user")
+    chat = read_chat(
+        [orjson.loads(message.json) for message in content.messages], "user"
+    )
     assert chat.messages == [
         {
             "role": "user",
@@ -292,7 +315,11 @@ def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
     ]
 
 
-CALL_OF_TOOL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+CALL_OF_TOOL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "add", "arguments": "{}"},
+}
 
 
 @pytest.mark.parametrize(
@@ -320,13 +347,16 @@ def test_what_the_kind_of_a_message_does_not_use_is_a_fact_of_it(
     content = content_of([entry], LIMITS)
 
     shown = orjson.loads(content.messages[0].json)
-    assert {key: value for key, value in shown.items() if key not in {"role", "parts"}} == facts
+    assert {
+        key: value for key, value in shown.items() if key not in {"role", "parts"}
+    } == facts
     assert content.conversation.unread == 0
 
 
 def test_pictures_beside_the_answer_of_a_tool_are_parts_of_it() -> None:
     content = content_of(
-        [{"role": "tool", "tool_call_id": "c1", "content": "4", "images": [png()]}], LIMITS
+        [{"role": "tool", "tool_call_id": "c1", "content": "4", "images": [png()]}],
+        LIMITS,
     )
 
     parts = orjson.loads(content.messages[0].json)["parts"]
@@ -344,7 +374,14 @@ def test_parts_that_are_not_a_list_are_kept_as_text_and_counted() -> None:
 
 def test_facts_of_a_message_beyond_the_limit_are_counted() -> None:
     content = content_of(
-        [{"role": "user", "content": "Q", **{f"fact{number}": 1 for number in range(103)}}], LIMITS
+        [
+            {
+                "role": "user",
+                "content": "Q",
+                **{f"fact{number}": 1 for number in range(103)},
+            }
+        ],
+        LIMITS,
     )
 
     assert len(orjson.loads(content.messages[0].json)) == 2 + 100

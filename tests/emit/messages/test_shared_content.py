@@ -50,7 +50,9 @@ _KINDS: dict[str, Callable[[list[object]], Any]] = {
 }  # fmt: skip
 
 
-def _nest(collection: Callable[[list[object]], object], width: int = 10, levels: int = 10) -> Any:
+def _nest(
+    collection: Callable[[list[object]], object], width: int = 10, levels: int = 10
+) -> Any:
     value: object = "x"
     for _ in range(levels):
         value = collection([value] * width)
@@ -84,7 +86,9 @@ def _chat(run: MemoryRun, nest: Any) -> None:
 
 
 def _trace(run: MemoryRun, nest: Any) -> None:
-    trace = SimpleNamespace(messages=[nest], metadata={"op": nest}, spans=[{"error": nest}])
+    trace = SimpleNamespace(
+        messages=[nest], metadata={"op": nest}, spans=[{"error": nest}]
+    )
     log_rollouts(run, [rollout_of_trace(trace, "key")])
 
 
@@ -135,7 +139,9 @@ def test_texts_and_names_that_are_a_nest_are_bounded(
     run = MemoryRun()
     start_s = time.process_time()
     log_reward(run, "a", 1.0, explanation=nest)
-    log_generations(run, prompts=["p"], responses=["a"], groups=[nest], ids=[nest], errors=[nest])
+    log_generations(
+        run, prompts=["p"], responses=["a"], groups=[nest], ids=[nest], errors=[nest]
+    )
     assert len(any_text(nest)) < 100_000
     assert len(run.events) == len(run.roots) == 1
     assert time.process_time() - start_s < 1

@@ -25,9 +25,17 @@ SHAPES: Final[dict[str, Any]] = {
     "JSON texts": [_CALL_TEXT],
     "array": np.array([_CALL], dtype=object),
     "array of JSON texts": np.array([_CALL_TEXT]),
-    "function as JSON text": [{"id": "c", "function": orjson.dumps(_FUNCTION).decode()}],
+    "function as JSON text": [
+        {"id": "c", "function": orjson.dumps(_FUNCTION).decode()}
+    ],
     "function as a name": [{"id": "c", "function": "search", "arguments": _ARGUMENTS}],
-    "custom": [{"id": "c", "type": "custom", "custom": {"name": "search", "input": '{"q": "x"}'}}],
+    "custom": [
+        {
+            "id": "c",
+            "type": "custom",
+            "custom": {"name": "search", "input": '{"q": "x"}'},
+        }
+    ],
     "args": [{"id": "c", "name": "search", "args": _ARGUMENTS}],
     "parameters": [{"id": "c", "name": "search", "parameters": _ARGUMENTS}],
 }
@@ -42,14 +50,20 @@ def _conversation(**fields: object) -> Conversation:
 def test_a_tool_call_keeps_its_name_and_arguments_in_every_shape(shape: str) -> None:
     conversation = _conversation(tool_calls=SHAPES[shape])
     (call,) = conversation.messages[0].calls
-    assert (call.id, call.name, orjson.loads(call.arguments)) == ("c", "search", _ARGUMENTS)
+    assert (call.id, call.name, orjson.loads(call.arguments)) == (
+        "c",
+        "search",
+        _ARGUMENTS,
+    )
     assert conversation.unread == 0
 
 
 @pytest.mark.parametrize(
     "content", [None, "the key is sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"]
 )
-def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(content: str | None) -> None:
+def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(
+    content: str | None,
+) -> None:
     conversation = _conversation(content=content, tool_calls=(call for call in [_CALL]))
     assert [call.name for call in conversation.messages[0].calls] == ["search"]
 

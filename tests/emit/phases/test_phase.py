@@ -24,7 +24,8 @@ def names(run: MemoryRun) -> list[tuple[object, object, object]]:
     """Name, phase around and step of every phase, in the order of their ends."""
     phases = map(attributes, run.spans)
     return [
-        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"]) for phase in phases
+        (phase["rl.phase.name"], phase.get("rl.phase.outer"), phase["rl.step"])
+        for phase in phases
     ]
 
 
@@ -42,8 +43,16 @@ def test_a_phase_inside_another_is_its_child_and_has_its_step() -> None:
     inner, outer = run.spans
     assert names(run) == [("forward", "train", 3), ("train", None, 3)]
     assert (inner.parent_span_id, inner.trace_id) == (outer.span_id, outer.trace_id)
-    assert (outer.parent_span_id, outer.name, len(outer.trace_id)) == (b"", "rl.phase", 16)
-    assert outer.start_time_unix_nano <= inner.start_time_unix_nano < inner.end_time_unix_nano
+    assert (outer.parent_span_id, outer.name, len(outer.trace_id)) == (
+        b"",
+        "rl.phase",
+        16,
+    )
+    assert (
+        outer.start_time_unix_nano
+        <= inner.start_time_unix_nano
+        < inner.end_time_unix_nano
+    )
     assert 0.002 <= seconds(inner) <= seconds(outer) < 1.0
     assert abs(outer.start_time_unix_nano - before_ns) < 1_000_000_000
 
@@ -55,13 +64,22 @@ def test_without_a_step_a_phase_has_that_of_the_next_row() -> None:
     with Phase(run, "generate"), Phase(first, "generate"):
         pass
 
-    assert (names(run), names(first)) == ([("generate", None, 8)], [("generate", None, 0)])
+    assert (names(run), names(first)) == (
+        [("generate", None, 8)],
+        [("generate", None, 0)],
+    )
 
 
-def test_a_phase_of_another_step_or_role_than_the_one_around_it_counts_as_outermost() -> None:
+def test_a_phase_of_another_step_or_role_than_the_one_around_it_counts_as_outermost() -> (
+    None
+):
     run = MemoryRun()
 
-    with Phase(run, "epoch", 0), Phase(run, "train", 5), Phase(run, "judge", 5, "judge"):
+    with (
+        Phase(run, "epoch", 0),
+        Phase(run, "train", 5),
+        Phase(run, "judge", 5, "judge"),
+    ):
         pass
 
     assert names(run) == [("judge", None, 5), ("train", None, 5), ("epoch", None, 0)]
@@ -75,11 +93,17 @@ def test_nested_phases_of_one_name_and_one_object_are_each_recorded() -> None:
     with phase, phase, phase:
         pass
 
-    assert names(run) == [("retry", "retry", 1), ("retry", "retry", 1), ("retry", None, 1)]
+    assert names(run) == [
+        ("retry", "retry", 1),
+        ("retry", "retry", 1),
+        ("retry", None, 1),
+    ]
     assert len({span.span_id for span in run.spans}) == 3
 
 
-def test_a_phase_of_a_second_run_inside_leaves_the_phases_of_the_first_as_they_are() -> None:
+def test_a_phase_of_a_second_run_inside_leaves_the_phases_of_the_first_as_they_are() -> (
+    None
+):
     run, second = MemoryRun(), MemoryRun("run2")
 
     with Phase(run, "train", 3):
@@ -88,7 +112,11 @@ def test_a_phase_of_a_second_run_inside_leaves_the_phases_of_the_first_as_they_a
         with Phase(run, "backward"):
             pass
 
-    assert names(run) == [("forward", "train", 3), ("backward", "train", 3), ("train", None, 3)]
+    assert names(run) == [
+        ("forward", "train", 3),
+        ("backward", "train", 3),
+        ("train", None, 3),
+    ]
     assert names(second) == [("score", "judge", 9), ("judge", None, 9)]
 
 
@@ -221,7 +249,9 @@ def test_steps_that_go_back_are_recorded_as_they_are() -> None:
     assert [step for _, _, step in names(run)] == [5, 3, -1]
 
 
-def test_a_phase_that_is_open_at_the_end_of_the_run_is_counted_once(tmp_path: Path) -> None:
+def test_a_phase_that_is_open_at_the_end_of_the_run_is_counted_once(
+    tmp_path: Path,
+) -> None:
     with run_in(tmp_path) as run, run.phase("train", 1):
         with otel_bridge.phase("forward"):
             pass
@@ -245,7 +275,9 @@ def test_unknown_arguments_are_counted(tmp_path: Path) -> None:
     assert process.event("rl.dropped").body == {"unknown_argument": 3}
 
 
-def test_a_forked_child_has_phases_of_its_own_and_leaves_the_open_one_to_its_parent() -> None:
+def test_a_forked_child_has_phases_of_its_own_and_leaves_the_open_one_to_its_parent() -> (
+    None
+):
     run = MemoryRun()
     read, write = os.pipe()
 

@@ -41,7 +41,9 @@ def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_ea
 ):
     run = MemoryRun()
 
-    log_rollouts(run, [rollout(model="policy", finish_reason="stop")], step=3, split="train")
+    log_rollouts(
+        run, [rollout(model="policy", finish_reason="stop")], step=3, split="train"
+    )
 
     [spans] = run.frames
     root, first, tool, second = spans
@@ -52,8 +54,15 @@ def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_ea
         "chat policy",
     ]
     assert span_messages(root).output == [message("assistant", "It is 4.")]
-    assert [entry["role"] for entry in span_messages(root).input] == ["user", "assistant", "tool"]
-    assert (attributes(first)["rl.message.index"], attributes(second)["rl.message.index"]) == (1, 3)
+    assert [entry["role"] for entry in span_messages(root).input] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert (
+        attributes(first)["rl.message.index"],
+        attributes(second)["rl.message.index"],
+    ) == (1, 3)
     assert span_messages(first) == span_messages(second) == SpanMessages()
     assert attributes(tool) == {
         "gen_ai.operation.name": "execute_tool",
@@ -63,7 +72,11 @@ def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_ea
         "gen_ai.tool.call.result": "4",
     }
     assert {span.parent_span_id for span in spans[1:]} == {root.span_id}
-    assert root.start_time_unix_nano <= first.start_time_unix_nano < tool.start_time_unix_nano
+    assert (
+        root.start_time_unix_nano
+        <= first.start_time_unix_nano
+        < tool.start_time_unix_nano
+    )
     assert second.end_time_unix_nano <= root.end_time_unix_nano
 
 
@@ -107,7 +120,11 @@ def test_the_root_says_where_a_rollout_belongs_and_what_became_of_it() -> None:
     )  # fmt: skip
 
     [root] = run.roots
-    found = {key: value for key, value in attributes(root).items() if not key.endswith(".messages")}
+    found = {
+        key: value
+        for key, value in attributes(root).items()
+        if not key.endswith(".messages")
+    }
     assert root.trace_id.hex() == trace_id_of("run1", "r1")
     assert found == {
         "rl.rollout.id": "r1", "rl.step": 3, "rl.split": "train", "rl.group.id": "17", "rl.trajectory.id": "t1",
@@ -123,7 +140,9 @@ def test_a_trace_id_given_as_id_is_the_trace_id() -> None:
 
     log_rollouts(run, [rollout(id="0123456789ABCDEF0123456789abcdef")])
 
-    assert [root.trace_id.hex() for root in run.roots] == ["0123456789abcdef0123456789abcdef"]
+    assert [root.trace_id.hex() for root in run.roots] == [
+        "0123456789abcdef0123456789abcdef"
+    ]
 
 
 def test_a_failed_rollout_has_the_status_and_the_event_of_its_error() -> None:
@@ -132,7 +151,10 @@ def test_a_failed_rollout_has_the_status_and_the_event_of_its_error() -> None:
     log_rollouts(run, [rollout(error=TimeoutError("sandbox gone"))])
 
     [root] = run.roots
-    assert (root.status.code, root.status.message) == (Status.STATUS_CODE_ERROR, "sandbox gone")
+    assert (root.status.code, root.status.message) == (
+        Status.STATUS_CODE_ERROR,
+        "sandbox gone",
+    )
     [event] = root.events
     assert {pair.key: plain(pair.value) for pair in event.attributes} == {
         "exception.type": "TimeoutError",
@@ -205,7 +227,9 @@ def test_each_step_and_split_of_a_call_has_its_own_seats() -> None:
 
     log_rollouts(run, finished)
 
-    kept = [(found["rl.step"], found["rl.split"]) for found in map(attributes, run.roots)]
+    kept = [
+        (found["rl.step"], found["rl.split"]) for found in map(attributes, run.roots)
+    ]
     assert sorted(kept) == [
         (1, "eval"),
         (1, "eval"),
@@ -239,9 +263,12 @@ def test_a_reward_may_be_a_number_a_list_by_token_or_parts_by_name(
 
 
 @pytest.mark.parametrize(
-    "bad", [math.nan, math.inf, "high", object(), [math.nan], 10**400, np.clongdouble(1 + 2j)]
+    "bad",
+    [math.nan, math.inf, "high", object(), [math.nan], 10**400, np.clongdouble(1 + 2j)],
 )
-def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(bad: object) -> None:
+def test_a_reward_that_is_not_a_number_is_left_out_and_the_rollout_stays(
+    bad: object,
+) -> None:
     run = MemoryRun()
 
     log_rollouts(run, [rollout(bad)])
@@ -255,7 +282,9 @@ def test_entries_that_are_not_rollouts_are_counted_and_messages_in_no_shape_are_
 ):
     run = MemoryRun()
 
-    log_rollouts(run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])])  # type: ignore[list-item]
+    log_rollouts(
+        run, [3, rollout(), None, Rollout(messages=[QUESTION, "text", 7, {}, ANSWER])]
+    )  # type: ignore[list-item]
 
     # A text is a message; a number is kept as text and counted; an empty mapping holds nothing.
     assert [len(span_messages(root).input) for root in run.roots] == [3, 3]
@@ -293,7 +322,10 @@ def test_values_that_break_cost_only_themselves() -> None:
     log_rollouts(run, [hostile, rollout(2.0)], step=1)
 
     first, second = (attributes(root) for root in run.roots)
-    assert (first["rl.metadata.hostile"], first["rl.metadata.nan"]) == ("[unreadable]", "nan")
+    assert (first["rl.metadata.hostile"], first["rl.metadata.nan"]) == (
+        "[unreadable]",
+        "nan",
+    )
     assert first["rl.metadata.cyclic"] == {"self": "[cycle]"}
     assert (first["rl.policy.version"], first["rl.dataset.index"]) == ("v?", str(2**80))
     assert second["rl.reward"] == 2.0
@@ -303,7 +335,8 @@ def test_lone_surrogates_in_text_become_question_marks() -> None:
     run = MemoryRun()
 
     log_rollouts(
-        run, [Rollout(messages=[{"role": "user", "content": "a\ud83db"}, CALL], reward=1.0)]
+        run,
+        [Rollout(messages=[{"role": "user", "content": "a\ud83db"}, CALL], reward=1.0)],
     )
 
     assert span_messages(run.roots[0]).input == [message("user", "a?b")]
@@ -327,7 +360,9 @@ def test_a_hundred_megabytes_are_clipped_inside_the_text_and_that_is_said() -> N
 def test_text_that_grows_when_it_is_encoded_still_fits() -> None:
     run = MemoryRun(ROLLOUT_BYTES="100KiB")
 
-    log_rollouts(run, [Rollout(messages=[{"role": "user", "content": "\x00é😀" * 100_000}] * 30)])
+    log_rollouts(
+        run, [Rollout(messages=[{"role": "user", "content": "\x00é😀" * 100_000}] * 30)]
+    )
 
     [(_, payload)] = run.records
     assert len(payload) < 100 << 10
@@ -383,7 +418,9 @@ def test_many_evaluations_are_one_record() -> None:
     assert len(run.records) == 1
     found = [attributes(event) for event in run.events]
     assert [
-        one.get("gen_ai.evaluation.score.value", one.get("gen_ai.evaluation.score.label"))
+        one.get(
+            "gen_ai.evaluation.score.value", one.get("gen_ai.evaluation.score.label")
+        )
         for one in found
     ] == [
         1.0,
@@ -395,7 +432,8 @@ def test_many_evaluations_are_one_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "expected"), [(None, "filtered"), ("train", "filtered"), ("eval", "eval/filtered")]
+    ("split", "expected"),
+    [(None, "filtered"), ("train", "filtered"), ("eval", "eval/filtered")],
 )
 def test_rollouts_that_the_trainer_does_not_use_are_a_split_of_their_own(
     split: str | None, expected: str
@@ -443,10 +481,15 @@ def test_turns_of_a_live_rollout_with_spans_of_its_own_are_counted() -> None:
         chat("policy", input_tokens="many"),
     ):
         pass
-    assert run.keyed_drops == [("rollout_field", 1, "input_tokens"), ("rollout_field", 1, "turns")]
+    assert run.keyed_drops == [
+        ("rollout_field", 1, "input_tokens"),
+        ("rollout_field", 1, "turns"),
+    ]
 
 
-def test_bad_parts_of_parallel_rewards_and_facts_that_are_not_mappings_are_not_lost() -> None:
+def test_bad_parts_of_parallel_rewards_and_facts_that_are_not_mappings_are_not_lost() -> (
+    None
+):
     run = MemoryRun()
 
     log_generations(

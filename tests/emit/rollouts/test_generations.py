@@ -27,7 +27,9 @@ def texts(run: MemoryRun) -> list[tuple[str | None, str | None]]:
     for root in run.roots:
         given = span_messages(root)
         prompt = given.input[0]["parts"][0]["content"] if given.input else None
-        found.append((prompt, given.output[0]["parts"][0]["content"] if given.output else None))
+        found.append(
+            (prompt, given.output[0]["parts"][0]["content"] if given.output else None)
+        )
     return found
 
 
@@ -70,7 +72,9 @@ def test_lists_become_rollouts() -> None:
 def test_a_list_may_be_missing_short_or_hold_nothing(name: str, short: Any) -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p"] * 4, responses=["a", "b", "c", "d"], **{name: short})
+    log_generations(
+        run, prompts=["p"] * 4, responses=["a", "b", "c", "d"], **{name: short}
+    )
 
     assert "internal_error" not in run.drops
     assert "rollout_unreadable" not in run.drops
@@ -105,7 +109,10 @@ def test_a_number_of_samples_for_each_prompt_fans_out() -> None:
     run = MemoryRun()
 
     log_generations(
-        run, prompts=["p", "q", "r"], responses=["1", "2", "3", "4"], samples_per_prompt=[1, 3, 0]
+        run,
+        prompts=["p", "q", "r"],
+        responses=["1", "2", "3", "4"],
+        samples_per_prompt=[1, 3, 0],
     )
 
     assert [prompt for prompt, _ in texts(run)] == ["p", "q", "q", "q"]
@@ -114,7 +121,9 @@ def test_a_number_of_samples_for_each_prompt_fans_out() -> None:
 def test_more_samples_per_prompt_than_there_are_all_have_the_first_prompt() -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p", "q"], responses=["1", "2", "3"], samples_per_prompt=10**15)
+    log_generations(
+        run, prompts=["p", "q"], responses=["1", "2", "3"], samples_per_prompt=10**15
+    )
 
     assert [prompt for prompt, _ in texts(run)] == ["p", "p", "p"]
 
@@ -166,7 +175,9 @@ def test_prompts_are_texts_messages_lists_of_them_or_json_text() -> None:
         responses=["a"] * 4,
     )
 
-    assert [span_messages(root).input for root in run.roots] == [[message("user", "hi")]] * 4
+    assert [span_messages(root).input for root in run.roots] == [
+        [message("user", "hi")]
+    ] * 4
 
 
 def test_rewards_by_name_are_parts_and_their_sum() -> None:
@@ -188,9 +199,13 @@ def test_tool_facts_are_dicts_by_sample_or_lists_by_name() -> None:
     by_sample, by_name = MemoryRun(), MemoryRun()
 
     log_generations(
-        by_sample, responses=["1", "2"], tool_facts=[{"calls": 1, "outputs": ["4"]}, None]
+        by_sample,
+        responses=["1", "2"],
+        tool_facts=[{"calls": 1, "outputs": ["4"]}, None],
     )
-    log_generations(by_name, responses=["1", "2"], tool_facts={"calls": [1, 2], "errors": ["boom"]})
+    log_generations(
+        by_name, responses=["1", "2"], tool_facts={"calls": [1, 2], "errors": ["boom"]}
+    )
 
     assert facts(by_sample, "rl.tool.calls") == [1, None]
     assert facts(by_sample, "rl.tool.outputs") == [["4"], None]
@@ -219,10 +234,16 @@ def test_a_decode_function_that_raises_costs_a_text_and_nothing_else() -> None:
     run = MemoryRun()
 
     log_generations(
-        run, prompts=["p"], response_token_ids=[[1, 2]], rewards=[1.0], decode=lambda ids: 1 / 0
+        run,
+        prompts=["p"],
+        response_token_ids=[[1, 2]],
+        rewards=[1.0],
+        decode=lambda ids: 1 / 0,
     )
 
-    assert texts(run) == [("p", "[2 tokens that could not be decoded: ZeroDivisionError]")]
+    assert texts(run) == [
+        ("p", "[2 tokens that could not be decoded: ZeroDivisionError]")
+    ]
     assert facts(run, "rl.reward") == [1.0]
     assert run.drops == {"rollout_decode": 1}
 
@@ -235,7 +256,10 @@ def test_a_loss_mask_parts_what_the_policy_said_from_what_tools_said() -> None:
         decode=lambda ids: "".join(map(str, ids)),
     )  # fmt: skip
 
-    roles = [(entry["role"], entry["parts"][0]) for entry in span_messages(run.roots[0]).input]
+    roles = [
+        (entry["role"], entry["parts"][0])
+        for entry in span_messages(run.roots[0]).input
+    ]
     assert roles == [
         ("user", {"type": "text", "content": "p"}),
         ("assistant", {"type": "text", "content": "12"}),
@@ -271,7 +295,10 @@ def test_entries_of_one_trajectory_are_turns_of_one_rollout(prompts: list[Any]) 
     assert facts(run, "rl.trajectory.id") == ["t", "u"]
     assert facts(run, "rl.reward") == [1.0, 0.5]
     turns = [attributes(span) for span in run.frames[0] if span.name == "chat"]
-    given = [(turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"]) for turn in turns]
+    given = [
+        (turn["rl.turn.index"], turn["rl.turn.last"], turn["rl.reward"])
+        for turn in turns
+    ]
     assert given == [(0, False, 0.0), (1, True, 1.0)]
     said_by_policy = [
         e["parts"][0]["content"]
@@ -293,7 +320,11 @@ def test_turns_as_token_ids_say_only_what_is_new() -> None:
     )  # fmt: skip
 
     parts = [entry["parts"][0] for entry in span_messages(run.roots[0]).input]
-    assert [part.get("content", part.get("response")) for part in parts] == ["1", "2", "3"]
+    assert [part.get("content", part.get("response")) for part in parts] == [
+        "1",
+        "2",
+        "3",
+    ]
     assert span_messages(run.roots[0]).output == [message("assistant", "4")]
 
 
@@ -303,7 +334,10 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
 @pytest.mark.parametrize(
     "prompts",
     [
-        [f"{_TEMPLATE[0]}{question}{_TEMPLATE[1]}" for question in ("2 + 2?", "3 + 3?")],
+        [
+            f"{_TEMPLATE[0]}{question}{_TEMPLATE[1]}"
+            for question in ("2 + 2?", "3 + 3?")
+        ],
         [[*range(40), question, *range(40)] for question in (101, 102)],
         [np.array([*range(40), question, *range(40)]) for question in (101, 102)],
         [
@@ -321,7 +355,10 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
         [b"2 + 2?", b"3 + 3?"],
         ["a\udc80b", "a\udc80c"],
         [[2**70], [2**71]],
-        [[{"role": "user", "content": ["Describe.", part]}] for part in (b"\xff1", b"\xff2")],
+        [
+            [{"role": "user", "content": ["Describe.", part]}]
+            for part in (b"\xff1", b"\xff2")
+        ],
         [
             [{"role": "user", "content": ["Describe.", np.full((400, 400, 3), shade)]}]
             for shade in (1, 2)
@@ -331,8 +368,14 @@ _TEMPLATE = ["<|system|>" + "be brief. " * 100, "<|assistant|>" + "think first. 
             [{"role": "user", "content": [Pillow.new("RGB", (2, 2), colour)]}]
             for colour in ("red", "blue")
         ],
-        [[{"role": "user", "content": [Image(np.full((60, 60), shade))]}] for shade in (1, 2)],
-        [["Describe.", Image("a.png", caption=caption)] for caption in ("left", "right")],
+        [
+            [{"role": "user", "content": [Image(np.full((60, 60), shade))]}]
+            for shade in (1, 2)
+        ],
+        [
+            ["Describe.", Image("a.png", caption=caption)]
+            for caption in ("left", "right")
+        ],
     ],
     ids=[
         "text",
@@ -370,7 +413,9 @@ def test_a_prompt_that_is_gone_does_not_give_its_group_to_another() -> None:
 def test_groups_with_and_without_trajectory_ids_mix() -> None:
     run = MemoryRun()
 
-    log_generations(run, prompts=["p"], responses=["1", "2", "3"], trajectory_ids=["t", None, "t"])
+    log_generations(
+        run, prompts=["p"], responses=["1", "2", "3"], trajectory_ids=["t", None, "t"]
+    )
 
     assert facts(run, "rl.trajectory.id") == ["t", None]
 
@@ -394,10 +439,23 @@ def test_a_text_of_responses_is_one_response() -> None:
     ("columns", "drops"),
     [
         ({"prompts": [], "responses": ["a"]}, {"rollout_empty_prompt": 1}),
-        ({"prompts": ["p", "q"], "responses": ["a"], "rewards": [1.0]}, {"rollout_no_response": 1}),
+        (
+            {"prompts": ["p", "q"], "responses": ["a"], "rewards": [1.0]},
+            {"rollout_no_response": 1},
+        ),
         ({"prompts": ["p"], "responses": []}, {"rollout_no_response": 1}),
-        ({"responses": ["a"], "rewards": [1.0, 0.0], "ids": ["x", "y"]}, {"rollout_long_list": 2}),
-        ({"prompts": ["p", "q"], "responses": ["a", "b"], "trajectory_ids": ["t", "t"]}, {}),
+        (
+            {"responses": ["a"], "rewards": [1.0, 0.0], "ids": ["x", "y"]},
+            {"rollout_long_list": 2},
+        ),
+        (
+            {
+                "prompts": ["p", "q"],
+                "responses": ["a", "b"],
+                "trajectory_ids": ["t", "t"],
+            },
+            {},
+        ),
         ({"prompts": None, "responses": ["a"]}, {}),
     ],
 )

@@ -53,7 +53,9 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
         with chat("policy", input="2 + 2?") as turn:
             turn.output = "4"
             turn.input_tokens, turn.output_tokens = 5, 1
-            with tool("calculator", call_id="c1", arguments={"expression": "2 + 2"}) as call:
+            with tool(
+                "calculator", call_id="c1", arguments={"expression": "2 + 2"}
+            ) as call:
                 call.result = 4
         rollout.messages = CONVERSATION
         rollout.reward = 1.0
@@ -80,18 +82,29 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
         [message("assistant", "4")],
     )
     found = attributes(root)
-    assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"]) == (3, 1.0, 0.5)
+    assert (found["rl.step"], found["rl.reward"], found["rl.rewards.format"]) == (
+        3,
+        1.0,
+        0.5,
+    )
     assert found["rl.rollout.spans"] == 3
 
 
-def test_a_rollout_without_child_spans_gets_them_from_its_messages_in_one_record() -> None:
+def test_a_rollout_without_child_spans_gets_them_from_its_messages_in_one_record() -> (
+    None
+):
     run = MemoryRun()
 
     with opened(run, step=3) as rollout:
         rollout.messages = CONVERSATION
 
     [spans] = run.frames
-    assert [span.name for span in spans] == ["rollout", "chat", "execute_tool calculator", "chat"]
+    assert [span.name for span in spans] == [
+        "rollout",
+        "chat",
+        "execute_tool calculator",
+        "chat",
+    ]
     assert attributes(spans[0])["rl.rollout.spans"] == 4
     assert {span.parent_span_id for span in spans[1:]} == {spans[0].span_id}
 
@@ -100,7 +113,11 @@ def test_a_rollout_is_a_trace_of_its_own_that_links_its_caller() -> None:
     run = MemoryRun()
     tracer = TracerProvider().get_tracer("app")
 
-    with tracer.start_as_current_span("app") as app, opened(run), opened(run, id="mine") as inner:
+    with (
+        tracer.start_as_current_span("app") as app,
+        opened(run),
+        opened(run, id="mine") as inner,
+    ):
         pass
 
     mine, outer = run.roots
@@ -110,7 +127,13 @@ def test_a_rollout_is_a_trace_of_its_own_that_links_its_caller() -> None:
     ]
     assert [one.span_id for one in mine.links] == [outer.span_id]
     assert (
-        len({app.get_span_context().trace_id.to_bytes(16, "big"), mine.trace_id, outer.trace_id})
+        len(
+            {
+                app.get_span_context().trace_id.to_bytes(16, "big"),
+                mine.trace_id,
+                outer.trace_id,
+            }
+        )
         == 3
     )
 
@@ -129,7 +152,8 @@ def test_an_exception_marks_it_failed_and_passes(error: BaseException) -> None:
         "rollout": Status.STATUS_CODE_ERROR,
     }
     events = [
-        [plain(pair.value) for pair in event.attributes] for event in by_name(run)["rollout"].events
+        [plain(pair.value) for pair in event.attributes]
+        for event in by_name(run)["rollout"].events
     ]
     assert events == [[type(error).__name__, str(error)]]
 
@@ -143,7 +167,10 @@ def test_hundreds_of_concurrent_tasks_keep_their_children_apart() -> None:
                 await asyncio.sleep(0)
                 with chat("policy"):
                     await asyncio.gather(
-                        *(asyncio.create_task(asyncio.to_thread(use_tool)) for _ in range(1))
+                        *(
+                            asyncio.create_task(asyncio.to_thread(use_tool))
+                            for _ in range(1)
+                        )
                     )
 
     def use_tool() -> None:
@@ -160,7 +187,13 @@ def test_hundreds_of_concurrent_tasks_keep_their_children_apart() -> None:
     for span in run.spans:
         children.setdefault(span.trace_id, []).append(span.name)
     assert {tuple(sorted(names)) for names in children.values()} == {
-        ("chat policy", "chat policy", "execute_tool python", "execute_tool python", "rollout")
+        (
+            "chat policy",
+            "chat policy",
+            "execute_tool python",
+            "execute_tool python",
+            "rollout",
+        )
     }
     assert [attributes(root)["rl.rollout.spans"] for root in run.roots] == [5] * 200
 
@@ -179,9 +212,9 @@ def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
 
     spans = by_name(run)
     root = spans["rollout"]
-    assert {spans[name].parent_span_id for name in ("chat by object", "chat attached")} == {
-        root.span_id
-    }
+    assert {
+        spans[name].parent_span_id for name in ("chat by object", "chat attached")
+    } == {root.span_id}
 
 
 _WORKER = """
@@ -213,7 +246,9 @@ def test_another_process_joins_by_trace_context() -> None:
             __import__("json").dumps({"TraceParent": carrier["traceparent"]}),
         ]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        output = subprocess.run(code, capture_output=True, text=True, check=True, env=env).stdout
+        output = subprocess.run(
+            code, capture_output=True, text=True, check=True, env=env
+        ).stdout
     run.records.append((2, bytes.fromhex(output.strip())))
 
     spans = by_name(run)
@@ -232,10 +267,16 @@ def test_a_carrier_that_carries_nothing_changes_nothing(carrier: Any) -> None:
         assert not trace.get_current_span().get_span_context().is_valid
 
 
-def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_joins() -> None:
+def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_joins() -> (
+    None
+):
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP="0")
 
-    with opened(run, step=3, group="g") as rollout, chat("policy"), rollout.tool("python"):
+    with (
+        opened(run, step=3, group="g") as rollout,
+        chat("policy"),
+        rollout.tool("python"),
+    ):
         carrier = get_context()
         rollout.reward = 0.5
     with attach_context(carrier), tool("remote"):
@@ -280,7 +321,9 @@ def test_rollouts_that_never_close_are_counted_when_their_run_ends_and_the_first
 
     dropped = seen.event("rl.dropped")
     assert dropped.body == {"rollout_unfinished": 2}
-    assert dropped.attributes["rl.dropped.keys"] == {"rollout_unfinished": "never entered"}
+    assert dropped.attributes["rl.dropped.keys"] == {
+        "rollout_unfinished": "never entered"
+    }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -298,7 +341,9 @@ def test_a_rollout_open_at_a_fork_is_counted_in_the_parent_only(tmp_path: Path) 
 
         seen = seen_in(tmp_path)
 
-    assert [event.name for one in seen for event in one.events if event.name == "rl.dropped"] == []
+    assert [
+        event.name for one in seen for event in one.events if event.name == "rl.dropped"
+    ] == []
 
 
 def test_child_spans_without_a_run_do_nothing() -> None:
@@ -332,7 +377,11 @@ def test_half_a_surrogate_pair_in_the_name_of_a_model_or_tool_costs_no_span() ->
             call.result = 1
 
     assert run.drops == {}
-    assert [span.name for span in run.spans] == ["execute_tool t?", "chat m?", "rollout"]
+    assert [span.name for span in run.spans] == [
+        "execute_tool t?",
+        "chat m?",
+        "rollout",
+    ]
 
 
 class _NoMapping(dict[str, object]):
@@ -346,11 +395,17 @@ class _NoMapping(dict[str, object]):
 def test_metadata_other_than_a_mapping_is_one_fact(metadata: Any) -> None:
     run = MemoryRun()
 
-    with opened(run), chat("m", metadata=metadata, kind="x", output="4") as turn, tool("t") as call:
+    with (
+        opened(run),
+        chat("m", metadata=metadata, kind="x", output="4") as turn,
+        tool("t") as call,
+    ):
         call.metadata = metadata
         assert turn.metadata == {"metadata": metadata, "kind": "x"}
 
-    facts = [attributes(span).get(f"{semconv.METADATA_PREFIX}metadata") for span in run.spans]
+    facts = [
+        attributes(span).get(f"{semconv.METADATA_PREFIX}metadata") for span in run.spans
+    ]
     assert facts == [metadata, metadata, None]
     assert run.drops == {}
 
@@ -359,7 +414,11 @@ def test_metadata_other_than_a_mapping_is_one_fact(metadata: Any) -> None:
 def test_metadata_that_cannot_be_read_costs_itself_alone(metadata: Any) -> None:
     run = MemoryRun()
 
-    with opened(run), chat("m", metadata=metadata, kind="x", output="4"), tool("t") as call:
+    with (
+        opened(run),
+        chat("m", metadata=metadata, kind="x", output="4"),
+        tool("t") as call,
+    ):
         call.metadata = metadata
 
     assert [span.name for span in run.spans] == ["execute_tool t", "chat m", "rollout"]
@@ -463,7 +522,9 @@ class Batch:
 
 
 @pytest.mark.parametrize("is_caught_inside", [False, True])
-def test_a_failed_block_keeps_none_of_its_callers_locals_alive(is_caught_inside: bool) -> None:
+def test_a_failed_block_keeps_none_of_its_callers_locals_alive(
+    is_caught_inside: bool,
+) -> None:
     run = MemoryRun()
 
     def failing() -> tuple[weakref.ref[Batch], set[str]]:

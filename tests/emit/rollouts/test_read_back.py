@@ -24,7 +24,9 @@ def read_back(base: Path, run_id: str) -> list[Any]:
     for segment in run_folders(base)[0].segments():
         header, scan = read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)
         assert header is not None
-        source = SegmentInfo(header.instance_id, header.kind, header.resource, header.role)
+        source = SegmentInfo(
+            header.instance_id, header.kind, header.resource, header.role
+        )
         records += translator.opened(source, header.created_unix_ns)
         for frame in scan.frames:
             now = frame.append_unix_ns
@@ -45,7 +47,9 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(
     )  # fmt: skip
 
     otel_bridge.log_rollouts([finished], step=3, split="train")
-    with otel_bridge.rollout(step=3, split="train", group="g", sample=1, id="r2") as rollout:
+    with otel_bridge.rollout(
+        step=3, split="train", group="g", sample=1, id="r2"
+    ) as rollout:
         with otel_bridge.chat("policy", input="2 + 2?") as turn:
             turn.output = "4"
         rollout.reward = 0.0
@@ -56,7 +60,9 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(
     run.finish()
 
     records = read_back(tmp_path, run.id)
-    by_id = {record.id: record for record in records if isinstance(record, RolloutRecord)}
+    by_id = {
+        record.id: record for record in records if isinstance(record, RolloutRecord)
+    }
     first, second = by_id[trace_id_of(run.id, "r1")], by_id[trace_id_of(run.id, "r2")]
     assert list(first.messages)[-1] == {"role": "assistant", "content": "It is 4."}
     assert [message["role"] for message in first.messages] == [
@@ -65,7 +71,12 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(
         "tool",
         "assistant",
     ]
-    assert [span.kind for span in first.spans] == ["span", "generation", "tool", "generation"]
+    assert [span.kind for span in first.spans] == [
+        "span",
+        "generation",
+        "tool",
+        "generation",
+    ]
     facts = (
         first.role,
         first.step,
@@ -76,14 +87,25 @@ def test_a_batch_a_live_rollout_and_a_late_reward_arrive_whole(
         first.dataset,
     )
     assert facts == ("explorer", 3, "train", "g", 1.0, 8, "gsm8k")
-    assert (first.metadata["level"], first.incomplete, first.clipped_bytes) == (3, False, 0)
+    assert (first.metadata["level"], first.incomplete, first.clipped_bytes) == (
+        3,
+        False,
+        0,
+    )
     assert [message["content"] for message in second.messages] == ["2 + 2?", "4"]
     assert (second.reward, second.incomplete) == (0.0, False)
     assert len(by_id) == 4
-    late = {record.name: record.value for record in records if isinstance(record, Evaluation)}
+    late = {
+        record.name: record.value
+        for record in records
+        if isinstance(record, Evaluation)
+    }
     assert first.rewards.get("judge", late.get("judge")) == 0.25
     totals = {
-        key: value for row in records if isinstance(row, Row) for key, value in row.values.items()
+        key: value
+        for row in records
+        if isinstance(row, Row)
+        for key, value in row.values.items()
     }
     assert totals["explorer/rollouts/total"] == 2
 
@@ -101,12 +123,15 @@ def test_spans_made_of_messages_show_their_texts_though_they_are_written_once(
     ]
     run = otel_bridge.init("p", "n", role="explorer", exporters="file", dir=tmp_path)
     otel_bridge.log_rollouts(
-        [otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])], step=1
+        [otel_bridge.Rollout([*messages, {"role": "user", "content": "Thanks."}])],
+        step=1,
     )
     run.finish()
 
     [rollout] = [
-        record for record in read_back(tmp_path, run.id) if isinstance(record, RolloutRecord)
+        record
+        for record in read_back(tmp_path, run.id)
+        if isinstance(record, RolloutRecord)
     ]
 
     asked = rollout.messages[1]
@@ -125,4 +150,8 @@ def test_spans_made_of_messages_show_their_texts_though_they_are_written_once(
         [rollout.messages[2]],
         [{"role": "assistant", "content": "It is 4."}],
     )
-    assert "rl.message.index" not in {**first.attributes, **tool.attributes, **last.attributes}
+    assert "rl.message.index" not in {
+        **first.attributes,
+        **tool.attributes,
+        **last.attributes,
+    }

@@ -16,7 +16,11 @@ from otel_bridge.emit.encode import span as span_encoding
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 _SCALAR = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | _TEXT
-_VALUE = _SCALAR | st.lists(_SCALAR, max_size=4) | st.dictionaries(_TEXT, _SCALAR, max_size=3)
+_VALUE = (
+    _SCALAR
+    | st.lists(_SCALAR, max_size=4)
+    | st.dictionaries(_TEXT, _SCALAR, max_size=3)
+)
 _SPAN_ID = st.integers(1, 2**64 - 1)
 _TRACE_ID = st.integers(1, 2**128 - 1)
 _TIME = st.integers(1, 2**63)
@@ -59,7 +63,9 @@ def test_a_span_equals_that_of_the_public_encoder(
         events=() if error is None else (Event("exception", facts, times[1]),),
         links=() if link is None else (Link(context(*link)),),
         kind=SpanKind.CLIENT,
-        status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+        status=Status(StatusCode.UNSET)
+        if error is None
+        else Status(StatusCode.ERROR, error),
         start_time=times[0],
         end_time=times[1],
         instrumentation_scope=InstrumentationScope("otel_bridge"),
@@ -76,14 +82,21 @@ def test_a_span_equals_that_of_the_public_encoder(
         times,
         span_encoding.span_attributes(attributes.items()),
         kind=span_encoding.KIND_CLIENT,
-        events=b"" if error is None else span_encoding.exception_event(times[1], "Error", error),
+        events=b""
+        if error is None
+        else span_encoding.exception_event(times[1], "Error", error),
         links=b""
         if link is None
-        else span_encoding.link(link[0].to_bytes(16, "big"), link[1].to_bytes(8, "big")),
+        else span_encoding.link(
+            link[0].to_bytes(16, "big"), link[1].to_bytes(8, "big")
+        ),
         error=error,
     )
 
-    assert span_encoding.scope_spans([ours]) == resource_spans.scope_spans[0].SerializeToString()
+    assert (
+        span_encoding.scope_spans([ours])
+        == resource_spans.scope_spans[0].SerializeToString()
+    )
 
 
 @given(st.lists(st.binary(max_size=20), max_size=5), _TEXT)

@@ -89,7 +89,9 @@ def test_finish_collects_what_waits_in_the_sdk_first(tmp_path: Path) -> None:
     check(tmp_path / "runs")
 
 
-def test_a_forked_worker_records_the_points_of_its_own_instruments(tmp_path: Path) -> None:
+def test_a_forked_worker_records_the_points_of_its_own_instruments(
+    tmp_path: Path,
+) -> None:
     code = """
     import multiprocessing, os
     from opentelemetry import metrics
@@ -116,7 +118,9 @@ def test_a_forked_worker_records_the_points_of_its_own_instruments(tmp_path: Pat
     assert ended.returncode == 0, ended.stderr
     found = written(tmp_path / "runs")
     assert {value for _, value in found.points("samples")} == {20, 300}
-    assert [value for _, value in found.points("pid_of_parent")] == [float(ended.stdout)]
+    assert [value for _, value in found.points("pid_of_parent")] == [
+        float(ended.stdout)
+    ]
     assert len({header.instance_id for header in found.headers}) == 2
 
 
@@ -183,7 +187,9 @@ print(type(trace.get_tracer_provider()).__name__, type(metrics.get_meter_provide
     assert ended.stdout == "ProxyTracerProvider _ProxyMeterProvider\n"
 
 
-def test_seeded_programs_draw_the_same_numbers_with_and_without_it(tmp_path: Path) -> None:
+def test_seeded_programs_draw_the_same_numbers_with_and_without_it(
+    tmp_path: Path,
+) -> None:
     draw = "\nimport random\nprint(random.random())\n"
     seeded = "import random\nrandom.seed(7)\n"
 

@@ -42,7 +42,11 @@ def test_every_step_of_a_stock_gauge_and_every_span_is_in_the_run_that_the_envir
     assert (ended.returncode, ended.stdout) == (0, "done\n")
     [header] = found.headers
     assert (header.project, header.run_name) == ("p", "n")
-    assert dict(header.exporters) == {"metrics": ("file",), "traces": ("file",), "logs": ()}
+    assert dict(header.exporters) == {
+        "metrics": ("file",),
+        "traces": ("file",),
+        "logs": (),
+    }
     assert sorted(found.points("loss")) == [(step, float(step)) for step in range(3000)]
     assert found.points("tokens") == [(None, 5)]
     assert [span.name for span in found.spans] == ["chat m"]
@@ -65,7 +69,10 @@ def test_the_machine_is_measured_in_a_program_only_where_its_user_says_so(
 
 def test_of_several_exporters_of_a_signal_one_appends(tmp_path: Path) -> None:
     run_program(
-        tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="file,mlflow", OTEL_TRACES_EXPORTER="trackio,file"
+        tmp_path,
+        PROGRAM,
+        OTEL_METRICS_EXPORTER="file,mlflow",
+        OTEL_TRACES_EXPORTER="trackio,file",
     )
 
     found = written(tmp_path / "runs")
@@ -109,14 +116,19 @@ initialize()
     )
 
     assert (ended.returncode, ended.stdout) == (0, "done\n")
-    assert ended.stderr.count("exporter mlflow is off: exporter 'mlflow' needs mlflow") == 1
+    assert (
+        ended.stderr.count("exporter mlflow is off: exporter 'mlflow' needs mlflow")
+        == 1
+    )
     report = until(lambda: _report_of_the_end(tmp_path / "runs"))
     assert (set(report.exporters), report.rollouts) == ({"file"}, 1)
 
 
 def _report_of_the_end(base: Path) -> Report | None:
     reports = [read_report(folder) for folder in run_folders(base)]
-    return reports[0] if reports and reports[0] is not None and reports[0].ended else None
+    return (
+        reports[0] if reports and reports[0] is not None and reports[0].ended else None
+    )
 
 
 def test_without_one_of_otel_bridge_the_stock_configurator_works_and_nothing_of_otel_bridge_begins(
@@ -145,7 +157,9 @@ def test_a_run_that_cannot_begin_leaves_the_program_alone(tmp_path: Path) -> Non
 
 
 def test_spans_are_safe_when_they_end(tmp_path: Path) -> None:
-    run_program(tmp_path, PROGRAM + "import os\nos._exit(0)\n", OTEL_TRACES_EXPORTER="file")
+    run_program(
+        tmp_path, PROGRAM + "import os\nos._exit(0)\n", OTEL_TRACES_EXPORTER="file"
+    )
 
     assert [span.name for span in written(tmp_path / "runs").spans] == ["chat m"]
 
@@ -163,7 +177,12 @@ if pid == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 """
-    run_program(tmp_path, PROGRAM + fork, OTEL_METRICS_EXPORTER="file", OTEL_TRACES_EXPORTER="file")
+    run_program(
+        tmp_path,
+        PROGRAM + fork,
+        OTEL_METRICS_EXPORTER="file",
+        OTEL_TRACES_EXPORTER="file",
+    )
 
     found = written(tmp_path / "runs")
     assert len(found.points("loss")) == 3000
@@ -220,6 +239,8 @@ def test_a_child_forked_while_another_thread_begins_the_run_does_not_wait_for_it
 ) -> None:
     env = environment(tmp_path / "runs", OTEL_TRACES_EXPORTER="none")
 
-    done = run(script(tmp_path / "fork.py", FORKED_WHILE_ANOTHER_THREAD_BEGINS_THE_RUN), env)
+    done = run(
+        script(tmp_path / "fork.py", FORKED_WHILE_ANOTHER_THREAD_BEGINS_THE_RUN), env
+    )
 
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,12 @@ import pytest
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord
 from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as EncodedLog
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk._logs import LoggerProvider
@@ -25,7 +29,12 @@ from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.emit.sdk.connect import AppendingLogProcessor, AppendingSpanProcessor
 from otel_bridge.text.secret_patterns import REDACTED
 from support.trainers.emit_otel_programs import run_program, written
-from support.trainers.emit_rollout_doubles import MemoryRun, attributes, open_rollout, plain
+from support.trainers.emit_rollout_doubles import (
+    MemoryRun,
+    attributes,
+    open_rollout,
+    plain,
+)
 
 KEY = "sk-" + "A1" * 16
 SDK_TAKES_MAPS = "key" in BoundedAttributes(attributes={"key": {"a": 1}})
@@ -59,9 +68,13 @@ def span_of(
     name: str = "chat m",
 ) -> Span:
     """What is appended of one span of a stock SDK."""
-    provider = TracerProvider(resource=Resource({"service.name": "svc"}), shutdown_on_exit=False)
+    provider = TracerProvider(
+        resource=Resource({"service.name": "svc"}), shutdown_on_exit=False
+    )
     provider.add_span_processor(AppendingSpanProcessor(SdkAppender(cast("Any", run))))
-    span = provider.get_tracer("some.genai.instrumentation").start_span(name, attributes=values)
+    span = provider.get_tracer("some.genai.instrumentation").start_span(
+        name, attributes=values
+    )
     if event is not None:
         span.add_event("exception", event)
     if error:
@@ -74,8 +87,12 @@ def span_of(
 
 def log_of(run: MemoryRun, record: LogRecord) -> EncodedLog:
     """What is appended of one log record of a stock SDK."""
-    provider = LoggerProvider(resource=Resource({"service.name": "svc"}), shutdown_on_exit=False)
-    provider.add_log_record_processor(AppendingLogProcessor(SdkAppender(cast("Any", run))))
+    provider = LoggerProvider(
+        resource=Resource({"service.name": "svc"}), shutdown_on_exit=False
+    )
+    provider.add_log_record_processor(
+        AppendingLogProcessor(SdkAppender(cast("Any", run)))
+    )
     provider.get_logger("some.genai.instrumentation").emit(record)
     [(_, payload)] = run.records
     [resource_logs] = ExportLogsServiceRequest.FromString(payload).resource_logs
@@ -89,7 +106,10 @@ def test_off_leaves_no_text_of_a_span_and_all_its_numbers_and_names() -> None:
               "gen_ai.tool.call.arguments": {"q": "the whole truth"}, "rl.metadata.n": 3}  # fmt: skip
 
     span = span_of(
-        run, values, event={"exception.message": "the whole truth"}, error="the whole truth"
+        run,
+        values,
+        event={"exception.message": "the whole truth"},
+        error="the whole truth",
     )
 
     assert attributes(span) == {**NUMBERS, "rl.metadata.n": 3}
@@ -100,7 +120,9 @@ def test_truncation_cuts_inside_message_parts() -> None:
     run = WholeRun(MESSAGE_CONTENT="truncate:5")
 
     span = span_of(
-        run, {**NUMBERS, "gen_ai.input.messages": json.dumps(ASKED)}, error="the whole truth"
+        run,
+        {**NUMBERS, "gen_ai.input.messages": json.dumps(ASKED)},
+        error="the whole truth",
     )
 
     found = attributes(span)
@@ -116,7 +138,9 @@ def test_secrets_go_by_shape_and_by_name_wherever_they_stand() -> None:
     run = WholeRun()
     values = {
         **NUMBERS,
-        "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"my key: {KEY}"}]),
+        "gen_ai.input.messages": json.dumps(
+            [{"role": "user", "content": f"my key: {KEY}"}]
+        ),
         "gen_ai.tool.call.arguments": '{"password": "pa55", "n": 1}',
         **(
             {"gen_ai.tool.call.result": {"auth": {"api_key": "pa55"}, "ok": True}}
@@ -129,7 +153,11 @@ def test_secrets_go_by_shape_and_by_name_wherever_they_stand() -> None:
     }
 
     span = span_of(
-        run, values, event={"exception.message": f"bad {KEY}"}, error=f"no {KEY}", name=f"GET {KEY}"
+        run,
+        values,
+        event={"exception.message": f"bad {KEY}"},
+        error=f"no {KEY}",
+        name=f"GET {KEY}",
     )
 
     assert attributes(span) == {
@@ -153,7 +181,8 @@ def test_secrets_go_by_shape_and_by_name_wherever_they_stand() -> None:
 def test_a_resource_that_was_started_with_a_secret_loses_it() -> None:
     run = WholeRun()
     provider = TracerProvider(
-        resource=Resource({"process.command": "train --token=abc123def456"}), shutdown_on_exit=False
+        resource=Resource({"process.command": "train --token=abc123def456"}),
+        shutdown_on_exit=False,
     )
     provider.add_span_processor(AppendingSpanProcessor(SdkAppender(cast("Any", run))))
     for name in ("one", "two"):
@@ -164,7 +193,9 @@ def test_a_resource_that_was_started_with_a_secret_loses_it() -> None:
         for _, payload in run.records
     ]
 
-    assert [plain(one.attributes[0].value) for one in found] == [f"train --token={REDACTED}"] * 2
+    assert [plain(one.attributes[0].value) for one in found] == [
+        f"train --token={REDACTED}"
+    ] * 2
 
 
 def test_addresses_go_where_asked_for_and_secrets_stay_where_they_may() -> None:
@@ -172,7 +203,11 @@ def test_addresses_go_where_asked_for_and_secrets_stay_where_they_may() -> None:
 
     span = span_of(
         run,
-        {"enduser.id": "ann@example.org", "api_key": "mine", "gen_ai.prompt": "to bob@example.org"},
+        {
+            "enduser.id": "ann@example.org",
+            "api_key": "mine",
+            "gen_ai.prompt": "to bob@example.org",
+        },
     )
 
     assert attributes(span) == {
@@ -182,7 +217,9 @@ def test_addresses_go_where_asked_for_and_secrets_stay_where_they_may() -> None:
     }
 
 
-def test_the_hook_sees_each_text_and_no_name_and_one_that_raises_costs_that_text() -> None:
+def test_the_hook_sees_each_text_and_no_name_and_one_that_raises_costs_that_text() -> (
+    None
+):
     run = WholeRun()
 
     def hook(text: str) -> str:
@@ -224,7 +261,8 @@ def test_a_record_that_cannot_be_looked_through_does_not_leave_and_is_counted() 
 # --- log records ------------------------------------------------------------------------------------------------------
 def test_off_leaves_no_text_of_a_genai_event_and_other_lines_as_they_are() -> None:
     said = LogRecord(
-        event_name="gen_ai.user.message", body={"role": "user", "content": "the whole truth"}
+        event_name="gen_ai.user.message",
+        body={"role": "user", "content": "the whole truth"},
     )
     judged = LogRecord(
         event_name="gen_ai.evaluation.result",
@@ -245,7 +283,8 @@ def test_off_leaves_no_text_of_a_genai_event_and_other_lines_as_they_are() -> No
 
 def test_log_lines_and_events_lose_secrets_by_shape_and_by_name() -> None:
     line = log_of(
-        WholeRun(), LogRecord(body=f"login with {KEY}", attributes={"db_password": "pa55"})
+        WholeRun(),
+        LogRecord(body=f"login with {KEY}", attributes={"db_password": "pa55"}),
     )
     event = log_of(
         WholeRun(),
@@ -257,11 +296,16 @@ def test_log_lines_and_events_lose_secrets_by_shape_and_by_name() -> None:
 
     assert plain(line.body) == f"login with {REDACTED}"
     assert attributes(line) == {"db_password": REDACTED}
-    assert plain(event.body) == {"content": '{"password":"[redacted]"}', "pwd": REDACTED}
+    assert plain(event.body) == {
+        "content": '{"password":"[redacted]"}',
+        "pwd": REDACTED,
+    }
 
 
 # --- the spans of live rollouts ---------------------------------------------------------------------------------------
-def test_what_others_set_on_the_span_of_a_live_rollout_leaves_as_the_policy_says() -> None:
+def test_what_others_set_on_the_span_of_a_live_rollout_leaves_as_the_policy_says() -> (
+    None
+):
     run = MemoryRun(MESSAGE_CONTENT="off")
 
     with open_rollout(run, reward=1.0) as rollout:
@@ -277,9 +321,14 @@ def test_what_others_set_on_the_span_of_a_live_rollout_leaves_as_the_policy_says
     assert (found["attempt"], found["rl.reward"]) == (2, 1.0)
     assert "db_password" not in found
     assert root.status.message == "KeyError"
-    assert [plain(event.attributes[0].value) for event in root.events] == ["ValueError", "KeyError"]
+    assert [plain(event.attributes[0].value) for event in root.events] == [
+        "ValueError",
+        "KeyError",
+    ]
     assert not any(
-        text in payload for _, payload in run.records for text in (b"the whole truth", b"pa55")
+        text in payload
+        for _, payload in run.records
+        for text in (b"the whole truth", b"pa55")
     )
 
 
@@ -320,6 +369,8 @@ def test_a_program_whose_run_keeps_text_in_writes_none_to_the_disk(
     assert [attributes(span) for span in found.spans if span.name == "chat"] == [
         {"gen_ai.usage.input_tokens": 7}
     ]
-    segments = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    segments = [
+        path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()
+    ]
     assert len(segments) > 1
     assert not any(b"the whole truth" in one for one in segments)

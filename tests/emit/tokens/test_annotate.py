@@ -18,7 +18,11 @@ from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
-from support.trainers.emit_rollout_doubles import MemoryRun, log_generations, log_rollouts
+from support.trainers.emit_rollout_doubles import (
+    MemoryRun,
+    log_generations,
+    log_rollouts,
+)
 from support.trainers.emit_samples import run_in
 
 ENGINE = [-0.5, -1.0, -0.25]
@@ -51,10 +55,16 @@ def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
 ) -> None:
     run = MemoryRun()
 
-    annotate(run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, TokensCall(7))
+    annotate(
+        run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, TokensCall(7)
+    )
 
     (span,) = spans(run)
-    assert (span.step, span.role, span.rollouts) == (7, None, (trace_id_of(run.id, "a"),))
+    assert (span.step, span.role, span.rollouts) == (
+        7,
+        None,
+        (trace_id_of(run.id, "a"),),
+    )
     delta = np.array(TRAINER) - np.array(ENGINE)
     assert figures(span) == {
         "logprob/engine": ([3.0], [pytest.approx(-1.75)]),
@@ -68,7 +78,9 @@ def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
     assert not run.drops
 
 
-def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_a_stream() -> None:
+def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_a_stream() -> (
+    None
+):
     run = MemoryRun()
 
     annotate(
@@ -91,7 +103,10 @@ def test_tokens_that_were_not_sampled_are_in_no_sum() -> None:
     run = MemoryRun()
 
     annotate(
-        run, ["a"], {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]}, TokensCall()
+        run,
+        ["a"],
+        {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]},
+        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -113,7 +128,11 @@ def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() 
     (span,) = spans(run)
     assert figures(span)["mismatch/k1"] == ([1.0, 0.0], [0.5, 0.0])
     assert figures(span)["entropy"] == ([0.0, 1.0], [0.0, 0.25])
-    assert run.drops == {"token_length": 2, "token_not_finite": 1, "token_unreadable": 2}
+    assert run.drops == {
+        "token_length": 2,
+        "token_not_finite": 1,
+        "token_unreadable": 2,
+    }
     assert ("token_length", 1, "entropies of a") in run.keyed_drops
     assert ("token_not_finite", 1, "logprobs") in run.keyed_drops
 
@@ -121,7 +140,12 @@ def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() 
 def test_what_names_no_rollout_is_counted() -> None:
     run = MemoryRun()
 
-    annotate(run, [Rollout(), "a", "a"], {"entropies": [[1.0], [2.0], [3.0]]}, TokensCall("first"))
+    annotate(
+        run,
+        [Rollout(), "a", "a"],
+        {"entropies": [[1.0], [2.0], [3.0]]},
+        TokensCall("first"),
+    )
     annotate(run, 3.5, {"entropies": [1.0]}, TokensCall())
     annotate(run, "a", {}, TokensCall())
 
@@ -141,14 +165,21 @@ def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -
     log_rollouts(run, [Rollout("q", id=name, step=1) for name in ids])
     kept = {span.trace_id.hex() for span in run.spans if span.name == "rollout"}
 
-    annotate(run, ids, {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6}, TokensCall())
+    annotate(
+        run,
+        ids,
+        {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6},
+        TokensCall(),
+    )
 
     (span,) = spans(run)
     assert len(kept) == 2
-    assert set(span.streams["logprobs"]) == set(span.streams["trainer_logprobs"]) == kept
-    assert {struct.unpack("<3f", data) for data in span.streams["logprobs"].values()} == {
-        tuple(ENGINE)
-    }
+    assert (
+        set(span.streams["logprobs"]) == set(span.streams["trainer_logprobs"]) == kept
+    )
+    assert {
+        struct.unpack("<3f", data) for data in span.streams["logprobs"].values()
+    } == {tuple(ENGINE)}
 
 
 def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_can_join_them() -> (
@@ -159,7 +190,10 @@ def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_
     log_rollouts(run, [Rollout("q", id=name, step=1) for name in ids])
 
     annotate(
-        run, ids, {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4}, TokensCall()
+        run,
+        ids,
+        {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4},
+        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -167,7 +201,9 @@ def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_
     assert len(span.streams["entropies"]) == 1
 
 
-def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum() -> None:
+def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum() -> (
+    None
+):
     run = MemoryRun()
     turns = [
         {"token_ids": [1, 2], "logprobs": [-1.0, -2.0]},
@@ -175,14 +211,20 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
     ]
 
     messages = [
-        {"role": role, "content": "a"} for role in ("user", "assistant", "tool", "assistant")
+        {"role": role, "content": "a"}
+        for role in ("user", "assistant", "tool", "assistant")
     ]
     log_rollouts(run, [Rollout(messages, id="turns", turns=turns)], step=4)
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}
     assert span.step == 4
-    assert struct.unpack("<4f", span.streams["token_ids"][span.rollouts[0]]) == (1, 2, 3, 4)
+    assert struct.unpack("<4f", span.streams["token_ids"][span.rollouts[0]]) == (
+        1,
+        2,
+        3,
+        4,
+    )
     assert not run.drops
 
 
@@ -197,11 +239,16 @@ def test_all_tokens_of_a_rollout_without_a_mask_count_beside_one_with_a_mask() -
 
 
 @pytest.mark.parametrize("kept", ["4", "0"])
-def test_turns_of_a_live_rollout_carry_their_tokens_also_if_it_is_sampled_out(kept: str) -> None:
+def test_turns_of_a_live_rollout_carry_their_tokens_also_if_it_is_sampled_out(
+    kept: str,
+) -> None:
     run = MemoryRun(MAX_ROLLOUTS_PER_STEP=kept)
 
     with LiveRollout(run, {"id": "a", "step": 4}) as rollout:
-        rollout.messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        rollout.messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "!"},
+        ]
         rollout.turns = [{"token_ids": [1, 2], "logprobs": [-1.0, -2.0]}]
 
     (span,) = spans(run)
@@ -240,16 +287,22 @@ def test_a_large_call_is_several_spans() -> None:
 @pytest.mark.parametrize(
     ("mode", "leaves"), [("full", True), ("off", False), ("truncate:5", False)]
 )
-def test_texts_and_ids_of_tokens_are_under_the_content_policy(mode: str, leaves: bool) -> None:
+def test_texts_and_ids_of_tokens_are_under_the_content_policy(
+    mode: str, leaves: bool
+) -> None:
     run = MemoryRun(MESSAGE_CONTENT=mode)
     texts = {4: "the ", 5: "answer"}
 
-    annotate(run, "a", {"token_ids": [4, 5]}, TokensCall(decode=lambda ids: texts[ids[0]]))
+    annotate(
+        run, "a", {"token_ids": [4, 5]}, TokensCall(decode=lambda ids: texts[ids[0]])
+    )
 
     (span,) = spans(run)
     assert ("token_ids" in span.streams) is leaves
     assert span.texts == (
-        {} if mode == "off" else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]}
+        {}
+        if mode == "off"
+        else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]}
     )
 
 
@@ -285,13 +338,19 @@ def test_lists_without_numpy_give_the_same_figures_and_numpy_is_not_imported() -
 
     expected = figures_of(arrays, [3, 0, 1])
 
-    from otel_bridge.tokens.statistics import Counter, Figure  # what the printed text needs
+    from otel_bridge.tokens.statistics import (
+        Counter,
+        Figure,
+    )  # what the printed text needs
 
     read = eval(printed, {"Figure": Figure, "Counter": Counter})  # our own text
     assert read.keys() == expected.keys()
     for name, figure in expected.items():
         for part in ("counts", "sums", "maxima", "decile_counts", "decile_sums"):
-            assert getattr(read[name], part) == pytest.approx(getattr(figure, part)), (name, part)
+            assert getattr(read[name], part) == pytest.approx(getattr(figure, part)), (
+                name,
+                part,
+            )
         assert read[name].buckets == figure.buckets
 
 

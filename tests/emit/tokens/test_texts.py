@@ -21,7 +21,9 @@ def test_a_token_beyond_the_size_of_the_cache_has_its_text_too(
         decoded.append(token_ids)
         return f"<{token_ids[0]}>"
 
-    tokens = texts.TokenTexts(decode, MessageLimits(ContentPolicy(), 1000), lambda *_: None)
+    tokens = texts.TokenTexts(
+        decode, MessageLimits(ContentPolicy(), 1000), lambda *_: None
+    )
 
     assert tokens.of_ids([1, 2, 3, 1]) == ["<1>", "<2>", "<3>", "<1>"]
     assert decoded == [[1], [2], [3]]

@@ -30,7 +30,9 @@ def info(tmp_path: Path) -> RunInfo:
     return RunInfo(id="0" * 16, project="maths", name="<ppo>", folder=tmp_path)
 
 
-def writer_of(tmp_path: Path, url: str, memory: MemoryTable | None = None) -> WebhookRunWriter:
+def writer_of(
+    tmp_path: Path, url: str, memory: MemoryTable | None = None
+) -> WebhookRunWriter:
     settings = webhook_exporter.read_settings({ALERT_WEBHOOK.name: url}, tmp_path)
     writer = webhook_exporter.open(info(tmp_path), settings, memory or MemoryTable())
     assert isinstance(writer, WebhookRunWriter)
@@ -74,7 +76,9 @@ def test_a_title_calls_nobody_and_links_nowhere(tmp_path: Path) -> None:
 def test_an_alert_that_comes_again_is_not_posted_again(tmp_path: Path) -> None:
     memory = MemoryTable()
     with webhook() as running:
-        writer_of(tmp_path, running.url, memory).write_alerts([alert(1, "a"), alert(2, "b")])
+        writer_of(tmp_path, running.url, memory).write_alerts(
+            [alert(1, "a"), alert(2, "b")]
+        )
         writer_of(tmp_path, running.url, memory).write_alerts(
             [alert(1, "a"), alert(2, "b"), alert(3, "c")]
         )
@@ -110,9 +114,14 @@ def test_a_webhook_that_cannot_be_reached_is_retried(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["reset", "hang", "drip", 408, 504])
 def test_an_alert_whose_outcome_is_unknown_is_counted_and_not_posted_again(
-    tmp_path: Path, fault: Answer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    fault: Answer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sys.modules[WebhookRunWriter.__module__], "TIMEOUT_S", (5.0, 0.2))
+    monkeypatch.setattr(
+        sys.modules[WebhookRunWriter.__module__], "TIMEOUT_S", (5.0, 0.2)
+    )
     monkeypatch.setattr(sys.modules[WebhookRunWriter.__module__], "TOTAL_S", 1.0)
     memory = MemoryTable()
 
@@ -160,7 +169,9 @@ def test_a_refusal_that_a_person_must_mend_names_the_setting_and_never_the_addre
 
     assert running.titles == ["kl", "kl"]
     assert f"HTTP {status}" in str(raised.value)
-    assert status == 400 or "OTEL_BRIDGE_ALERT_WEBHOOK" in getattr(raised.value, "help", "")
+    assert status == 400 or "OTEL_BRIDGE_ALERT_WEBHOOK" in getattr(
+        raised.value, "help", ""
+    )
 
 
 def test_the_address_is_in_no_error_and_no_text_of_an_object(tmp_path: Path) -> None:
@@ -173,7 +184,9 @@ def test_the_address_is_in_no_error_and_no_text_of_an_object(tmp_path: Path) -> 
         chain = f"{exc.__cause__!r} {exc.__context__!r}"
     settings = WebhookSettings(f"https://example.org{SECRET}")
 
-    assert "SECRET" not in shown + chain + repr(writer) + repr(settings) + str(settings.destination)
+    assert "SECRET" not in shown + chain + repr(writer) + repr(settings) + str(
+        settings.destination
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +194,9 @@ def test_the_address_is_in_no_error_and_no_text_of_an_object(tmp_path: Path) -> 
     [f"http://example.org{SECRET}", "hooks.slack.com/SECRET", f"ftp://x{SECRET}", "https:///SECRET", "https://[SECRET",
      f"https://x:99999{SECRET}", f"https://x{SECRET} y"],
 )  # fmt: skip
-def test_an_address_that_cannot_be_used_is_an_error_that_does_not_show_it(address: str) -> None:
+def test_an_address_that_cannot_be_used_is_an_error_that_does_not_show_it(
+    address: str,
+) -> None:
     with pytest.raises(ConfigError) as raised:
         ALERT_WEBHOOK.read({ALERT_WEBHOOK.name: address})
 
@@ -192,7 +207,10 @@ def test_an_address_that_cannot_be_used_is_an_error_that_does_not_show_it(addres
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8065", "[::1]", "localhost"])
 def test_http_is_for_this_machine(host: str) -> None:
-    assert ALERT_WEBHOOK.read({ALERT_WEBHOOK.name: f"http://{host}/x"}) == f"http://{host}/x"
+    assert (
+        ALERT_WEBHOOK.read({ALERT_WEBHOOK.name: f"http://{host}/x"})
+        == f"http://{host}/x"
+    )
 
 
 def test_the_exporter_named_without_an_address_is_an_error(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ class TestFile(WriterContract):
 
 def lines(run: RunInfo) -> list[dict[str, object]]:
     files = sorted((run.folder / "file").glob("records-*.jsonl"))
-    return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    return [
+        orjson.loads(line) for file in files for line in file.read_bytes().splitlines()
+    ]
 
 
 def held(run: RunInfo) -> Contents:
@@ -76,13 +78,18 @@ def held(run: RunInfo) -> Contents:
                 elif value is not None:
                     scalars.append(
                         HeldScalar(
-                            key, line["step"], float(value), line["time_unix_ns"] // 1_000_000
+                            key,
+                            line["step"],
+                            float(value),
+                            line["time_unix_ns"] // 1_000_000,
                         )
                     )
         elif line["kind"] == "rollout":
             reward = None if line["reward"] is None else float(line["reward"])
             rollouts.append(
-                HeldRollout(line["id"], reward, len(line["messages"]), len(line["spans"]))
+                HeldRollout(
+                    line["id"], reward, len(line["messages"]), len(line["spans"])
+                )
             )
         elif line["kind"] == "evaluation" and line["value"] is not None:
             late.append((line["rollout_id"], line["name"], line["value"]))
@@ -177,10 +184,14 @@ def test_a_full_disk_leaves_only_whole_lines_and_is_retried(tmp_path: Path) -> N
         """
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
 
     assert done.stdout == "retry 3\n", done.stderr
-    assert [line["position"] for line in lines(samples.run_info(tmp_path))] == list(range(1, 51))
+    assert [line["position"] for line in lines(samples.run_info(tmp_path))] == list(
+        range(1, 51)
+    )
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
@@ -229,7 +240,10 @@ def test_a_console_that_is_gone_is_retried(tmp_path: Path) -> None:
 def test_the_console_follows_the_log_of_the_run(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path / "a b")
 
-    assert console.read_settings({}, tmp_path).view(run) == f"tail -f '{run.folder}/bridge.log'"
+    assert (
+        console.read_settings({}, tmp_path).view(run)
+        == f"tail -f '{run.folder}/bridge.log'"
+    )
 
 
 def other_trace(position: int) -> PlainTrace:
@@ -257,7 +271,9 @@ def other_trace(position: int) -> PlainTrace:
 def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None:
     run, stream = samples.run_info(tmp_path), io.StringIO()
     written, printed = (
-        file_exporter.open(run, file_exporter.read_settings({}, run.folder), MemoryTable()),
+        file_exporter.open(
+            run, file_exporter.read_settings({}, run.folder), MemoryTable()
+        ),
         ConsoleRunWriter(run, stream),
     )
 
@@ -272,9 +288,9 @@ def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None
         "server",
         "GET /health",
     )
-    assert [(span["name"], span["error"], span["attributes"]) for span in second["spans"]] == [
-        ("GET /health", "boom", {"code": 500})
-    ]
+    assert [
+        (span["name"], span["error"], span["attributes"]) for span in second["spans"]
+    ] == [("GET /health", "boom", {"code": 500})]
     assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
         f"{run.name} server trace GET /health spans=1 took=2.5ms error=boom"
     ] * 2

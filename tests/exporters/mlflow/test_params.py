@@ -26,7 +26,9 @@ def run(tmp_path: Path) -> RunInfo:
 def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sent(
     uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = opened(uri, dataclasses.replace(run, configs={"trainer": {"lr": 0.1, "clip": 0.2}}))
+    first = opened(
+        uri, dataclasses.replace(run, configs={"trainer": {"lr": 0.1, "clip": 0.2}})
+    )
     second = opened(uri, run)
 
     second.write_config("trainer", {"lr": 0.05, "clip": 0.2, "new": True})
@@ -35,8 +37,15 @@ def test_params_that_changed_after_a_resume_become_tags_and_only_changes_are_sen
     after = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
 
     assert first is not second
-    assert before.params == {"trainer/lr": "0.1", "trainer/clip": "0.2", "trainer/new": "True"}
-    assert (before.tags["config/trainer/lr"], after.tags["config/trainer/lr"]) == ("0.05", "0.1")
+    assert before.params == {
+        "trainer/lr": "0.1",
+        "trainer/clip": "0.2",
+        "trainer/new": "True",
+    }
+    assert (before.tags["config/trainer/lr"], after.tags["config/trainer/lr"]) == (
+        "0.05",
+        "0.1",
+    )
     assert after.params == before.params
     assert "config/trainer/clip" not in after.tags
 
@@ -65,12 +74,20 @@ def test_params_that_become_equal_by_cleaning_keep_values_of_their_own_across_re
 ) -> None:
     memory = MemoryTable()
 
-    for key, value in (("top_at_k", 1), ("top@k", 2), ("top//at", 3), ("top/at", 4), ("top@k", 5)):
+    for key, value in (
+        ("top_at_k", 1),
+        ("top@k", 2),
+        ("top//at", 3),
+        ("top/at", 4),
+        ("top@k", 5),
+    ):
         for role in ("actor", "critic"):
             opened(uri, run, memory).write_config(role, {key: value})
 
     found = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
-    changed = {key: value for key, value in found.tags.items() if key.startswith("config/")}
+    changed = {
+        key: value for key, value in found.tags.items() if key.startswith("config/")
+    }
     assert found.params == {
         "actor/top_at_k": "1", "actor/top_at_k-20d6e6e1": "2", "actor/top/at": "3", "actor/top/at-30aefb82": "4",
         "critic/top_at_k": "1", "critic/top_at_k-ea0ac0df": "2", "critic/top/at": "3", "critic/top/at-e203b5ff": "4",
@@ -109,7 +126,9 @@ def test_params_that_become_equal_by_flattening_keep_values_of_their_own_across_
     assert not [tag for tag in found.tags if tag.startswith("config/")]
 
 
-def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(uri: str, run: RunInfo) -> None:
+def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(
+    uri: str, run: RunInfo
+) -> None:
     first, second = opened(uri, run), opened(uri, run)
 
     first.write_config(None, {"seed": 1, "a": 1})

@@ -25,20 +25,27 @@ def first_use(uri: str, run: RunInfo, role: str, start, results) -> None:
     """Runs in a child: open the fresh database together with the others, write ten rows."""
     try:
         start.wait(60)
-        deliver(opened(uri, run), samples.placed(samples.rows(10, keys=3, role=role)), tries=20)
+        deliver(
+            opened(uri, run),
+            samples.placed(samples.rows(10, keys=3, role=role)),
+            tries=20,
+        )
         results.put("written")
     except BaseException as exc:  # noqa: BLE001  # whatever it is, the parent shows it
         results.put(repr(exc))
 
 
 @pytest.mark.long
-def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_path: Path) -> None:
+def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(
+    tmp_path: Path,
+) -> None:
     context = multiprocessing.get_context("spawn")
     uri, run = f"sqlite:///{tmp_path}/new/mlflow.db", samples.run_info(tmp_path)
     start, results = context.Barrier(3), context.Queue()
 
     children = [
-        context.Process(target=first_use, args=(uri, run, role, start, results)) for role in ROLES
+        context.Process(target=first_use, args=(uri, run, role, start, results))
+        for role in ROLES
     ]
     for child in children:
         child.start()
@@ -54,7 +61,9 @@ def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(tmp_pa
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["mlflow.db"]
 
 
-def test_a_writer_killed_between_two_calls_is_followed_by_one_that_goes_on(tmp_path: Path) -> None:
+def test_a_writer_killed_between_two_calls_is_followed_by_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
     uri, run = mlflow_reading.database(tmp_path), samples.run_info(tmp_path)
     rows = samples.placed(samples.rows(30))
     job = ChildJob(

@@ -41,7 +41,9 @@ def rollouts(run: RunInfo, count: int) -> list[RolloutRecord]:
 def shown(uri: str, run: RunInfo) -> dict[str, list[tuple[str, object]]]:
     """The assessments MLflow shows, by rollout."""
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    traces = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    traces = api.search_traces(
+        locations=[held.info.experiment_id], run_id=held.info.run_id
+    )
     return {
         trace.info.trace_id.removeprefix("tr-"): sorted(
             (each.name, each.value) for each in trace.info.assessments
@@ -120,14 +122,18 @@ def test_rewards_are_in_the_transaction_of_the_spans(uri: str, run: RunInfo) -> 
         mlflow_reading.client(uri).get_trace(f"tr-{one.id}")
 
 
-def test_a_redelivered_rollout_does_not_take_back_a_later_reward(uri: str, run: RunInfo) -> None:
+def test_a_redelivered_rollout_does_not_take_back_a_later_reward(
+    uri: str, run: RunInfo
+) -> None:
     writer, (one,) = opened(uri, run), rollouts(run, 1)
     writer.write_rollouts([one])
 
     writer.write_evaluations([samples.evaluation(one, 0.125, name="reward")])
     writer.write_rollouts([one])
 
-    assert shown(uri, run) == {one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]}
+    assert shown(uri, run) == {
+        one.id: [("answer", 0.5), ("format", 0.25), ("reward", 0.125)]
+    }
 
 
 def test_later_values_of_many_rollouts_are_one_transaction_and_the_last_of_a_name_is_shown(
@@ -167,7 +173,9 @@ def test_a_later_value_of_a_missing_rollout_is_refused_by_its_place_and_those_be
 ) -> None:
     writer, (one, missing) = opened(uri, run), rollouts(run, 2)
     writer.write_rollouts([one])
-    values = samples.placed([samples.evaluation(each, 1.5, name="late") for each in (one, missing)])
+    values = samples.placed(
+        [samples.evaluation(each, 1.5, name="late") for each in (one, missing)]
+    )
 
     with pytest.raises(PermanentError, match="late of rollout") as refused:
         writer.write_evaluations(values)
@@ -209,9 +217,14 @@ def test_an_mlflow_that_renamed_a_column_gets_each_reward_by_a_call(
 
     real = getattr(models, table)
     names = {
-        name: getattr(real, name) for _, name in RENAMED if hasattr(real, name) and name != column
+        name: getattr(real, name)
+        for _, name in RENAMED
+        if hasattr(real, name) and name != column
     }
-    tables = {"SqlAssessments": models.SqlAssessments, "SqlTraceInfo": models.SqlTraceInfo}
+    tables = {
+        "SqlAssessments": models.SqlAssessments,
+        "SqlTraceInfo": models.SqlTraceInfo,
+    }
     renamed = SimpleNamespace(**{**tables, table: SimpleNamespace(**names)})
     monkeypatch.setitem(sys.modules, "renamed_models", renamed)  # type: ignore[arg-type]
     monkeypatch.setattr(database, "_ROWS", "renamed_models")
@@ -236,7 +249,9 @@ def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those
     opened(uri, run).write_rollouts([one])
 
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    (trace,) = api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    (trace,) = api.search_traces(
+        locations=[held.info.experiment_id], run_id=held.info.run_id
+    )
     assert sorted(
         (each.name, each.value, each.rationale, (each.metadata or {}).get("label"))
         for each in trace.info.assessments
@@ -262,8 +277,15 @@ def test_every_part_of_a_reward_has_an_assessment_of_its_own_which_a_later_value
 
     writer.write_rollouts([one])
     before = shown(uri, run)[one.id]
-    late = ((f"{long}a", 50.0), ("rewards.reward", 20.0), ("reward", 0.25), ("nul\0", 80.0))
-    writer.write_evaluations([samples.evaluation(one, value, name=name) for name, value in late])
+    late = (
+        (f"{long}a", 50.0),
+        ("rewards.reward", 20.0),
+        ("reward", 0.25),
+        ("nul\0", 80.0),
+    )
+    writer.write_evaluations(
+        [samples.evaluation(one, value, name=name) for name, value in late]
+    )
 
     names = {
         "reward": 0.5, "rewards.reward": 1.0, "rewards.rewards.reward": 2.0, "rewards.": 3.0, "rewards.rewards.": 4.0,

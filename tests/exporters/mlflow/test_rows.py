@@ -44,7 +44,10 @@ def held(uri: str, run: RunInfo) -> dict[str, list[tuple[int, float, int]]]:
 def stepless(key: str, value: float, position: int) -> Row:
     time = samples.START_UNIX_NS + position * samples.SECOND_NS
     return dataclasses.replace(
-        samples.row(None, {key: value}), id=f"f:{position}", time_unix_ns=time, position=position
+        samples.row(None, {key: value}),
+        id=f"f:{position}",
+        time_unix_ns=time,
+        position=position,
     )
 
 
@@ -54,7 +57,11 @@ START_MS = samples.START_UNIX_NS // 1_000_000
 def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_them(
     uri: str, run: RunInfo
 ) -> None:
-    values = {"rollouts/total": 64.0, "rollouts/eval/kept": 16.0, "rollouts/reward/mean": 0.5}
+    values = {
+        "rollouts/total": 64.0,
+        "rollouts/eval/kept": 16.0,
+        "rollouts/reward/mean": 0.5,
+    }
     statistics = dataclasses.replace(samples.row(3, values), id="s:trainer:train:3")
 
     opened(uri, run).write_rows([statistics])
@@ -64,7 +71,9 @@ def test_numbers_of_rollouts_are_metrics_only_on_request_or_when_a_program_logs_
     assert held(uri, run).keys() == {f"trainer/{key}" for key in values}
 
 
-def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(uri: str, run: RunInfo) -> None:
+def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(
+    uri: str, run: RunInfo
+) -> None:
     row = dataclasses.replace(
         samples.row(-3, {"loss": 2}), time_unix_ns=samples.START_UNIX_NS + 1_999_999
     )
@@ -74,13 +83,22 @@ def test_steps_are_ints_and_times_are_those_of_log_in_milliseconds(uri: str, run
     assert held(uri, run) == {"trainer/loss": [(-3, 2.0, START_MS + 1)]}
 
 
-def test_infinities_become_the_largest_doubles_and_nan_stays(uri: str, run: RunInfo) -> None:
+def test_infinities_become_the_largest_doubles_and_nan_stays(
+    uri: str, run: RunInfo
+) -> None:
     opened(uri, run).write_rows(
-        [samples.row(0, {"up": math.inf, "down": -math.inf, "nan": math.nan}, role=None)]
+        [
+            samples.row(
+                0, {"up": math.inf, "down": -math.inf, "nan": math.nan}, role=None
+            )
+        ]
     )
 
     values = {key: metrics[0][1] for key, metrics in held(uri, run).items()}
-    assert (values["up"], values["down"]) == (1.7976931348623157e308, -1.7976931348623157e308)
+    assert (values["up"], values["down"]) == (
+        1.7976931348623157e308,
+        -1.7976931348623157e308,
+    )
     assert math.isnan(values["nan"])
 
 
@@ -146,10 +164,14 @@ def test_a_legal_key_that_comes_after_a_cleaned_one_took_its_name_is_distinguish
     }
 
 
-def test_a_key_that_came_before_keeps_its_name_from_a_cleaned_one(uri: str, run: RunInfo) -> None:
+def test_a_key_that_came_before_keeps_its_name_from_a_cleaned_one(
+    uri: str, run: RunInfo
+) -> None:
     seen = dataclasses.replace(run, keys={"acc_at_5": "step"})
 
-    opened(uri, seen).write_rows([samples.row(1, {"acc@5": 0.0, "acc_at_5": 1.0}, role=None)])
+    opened(uri, seen).write_rows(
+        [samples.row(1, {"acc@5": 0.0, "acc_at_5": 1.0}, role=None)]
+    )
 
     assert held(uri, run)["acc_at_5"] == [(1, 1.0, START_MS + 1000)]
 
@@ -160,11 +182,18 @@ def test_keys_of_rows_without_a_step_keep_their_names_from_cleaned_ones_that_com
     memory = MemoryTable()  # the run's keys hold those with a step alone
 
     for position, key in enumerate(["acc_at_5", "acc@5", "a/b", "a//b", "/a/b/"]):
-        opened(uri, run, memory).write_rows([stepless(key, float(position), position + 1)])
+        opened(uri, run, memory).write_rows(
+            [stepless(key, float(position), position + 1)]
+        )
     for position, key in enumerate(["acc_at_5", "acc@5", "a/b", "a//b", "/a/b/"]):
-        opened(uri, run, memory).write_rows([stepless(key, 10.0 + position, position + 6)])
+        opened(uri, run, memory).write_rows(
+            [stepless(key, 10.0 + position, position + 6)]
+        )
 
-    shown = {name: [value for _, value, _ in metrics] for name, metrics in held(uri, run).items()}
+    shown = {
+        name: [value for _, value, _ in metrics]
+        for name, metrics in held(uri, run).items()
+    }
     assert shown == {
         "trainer/acc_at_5": [0.0, 10.0],
         "trainer/acc_at_5-d401aa63": [1.0, 11.0],
@@ -180,12 +209,20 @@ def test_a_key_that_is_the_changed_name_of_another_gets_one_of_its_own(
     taken = "acc_at_5-8a3f2b80"
     writer = opened(uri, run)
 
-    writer.write_rows([samples.row(1, {"acc_at_5": 0.0, taken: 1.0, "acc@5": 2.0}, role=None)])
+    writer.write_rows(
+        [samples.row(1, {"acc_at_5": 0.0, taken: 1.0, "acc@5": 2.0}, role=None)]
+    )
 
-    assert sorted(metrics[0][1] for metrics in held(uri, run).values()) == [0.0, 1.0, 2.0]
+    assert sorted(metrics[0][1] for metrics in held(uri, run).values()) == [
+        0.0,
+        1.0,
+        2.0,
+    ]
 
 
-def test_a_part_of_a_distribution_never_takes_a_users_key(uri: str, run: RunInfo) -> None:
+def test_a_part_of_a_distribution_never_takes_a_users_key(
+    uri: str, run: RunInfo
+) -> None:
     values: dict[str, Value] = {"loss/mean": 7.0, "loss": samples.distribution()}
 
     opened(uri, run).write_rows([samples.row(1, values, role=None)])
@@ -219,10 +256,16 @@ def test_running_counts_forget_positions_two_calls_back() -> None:
     counts = Counts(memory)
 
     for first in range(1, 3001, 1000):
-        counts.of([stepless("cpu", 0.0, position) for position in range(first, first + 1000)])
-    again = Counts(memory).of([stepless("cpu", 0.0, position) for position in range(1001, 3002)])
+        counts.of(
+            [stepless("cpu", 0.0, position) for position in range(first, first + 1000)]
+        )
+    again = Counts(memory).of(
+        [stepless("cpu", 0.0, position) for position in range(1001, 3002)]
+    )
 
-    assert again == {(position, "trainer/cpu"): position - 1 for position in range(1001, 3002)}
+    assert again == {
+        (position, "trainer/cpu"): position - 1 for position in range(1001, 3002)
+    }
     assert len(memory.get("counts") or b"") < 60_000
 
 
@@ -274,7 +317,11 @@ def test_a_number_beyond_double_is_refused_and_named(uri: str, run: RunInfo) -> 
 def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(
     uri: str, run: RunInfo
 ) -> None:
-    given = [samples.alert(2), samples.alert(3, "nan", "error"), samples.alert(5, "nan", "error")]
+    given = [
+        samples.alert(2),
+        samples.alert(3, "nan", "error"),
+        samples.alert(5, "nan", "error"),
+    ]
     alerts = samples.placed(given)
     memory = MemoryTable()
 

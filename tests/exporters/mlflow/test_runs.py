@@ -35,7 +35,9 @@ def experiment(uri: str, name: str) -> str:
     return found.experiment_id if found else api.create_experiment(name)
 
 
-def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInfo) -> None:
+def test_a_new_run_has_experiment_name_tags_and_is_running(
+    uri: str, run: RunInfo
+) -> None:
     full = dataclasses.replace(
         run, group="g1", tags=("a", "b"), notes="first try", job_type="train"
     )
@@ -43,7 +45,9 @@ def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInf
     opened(uri, full)
 
     (held,) = mlflow_reading.runs_of(uri, run)
-    ours = {key: value for key, value in held.data.tags.items() if key != "mlflow.runName"}
+    ours = {
+        key: value for key, value in held.data.tags.items() if key != "mlflow.runName"
+    }
     assert (held.info.run_name, held.info.status) == (run.name, "RUNNING")
     assert ours == {
         "rl.run.id": run.id,
@@ -56,9 +60,13 @@ def test_a_new_run_has_experiment_name_tags_and_is_running(uri: str, run: RunInf
 
 
 def test_an_id_that_was_asked_for_wins_and_gets_the_tag(uri: str, run: RunInfo) -> None:
-    asked = mlflow_reading.client(uri).create_run(experiment(uri, "elsewhere")).info.run_id
+    asked = (
+        mlflow_reading.client(uri).create_run(experiment(uri, "elsewhere")).info.run_id
+    )
 
-    writer = opened(uri, dataclasses.replace(run, identity={semconv.MLFLOW_RUN_ID: asked}))
+    writer = opened(
+        uri, dataclasses.replace(run, identity={semconv.MLFLOW_RUN_ID: asked})
+    )
     writer.write_rows(samples.placed(samples.rows(1)))
 
     held = mlflow_reading.client(uri).get_run(asked)
@@ -73,8 +81,12 @@ def test_an_id_that_is_not_there_blocks(uri: str, run: RunInfo) -> None:
     assert "unset MLFLOW_RUN_ID" in raised.value.help
 
 
-def test_the_emitters_experiment_goes_before_the_project(uri: str, run: RunInfo) -> None:
-    opened(uri, dataclasses.replace(run, identity={semconv.MLFLOW_EXPERIMENT: "chosen"}))
+def test_the_emitters_experiment_goes_before_the_project(
+    uri: str, run: RunInfo
+) -> None:
+    opened(
+        uri, dataclasses.replace(run, identity={semconv.MLFLOW_EXPERIMENT: "chosen"})
+    )
 
     (held,) = mlflow_reading.runs_of(uri, dataclasses.replace(run, project="chosen"))
     assert held.info.run_name == run.name
@@ -89,14 +101,24 @@ def test_the_oldest_run_with_the_tag_wins(uri: str, run: RunInfo) -> None:
 
     opened(uri, run).end(Status.FAILED)
 
-    statuses = {held.info.run_id: held.info.status for held in mlflow_reading.runs_of(uri, run)}
+    statuses = {
+        held.info.run_id: held.info.status for held in mlflow_reading.runs_of(uri, run)
+    }
     assert statuses[created[1].info.run_id] == "FAILED"
     assert set(statuses.values()) == {"FAILED", "RUNNING"}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["it's", 'a "b"', 'it\'s "both" \\ ways', "per%cent_", "emoji 🚀", "line\nbreak", "n" * 400],
+    [
+        "it's",
+        'a "b"',
+        'it\'s "both" \\ ways',
+        "per%cent_",
+        "emoji 🚀",
+        "line\nbreak",
+        "n" * 400,
+    ],
 )
 def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(
     uri: str, tmp_path: Path, name: str
@@ -117,7 +139,10 @@ def test_a_run_made_by_hand_is_found_by_its_name_the_newest_not_deleted(
 
     assert tagged(uri, run) == ids[1]
     hint = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
-    assert found_of(writer) == f"MLflow's own run of this name ({ids[1]}) gets the records; {hint}"
+    assert (
+        found_of(writer)
+        == f"MLflow's own run of this name ({ids[1]}) gets the records; {hint}"
+    )
 
 
 def opened_name(uri: str, name: str, tmp_path: Path) -> str:
@@ -134,7 +159,10 @@ def test_the_address_of_a_run_in_a_database_is_that_at_the_server_which_its_view
 
     (held,) = mlflow_reading.runs_of(uri, run)
     page = f"#/experiments/{held.info.experiment_id}/runs/{held.info.run_id}"
-    assert url == f"http://127.0.0.1:5000/{page}/model-metrics?workflowType=machine_learning"
+    assert (
+        url
+        == f"http://127.0.0.1:5000/{page}/model-metrics?workflowType=machine_learning"
+    )
 
 
 def test_another_run_of_otel_bridge_with_the_same_name_is_left_alone(
@@ -183,7 +211,8 @@ def test_a_run_that_was_deleted_blocks_the_bridge_that_wrote_it_and_no_other(
         with pytest.raises(BlockedError) as raised:
             opened(uri, run, memory)
         assert (
-            raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+            raised.value.help
+            == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
         )
         mlflow_reading.client(uri).restore_run(run_id)
     opened(uri, run, memory if with_memory else None)
@@ -203,7 +232,10 @@ def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(
     mlflow_reading.client(uri).restore_run(run_id)
     writer.write_rows(rows)
 
-    assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+    assert (
+        raised.value.help
+        == f"MLFLOW_TRACKING_URI={uri} mlflow runs restore --run-id {run_id}"
+    )
     same_scalars(mlflow_reading.contents(uri, run), rows)
 
 
@@ -217,7 +249,10 @@ def test_a_deleted_experiment_blocks_with_the_command_that_restores_it(
     with pytest.raises(BlockedError) as raised:
         opened(uri, run)
 
-    assert raised.value.help == f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"
+    assert (
+        raised.value.help
+        == f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"
+    )
 
 
 def test_an_experiment_deleted_while_its_run_is_written_blocks_and_restored_it_brings_the_run_back(
@@ -236,7 +271,10 @@ def test_an_experiment_deleted_while_its_run_is_written_blocks_and_restored_it_b
     mlflow_reading.client(uri).restore_experiment(where)
     writer.write_rows(rows)
 
-    assert helps == [f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"] * 2
+    assert (
+        helps
+        == [f"MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {where}"] * 2
+    )
     same_scalars(mlflow_reading.contents(uri, own), rows)
 
 
@@ -276,7 +314,9 @@ def test_two_bridges_that_create_a_run_at_once_agree_on_the_older_and_leave_one(
     def second(self, experiment_id: str, **given):
         if not theirs:  # the other bridge is a moment ahead of us
             theirs.append(
-                create(self, experiment_id, start_time=100, tags={"rl.run.id": run.id}).info.run_id
+                create(
+                    self, experiment_id, start_time=100, tags={"rl.run.id": run.id}
+                ).info.run_id
             )
         return create(self, experiment_id, **given)
 
@@ -291,7 +331,10 @@ def test_two_bridges_that_create_an_experiment_at_once_share_it(
 ) -> None:
     from mlflow import MlflowClient
 
-    run, create = samples.run_info(tmp_path, project="raced"), MlflowClient.create_experiment
+    run, create = (
+        samples.run_info(tmp_path, project="raced"),
+        MlflowClient.create_experiment,
+    )
 
     def second(self, name: str, **given):
         create(self, name)
@@ -305,7 +348,9 @@ def test_two_bridges_that_create_an_experiment_at_once_share_it(
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_the_end_has_its_status_and_time(uri: str, run: RunInfo, status: Status) -> None:
+def test_the_end_has_its_status_and_time(
+    uri: str, run: RunInfo, status: Status
+) -> None:
     opened(uri, run).end(status)
 
     (held,) = mlflow_reading.runs_of(uri, run)
@@ -349,12 +394,18 @@ def test_a_note_that_a_person_wrote_stays(uri: str, run: RunInfo) -> None:
     assert held.data.tags["mlflow.note.content"] == "mine"
 
 
-def test_the_roles_are_listed_as_they_appear_by_several_bridges(uri: str, run: RunInfo) -> None:
+def test_the_roles_are_listed_as_they_appear_by_several_bridges(
+    uri: str, run: RunInfo
+) -> None:
     first, second = opened(uri, run), opened(uri, run)
 
     first.write_rows(samples.placed([samples.row(1, role="trainer")]))
-    second.write_rows(samples.placed([samples.row(1, role="explorer"), samples.row(1, role=None)]))
-    first.write_rollouts(samples.placed([samples.rollout(0, seed=run.id, role="evaluator")]))
+    second.write_rows(
+        samples.placed([samples.row(1, role="explorer"), samples.row(1, role=None)])
+    )
+    first.write_rollouts(
+        samples.placed([samples.rollout(0, seed=run.id, role="evaluator")])
+    )
 
     (held,) = mlflow_reading.runs_of(uri, run)
     assert held.data.tags["rl.roles"] == "evaluator,explorer,trainer"

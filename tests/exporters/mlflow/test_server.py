@@ -67,7 +67,8 @@ def starts_traces(writer: Any) -> bool:
 
 def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str):
     settings = exporter.read_settings(
-        {"MLFLOW_TRACKING_URI": url, "OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "2", **env}, run.folder
+        {"MLFLOW_TRACKING_URI": url, "OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "2", **env},
+        run.folder,
     )
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
@@ -120,7 +121,9 @@ def test_a_status_of_the_server_is_retried_or_blocks_and_names_the_first_row_not
 
 
 @pytest.mark.parametrize("status", [500, 401])
-def test_opening_fails_the_same_way(proxy: FaultProxy, run: RunInfo, status: int) -> None:
+def test_opening_fails_the_same_way(
+    proxy: FaultProxy, run: RunInfo, status: int
+) -> None:
     proxy.status = status
 
     with pytest.raises((RetryableError, BlockedError)) as raised:
@@ -134,12 +137,16 @@ def test_opening_fails_the_same_way(proxy: FaultProxy, run: RunInfo, status: int
     assert len(proxy.seen) == len(set(proxy.seen)), "MLflow tried again by itself"
 
 
-def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(run: RunInfo) -> None:
+def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(
+    run: RunInfo,
+) -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(RetryableError, match=url):
         exporter.open(
-            run, exporter.read_settings({"MLFLOW_TRACKING_URI": url}, run.folder), MemoryTable()
+            run,
+            exporter.read_settings({"MLFLOW_TRACKING_URI": url}, run.folder),
+            MemoryTable(),
         )
 
 
@@ -162,18 +169,24 @@ def test_rows_and_rollouts_reach_a_server_that_is_too_slow_for_a_full_request(
 ) -> None:
     memory = MemoryTable()
     rows = samples.placed(samples.rows(150))
-    rollouts = samples.placed([samples.rollout(n, seed=run.id) for n in range(24)], first=1001)
+    rollouts = samples.placed(
+        [samples.rollout(n, seed=run.id) for n in range(24)], first=1001
+    )
     env = {"OTEL_BRIDGE_MLFLOW_TIMEOUT_S": "1"}
     opened(proxy.url, run, memory).write_rollouts(rollouts[:1])
     proxy.hang, proxy.hang_above = True, 16_000
 
     def write(records: Sequence[Row] | Sequence[RolloutRecord], call: str) -> None:
         for _ in range(8):
-            writer = opened(proxy.url, run, memory, **env)  # anew, as after a few failures in a row
+            writer = opened(
+                proxy.url, run, memory, **env
+            )  # anew, as after a few failures in a row
             try:
                 return getattr(writer, call)(records)
             except RetryableError as exc:
-                records = [each for each in records if each.position >= (exc.position or 0)]
+                records = [
+                    each for each in records if each.position >= (exc.position or 0)
+                ]
         pytest.fail("the same request was sent again and again")
 
     write(rows, "write_rows")
@@ -181,7 +194,9 @@ def test_rows_and_rollouts_reach_a_server_that_is_too_slow_for_a_full_request(
 
     found = mlflow_reading.contents(store, run)
     same_scalars(found, rows)
-    assert sorted(one.id for one in found.rollouts) == sorted(one.id for one in rollouts)
+    assert sorted(one.id for one in found.rollouts) == sorted(
+        one.id for one in rollouts
+    )
 
 
 def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_counts_as_written(
@@ -196,7 +211,9 @@ def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_count
         (lambda: writer.write_rows(rows), 1),
         (lambda: writer.write_rollouts(rollout), 9),
     ):
-        with pytest.raises(BlockedError, match="a web page answered, not MLflow") as raised:
+        with pytest.raises(
+            BlockedError, match="a web page answered, not MLflow"
+        ) as raised:
             write()
         assert (raised.value.position, "MLFLOW_TRACKING_URI" in raised.value.help) == (
             position,
@@ -208,10 +225,14 @@ def test_a_web_page_that_answers_in_the_place_of_mlflow_blocks_and_nothing_count
     same_scalars(mlflow_reading.contents(store, run), rows)
 
 
-def test_answers_that_are_lost_double_nothing(proxy: FaultProxy, store: str, run: RunInfo) -> None:
+def test_answers_that_are_lost_double_nothing(
+    proxy: FaultProxy, store: str, run: RunInfo
+) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
-    records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
+    records = samples.placed(
+        [*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])]
+    )
 
     for path in ("log-batch", STARTS, "/v1/traces", "/assessments"):
         if path == STARTS and not starts_traces(writer):
@@ -259,7 +280,9 @@ def test_a_trace_that_is_started_with_its_rewards_shows_what_one_of_spans_alone_
     server: str, run: RunInfo, error: str | None
 ) -> None:
     with_rewards = samples.rollout(seed=f"{run.id} with", error=error)
-    without = samples.rollout(seed=f"{run.id} without", error=error, reward=None, rewards={})
+    without = samples.rollout(
+        seed=f"{run.id} without", error=error, reward=None, rewards={}
+    )
 
     opened(server, run).write_rollouts(samples.placed([with_rewards, without]))
 
@@ -302,11 +325,13 @@ def test_a_bridge_killed_between_the_rewards_and_the_spans_is_followed_by_one_th
 
     assert killed == 9
     contents = mlflow_reading.contents(store, run)
-    assert sorted((held.id, held.reward, held.spans) for held in contents.rollouts) == sorted(
-        (rollout.id, 0.75, 4) for rollout in rollouts
-    )
+    assert sorted(
+        (held.id, held.reward, held.spans) for held in contents.rollouts
+    ) == sorted((rollout.id, 0.75, 4) for rollout in rollouts)
     for rollout in rollouts:
-        assessments = mlflow_reading.client(server).get_trace(f"tr-{rollout.id}").info.assessments
+        assessments = (
+            mlflow_reading.client(server).get_trace(f"tr-{rollout.id}").info.assessments
+        )
         assert sorted(one.name for one in assessments) == ["answer", "format", "reward"]
 
 
@@ -346,7 +371,9 @@ def test_basic_auth_and_tokens_reach_every_request_and_never_the_destination(
     assert set(proxy.authorizations) == {basic}
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
     assert "secret" not in str(
-        exporter.read_settings({"MLFLOW_TRACKING_URI": proxy.url}, run.folder).destination
+        exporter.read_settings(
+            {"MLFLOW_TRACKING_URI": proxy.url}, run.folder
+        ).destination
     )
 
 
@@ -377,7 +404,9 @@ def test_the_url_shows_the_run_and_nothing_is_printed(
     assert writer.url == f"{server}/{page}/model-metrics?workflowType=machine_learning"
 
 
-def test_something_that_is_not_a_mlflow_server_blocks(run: RunInfo, proxy: FaultProxy) -> None:
+def test_something_that_is_not_a_mlflow_server_blocks(
+    run: RunInfo, proxy: FaultProxy
+) -> None:
     proxy.status = 404
 
     with pytest.raises(BlockedError) as raised:
@@ -406,7 +435,9 @@ def test_a_run_deleted_while_it_is_written_blocks_with_the_command_that_restores
     same_scalars(mlflow_reading.contents(store, run), samples.rows(2))
 
 
-def test_an_evaluation_of_a_deleted_trace_is_refused_alone(server: str, run: RunInfo) -> None:
+def test_an_evaluation_of_a_deleted_trace_is_refused_alone(
+    server: str, run: RunInfo
+) -> None:
     writer, rollout = opened(server, run), samples.rollout(0, seed=run.id)
     writer.write_rollouts(samples.placed([rollout]))
     (held,) = mlflow_reading.runs_of(server, run)
@@ -452,7 +483,9 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
     proxy: FaultProxy, run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow.tracking.request_auth import registry as auth
-    from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
+    from mlflow.tracking.request_auth.abstract_request_auth_provider import (
+        RequestAuthProvider,
+    )
     from mlflow.tracking.request_header import registry as headers
     from mlflow.tracking.request_header.abstract_request_header_provider import (
         RequestHeaderProvider,
@@ -480,8 +513,12 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
         headers._request_header_provider_registry,
         auth._request_auth_provider_registry,
     )
-    monkeypatch.setattr(header_registry, "_registry", [*header_registry._registry, Tenant()])
-    monkeypatch.setattr(auth_registry, "_registry", [*auth_registry._registry, Signed()])
+    monkeypatch.setattr(
+        header_registry, "_registry", [*header_registry._registry, Tenant()]
+    )
+    monkeypatch.setattr(
+        auth_registry, "_registry", [*auth_registry._registry, Signed()]
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "signed")
     proxy.required = {"X-Tenant": "lab-7", "X-Signature": "s1gned"}
     rollout = samples.rollout(0, seed=run.id)
@@ -495,14 +532,18 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
 
 
-def test_several_bridges_write_one_run_at_once(server: str, store: str, run: RunInfo) -> None:
+def test_several_bridges_write_one_run_at_once(
+    server: str, store: str, run: RunInfo
+) -> None:
     roles = ("trainer", "explorer", "evaluator", "judge")
     writers = {role: opened(server, run) for role in roles}
     rows = {role: samples.rows(40, role=role) for role in roles}
 
     def write(role: str) -> list[int]:
         records = [*samples.placed(rows[role])]
-        return [bad for row in records for bad in deliver(writers[role], [row], tries=10)]
+        return [
+            bad for row in records for bad in deliver(writers[role], [row], tries=10)
+        ]
 
     with ThreadPoolExecutor(len(roles)) as pool:
         refused = list(pool.map(write, roles))
@@ -512,7 +553,10 @@ def test_several_bridges_write_one_run_at_once(server: str, store: str, run: Run
     assert refused == [[], [], [], []]
     (held,) = mlflow_reading.runs_of(server, run)
     assert held.data.tags["rl.roles"] == "evaluator,explorer,judge,trainer"
-    same_scalars(mlflow_reading.contents(store, run), [row for role in roles for row in rows[role]])
+    same_scalars(
+        mlflow_reading.contents(store, run),
+        [row for role in roles for row in rows[role]],
+    )
 
 
 def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
@@ -523,7 +567,11 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
         settings = exporter.read_settings({"MLFLOW_TRACKING_URI": server}, tmp_path)
         writer = open_writer(exporter, run, settings, MemoryTable())
         deliver(
-            writer, [media("one", image(1), position=1), media("words", text("hello"), position=2)]
+            writer,
+            [
+                media("one", image(1), position=1),
+                media("words", text("hello"), position=2),
+            ],
         )
 
     (found,) = mlflow_reading.runs_of(store, run)
@@ -532,9 +580,9 @@ def test_media_reach_the_servers_artifacts_and_come_again_without_a_copy(
     (whole,) = (folder / "images").glob("*.png")
     assert whole.read_bytes() == image(1).data
     assert len(list((folder / "images").iterdir())) == 2
-    assert [path.read_text() for path in (folder / "media" / "trainer~words").iterdir()] == [
-        "hello"
-    ]
+    assert [
+        path.read_text() for path in (folder / "media" / "trainer~words").iterdir()
+    ] == ["hello"]
 
 
 def test_media_wait_while_the_server_is_away(proxy: FaultProxy, tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_the_destination_is_absolute_and_holds_no_credentials(
         ("sqlite:////data/a%20b/mlflow.db", "'%20' has another meaning"),
     ],
 )
-def test_a_store_that_cannot_hold_a_run_is_refused_with_the_reason(uri: str, reason: str) -> None:
+def test_a_store_that_cannot_hold_a_run_is_refused_with_the_reason(
+    uri: str, reason: str
+) -> None:
     with pytest.raises(ConfigError, match=reason) as raised:
         read(uri)
 
@@ -92,13 +94,22 @@ def test_malformed_settings_are_refused_by_name() -> None:
 def test_the_view_is_the_command_or_the_address(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path)
 
-    assert read().view(run) == "mlflow ui --backend-store-uri 'sqlite:////work dir/job/mlflow.db'"
+    assert (
+        read().view(run)
+        == "mlflow ui --backend-store-uri 'sqlite:////work dir/job/mlflow.db'"
+    )
     assert read("http://ada:secret@localhost:5000").view(run) == "http://localhost:5000"
 
 
 def test_the_password_stays_in_the_address_that_is_used() -> None:
-    assert read("http://ada:secret@localhost:5000").uri == "http://ada:secret@localhost:5000"
+    assert (
+        read("http://ada:secret@localhost:5000").uri
+        == "http://ada:secret@localhost:5000"
+    )
 
 
 def test_an_address_without_anything_to_hide_is_left_as_it_is() -> None:
-    assert without_credentials("sqlite:////a/b.db?timeout=3") == "sqlite:////a/b.db?timeout=3"
+    assert (
+        without_credentials("sqlite:////a/b.db?timeout=3")
+        == "sqlite:////a/b.db?timeout=3"
+    )

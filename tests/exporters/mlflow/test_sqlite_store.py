@@ -34,9 +34,13 @@ def address(folder: Path) -> str:
 
 def written(folder: Path, **env: str) -> None:
     """Open the store of *folder* and write `ROWS`."""
-    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": address(folder), **env}, folder)
+    settings = exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": address(folder), **env}, folder
+    )
     deliver(
-        open_writer(exporter, samples.run_info(folder), settings, MemoryTable()), ROWS, tries=20
+        open_writer(exporter, samples.run_info(folder), settings, MemoryTable()),
+        ROWS,
+        tries=20,
     )
 
 
@@ -46,7 +50,9 @@ def schema(path: Path) -> list[tuple[str, str, list[str]]]:
         rows = database.execute(
             "SELECT type, name, coalesce(sql, '') FROM sqlite_master"
         ).fetchall()
-    return sorted((kind, name, sorted(sql.replace(",", " ").split())) for kind, name, sql in rows)
+    return sorted(
+        (kind, name, sorted(sql.replace(",", " ").split())) for kind, name, sql in rows
+    )
 
 
 def kill_at_statement(number: int) -> None:
@@ -81,7 +87,9 @@ def stock(folder: Path) -> None:
     mlflow_reading.client(address(folder)).create_experiment("of the script")
 
 
-def in_a_child(work: Callable[[Path], None], prepare: Callable[[], None], folder: Path) -> int:
+def in_a_child(
+    work: Callable[[Path], None], prepare: Callable[[], None], folder: Path
+) -> int:
     """Do *work* in a forked child; return its wait status."""
     pid = os.fork()
     if not pid:
@@ -94,7 +102,10 @@ def in_a_child(work: Callable[[Path], None], prepare: Callable[[], None], folder
 
 
 def forge(
-    work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path, results
+    work: Callable[[Path], None],
+    kills: dict[str, tuple[Callable, object]],
+    folder: Path,
+    results,
 ) -> None:
     """Runs in a process of its own that imports MLflow once: be killed at each of *kills*."""
     import mlflow.store.tracking.sqlalchemy_store
@@ -103,11 +114,18 @@ def forge(
     for name, (kill, moment) in kills.items():
         place = folder / name
         place.mkdir()
-        results.put((name, in_a_child(work, lambda kill=kill, moment=moment: kill(moment), place)))
+        results.put(
+            (
+                name,
+                in_a_child(work, lambda kill=kill, moment=moment: kill(moment), place),
+            )
+        )
 
 
 def killed(
-    work: Callable[[Path], None], kills: dict[str, tuple[Callable, object]], folder: Path
+    work: Callable[[Path], None],
+    kills: dict[str, tuple[Callable, object]],
+    folder: Path,
 ) -> dict[str, int]:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
@@ -143,7 +161,9 @@ def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_o
     for name in kills:
         assert [path.name for path in (tmp_path / name).iterdir()] == ["mlflow.db"]
         same_scalars(
-            mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)),
+            mlflow_reading.contents(
+                address(tmp_path / name), samples.run_info(tmp_path / name)
+            ),
             ROWS,
         )
 
@@ -167,13 +187,17 @@ def test_a_store_that_a_script_left_unfinished_is_created_anew_once_nothing_chan
         written(tmp_path / name)
 
     assert said == dict.fromkeys(kills, signal.SIGKILL)
-    assert [record.message for record in caplog.records if "created anew" in record.message] == [
+    assert [
+        record.message for record in caplog.records if "created anew" in record.message
+    ] == [
         f"{tmp_path / name / 'mlflow.db'} was left unfinished while MLflow created it, and holds no data: created anew"
         for name in kills
     ]
     for name in kills:
         same_scalars(
-            mlflow_reading.contents(address(tmp_path / name), samples.run_info(tmp_path / name)),
+            mlflow_reading.contents(
+                address(tmp_path / name), samples.run_info(tmp_path / name)
+            ),
             ROWS,
         )
 
@@ -215,12 +239,15 @@ def written_soon(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_path: Path) -> None:
+def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(
+    tmp_path: Path,
+) -> None:
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(2), context.Queue()
 
     children = [
-        context.Process(target=work, args=(tmp_path, start, results)) for work in (script, bridge)
+        context.Process(target=work, args=(tmp_path, start, results))
+        for work in (script, bridge)
     ]
     for child in children:
         child.start()
@@ -229,9 +256,12 @@ def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(tmp_pa
         child.join(30)
 
     assert said == ["bridge", "script"]
-    same_scalars(mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS)
+    same_scalars(
+        mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS
+    )
     assert (
-        mlflow_reading.client(address(tmp_path)).get_experiment_by_name("of the script") is not None
+        mlflow_reading.client(address(tmp_path)).get_experiment_by_name("of the script")
+        is not None
     )
 
 
@@ -249,7 +279,9 @@ def test_a_new_store_has_the_schema_that_mlflow_makes_and_its_default_artifacts_
     assert [path.name for path in made.iterdir()] == ["mlflow.db"]
 
 
-def test_side_files_of_a_database_that_was_deleted_do_not_reach_the_new_one(tmp_path: Path) -> None:
+def test_side_files_of_a_database_that_was_deleted_do_not_reach_the_new_one(
+    tmp_path: Path,
+) -> None:
     old = tmp_path / "old.db"
     with closing(sqlite3.connect(old)) as database:
         database.execute("PRAGMA journal_mode=WAL")
@@ -263,7 +295,9 @@ def test_side_files_of_a_database_that_was_deleted_do_not_reach_the_new_one(tmp_
 
     written(tmp_path)
 
-    same_scalars(mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS)
+    same_scalars(
+        mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS
+    )
     assert not any(row[1] == "notes" for row in schema(tmp_path / "mlflow.db"))
 
 
@@ -277,7 +311,9 @@ def test_tables_of_another_program_in_the_same_file_stay(tmp_path: Path) -> None
 
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         assert database.execute("SELECT * FROM notes").fetchall() == [("mine",)]
-    same_scalars(mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS)
+    same_scalars(
+        mlflow_reading.contents(address(tmp_path), samples.run_info(tmp_path)), ROWS
+    )
 
 
 def changed(folder: Path, *statements: str) -> bytes:
@@ -295,7 +331,8 @@ def older() -> str:
     import mlflow
 
     found = revisions_of(
-        Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__
+        Path(mlflow.__file__).parent / "store/db_migrations/versions",
+        mlflow.__version__,
     )
     return min(found.names - {found.newest})
 
@@ -305,13 +342,18 @@ def test_a_store_of_an_older_mlflow_is_left_as_it_is_and_blocks_with_the_command
     tmp_path: Path, missing: str
 ) -> None:
     before = changed(
-        tmp_path, f"UPDATE alembic_version SET version_num = '{older()}'", *filter(None, [missing])
+        tmp_path,
+        f"UPDATE alembic_version SET version_num = '{older()}'",
+        *filter(None, [missing]),
     )
 
     with pytest.raises(BlockedError, match="out-of-date database schema") as raised:
         written(tmp_path)
 
-    assert raised.value.help == f"back up the file, then: mlflow db upgrade {address(tmp_path)}"
+    assert (
+        raised.value.help
+        == f"back up the file, then: mlflow db upgrade {address(tmp_path)}"
+    )
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
 
@@ -335,7 +377,9 @@ def test_a_store_whose_upgrade_was_interrupted_is_left_as_it_is_and_blocks_with_
 
 
 def test_a_store_of_a_newer_mlflow_is_left_as_it_is_and_blocks(tmp_path: Path) -> None:
-    before = changed(tmp_path, "UPDATE alembic_version SET version_num = 'fffffffffff0'")
+    before = changed(
+        tmp_path, "UPDATE alembic_version SET version_num = 'fffffffffff0'"
+    )
 
     with pytest.raises(BlockedError, match="schema fffffffffff0") as raised:
         written(tmp_path)
@@ -358,7 +402,9 @@ def test_an_unfinished_store_that_holds_data_is_never_removed(
     with pytest.raises(BlockedError, match="table runs holds data") as raised:
         written(tmp_path)
 
-    assert raised.value.help.endswith(f"mv {tmp_path}/mlflow.db {tmp_path}/mlflow.db.unfinished")
+    assert raised.value.help.endswith(
+        f"mv {tmp_path}/mlflow.db {tmp_path}/mlflow.db.unfinished"
+    )
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
 
@@ -366,13 +412,18 @@ def test_the_wait_for_another_process_starts_again_with_each_of_its_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([100.0, 129.0, 131.0, 160.0, 161.0])
-    monkeypatch.setattr(sqlite_store, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(
+        sqlite_store, "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
     changed(tmp_path, "DELETE FROM experiments", "DELETE FROM alembic_version")
-    settings = MlflowSettings.from_environment({"MLFLOW_TRACKING_URI": address(tmp_path)}, tmp_path)
+    settings = MlflowSettings.from_environment(
+        {"MLFLOW_TRACKING_URI": address(tmp_path)}, tmp_path
+    )
     import mlflow
 
     known = revisions_of(
-        Path(mlflow.__file__).parent / "store/db_migrations/versions", mlflow.__version__
+        Path(mlflow.__file__).parent / "store/db_migrations/versions",
+        mlflow.__version__,
     )
     asked: list[str] = []
 
@@ -384,7 +435,9 @@ def test_the_wait_for_another_process_starts_again_with_each_of_its_changes(
             )
 
         try:
-            sqlite_store.prepare(settings, tmp_path / "mlflow.db", known, make, alone=True)
+            sqlite_store.prepare(
+                settings, tmp_path / "mlflow.db", known, make, alone=True
+            )
         except ExporterError as exc:
             return type(exc).__name__
         return "created"
@@ -415,7 +468,9 @@ def test_write_ahead_mode_is_ignored_on_a_network_file_system(
     assert "needs a local disk" in caplog.text
 
 
-def test_revisions_that_cannot_be_read_leave_the_schema_to_mlflow(tmp_path: Path) -> None:
+def test_revisions_that_cannot_be_read_leave_the_schema_to_mlflow(
+    tmp_path: Path,
+) -> None:
     assert revisions_of(tmp_path / "none", "9.9").newest is None
 
 

@@ -37,7 +37,9 @@ def written(uri: str, run: RunInfo, *rollouts: RolloutRecord):
 
 def traces(uri: str, run: RunInfo):
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
-    return api.search_traces(locations=[held.info.experiment_id], run_id=held.info.run_id)
+    return api.search_traces(
+        locations=[held.info.experiment_id], run_id=held.info.run_id
+    )
 
 
 def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(
@@ -54,7 +56,10 @@ def test_a_rollout_is_a_trace_with_previews_session_name_tags_and_rewards(
         if not key.startswith("mlflow.") and key != "group"
     }
     assert (info.trace_id, info.state.value) == (f"tr-{rollout.id}", "OK")
-    assert (info.request_preview, info.response_preview) == ("What is 5 + 1?", "It is 6.")
+    assert (info.request_preview, info.response_preview) == (
+        "What is 5 + 1?",
+        "It is 6.",
+    )
     assert mlflow_reading.session_of(trace) == "p1"
     assert info.tags["mlflow.traceName"] == "explorer/rollouts"
     assert ours == {
@@ -77,10 +82,23 @@ def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_
     rollout = samples.rollout(3, seed=run.id)
     writer, (before,) = written(uri, run, rollout)
     span = Span(
-        "00000000000000aa", rollout.spans[0].id, "llm_request", "span", 1, 2, {"vllm": True}
+        "00000000000000aa",
+        rollout.spans[0].id,
+        "llm_request",
+        "span",
+        1,
+        2,
+        {"vllm": True},
     )
     late = PlainTrace(
-        rollout.id, "server", span.name, 1, 2, [span], rollout_key=rollout.key, position=2
+        rollout.id,
+        "server",
+        span.name,
+        1,
+        2,
+        [span],
+        rollout_key=rollout.key,
+        position=2,
     )
     other = PlainTrace("ab" * 16, "server", "GET /health", 1, 2, [span], position=3)
 
@@ -90,7 +108,9 @@ def test_spans_that_arrive_after_their_rollout_are_added_to_its_trace_and_other_
 
     [trace] = traces(uri, run)
     names = sorted(each.name for each in before.data.spans)
-    assert sorted(each.name for each in trace.data.spans) == sorted([*names, "llm_request"])
+    assert sorted(each.name for each in trace.data.spans) == sorted(
+        [*names, "llm_request"]
+    )
     assert (trace.info.request_preview, trace.info.tags) == (
         before.info.request_preview,
         before.info.tags,
@@ -113,7 +133,9 @@ def test_the_spans_are_typed_and_the_chat_is_whole(uri: str, run: RunInfo) -> No
     ]
     assert root.inputs == {"messages": rollout.messages[:-1]}
     assert root.outputs == {
-        "choices": [{"index": 0, "message": rollout.messages[-1], "finish_reason": "stop"}]
+        "choices": [
+            {"index": 0, "message": rollout.messages[-1], "finish_reason": "stop"}
+        ]
     }
     assert not [key for key in root.attributes if key.startswith("gen_ai.")]
     assert spans[rollout.spans[2].id].inputs == {"expression": "0 + 1"}
@@ -127,13 +149,22 @@ def test_a_rollout_without_its_root_gets_one_under_the_parents_id_and_is_linked(
     _, (trace,) = written(
         uri,
         run,
-        dataclasses.replace(whole, spans=whole.spans[1:], incomplete=True, clipped_bytes=7),
+        dataclasses.replace(
+            whole, spans=whole.spans[1:], incomplete=True, clipped_bytes=7
+        ),
     )
     _, (mended,) = written(uri, run, whole)
 
-    assert {span.span_id for span in trace.data.spans} == {span.id for span in whole.spans}
-    assert (trace.info.tags["incomplete"], trace.info.tags["clipped_bytes"]) == ("True", "7")
-    assert {span.span_id for span in mended.data.spans} == {span.id for span in whole.spans}
+    assert {span.span_id for span in trace.data.spans} == {
+        span.id for span in whole.spans
+    }
+    assert (trace.info.tags["incomplete"], trace.info.tags["clipped_bytes"]) == (
+        "True",
+        "7",
+    )
+    assert {span.span_id for span in mended.data.spans} == {
+        span.id for span in whole.spans
+    }
 
 
 def test_a_rollout_of_nothing_but_messages_or_without_bytes_is_shown(
@@ -184,17 +215,27 @@ def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(
 
 
 def test_traces_can_be_searched_by_reward_tag_and_step(uri: str, run: RunInfo) -> None:
-    written(uri, run, *(samples.rollout(n, reward=n / 4, seed=run.id) for n in range(4)))
+    written(
+        uri, run, *(samples.rollout(n, reward=n / 4, seed=run.id) for n in range(4))
+    )
 
     api, (held,) = mlflow_reading.client(uri), mlflow_reading.runs_of(uri, run)
     search = {"locations": [held.info.experiment_id], "run_id": held.info.run_id}
     if mlflow_reading.searches_numbers():
-        assert len(api.search_traces(**search, filter_string="feedback.reward > 0.4")) == 2
-    assert len(api.search_traces(**search, filter_string="feedback.reward = '0.75'")) == 1
+        assert (
+            len(api.search_traces(**search, filter_string="feedback.reward > 0.4")) == 2
+        )
+    assert (
+        len(api.search_traces(**search, filter_string="feedback.reward = '0.75'")) == 1
+    )
     assert len(api.search_traces(**search, filter_string="tags.reward = '0.75'")) == 1
     assert len(api.search_traces(**search, filter_string="tags.step = '1'")) == 4
     assert (
-        len(api.search_traces(**search, filter_string="span.attributes.rl.split LIKE '%train%'"))
+        len(
+            api.search_traces(
+                **search, filter_string="span.attributes.rl.split LIKE '%train%'"
+            )
+        )
         == 4
     )
 
@@ -238,7 +279,9 @@ def test_a_conversation_that_does_not_end_in_an_answer_is_all_input() -> None:
 
     root = spans_of(cut, str, 100)[0]
 
-    attributes = {attribute.key: attribute.value.string_value for attribute in root.attributes}
+    attributes = {
+        attribute.key: attribute.value.string_value for attribute in root.attributes
+    }
     assert '"tool_call_id"' in attributes["mlflow.spanInputs"]
     assert "mlflow.spanOutputs" not in attributes
 

@@ -36,7 +36,9 @@ def package(**changed: object) -> Package:
     from mlflow.tracing.constant import TraceTagKey
     from mlflow.utils import rest_utils
 
-    whole = Package("3.5.0", mlflow.MlflowClient, mlflow.entities, Store, TraceTagKey, rest_utils)
+    whole = Package(
+        "3.5.0", mlflow.MlflowClient, mlflow.entities, Store, TraceTagKey, rest_utils
+    )
     return dataclasses.replace(whole, **changed)
 
 
@@ -63,9 +65,17 @@ def test_an_mlflow_that_would_not_show_a_trace_leaves_rollouts_out_with_one_sent
 
 @pytest.mark.parametrize(
     ("version", "shows"),
-    [("3.5.1", False), ("2.22.0", False), ("3.7.0", True), ("4.1.0rc1", True), (None, True)],
+    [
+        ("3.5.1", False),
+        ("2.22.0", False),
+        ("3.7.0", True),
+        ("4.1.0rc1", True),
+        (None, True),
+    ],
 )
-def test_an_old_server_decides_whatever_the_client_can_do(version: str | None, shows: bool) -> None:
+def test_an_old_server_decides_whatever_the_client_can_do(
+    version: str | None, shows: bool
+) -> None:
     found = abilities_of(package(), remote=True, server_version=version)
 
     why = f"the MLflow server is {version}, which does not show traces written this way; 3.7 does"
@@ -76,15 +86,26 @@ def test_an_old_server_decides_whatever_the_client_can_do(version: str | None, s
 
 @pytest.mark.parametrize(
     ("version", "starts"),
-    [("3.7.0", False), ("3.12.0", False), ("3.13.0", True), ("4.1.0rc1", True), (None, False)],
+    [
+        ("3.7.0", False),
+        ("3.12.0", False),
+        ("3.13.0", True),
+        ("4.1.0rc1", True),
+        (None, False),
+    ],
 )
 def test_only_a_server_on_which_a_trace_can_be_started_twice_gets_rewards_that_way(
     version: str | None, starts: bool
 ) -> None:
-    assert abilities_of(package(), remote=True, server_version=version).starts_traces is starts
+    assert (
+        abilities_of(package(), remote=True, server_version=version).starts_traces
+        is starts
+    )
 
 
-def test_a_missing_call_blocks_with_its_name_and_the_command_that_installs_another() -> None:
+def test_a_missing_call_blocks_with_its_name_and_the_command_that_installs_another() -> (
+    None
+):
     class MlflowClient:
         def get_run(self, run_id): ...
 
@@ -129,7 +150,9 @@ def test_the_probe_creates_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_newer_sqlalchemy_than_mlflow_can_use_blocks_with_the_package_to_install() -> None:
+def test_a_newer_sqlalchemy_than_mlflow_can_use_blocks_with_the_package_to_install() -> (
+    None
+):
     import sqlalchemy.pool
 
     with pytest.raises(AttributeError) as raised:
@@ -153,12 +176,15 @@ def test_a_newer_sqlalchemy_than_mlflow_can_use_blocks_with_the_package_to_insta
         "Failed to create assessment: constraint violation",
     ],
 )
-def test_a_record_that_the_store_holds_already_is_known_by_each_databases_words(text: str) -> None:
+def test_a_record_that_the_store_holds_already_is_known_by_each_databases_words(
+    text: str,
+) -> None:
     assert is_held(Refused(text))
 
 
 @pytest.mark.parametrize(
-    "text", ["UNIQUE constraint failed: latest_metrics.key", "FOREIGN KEY constraint failed"]
+    "text",
+    ["UNIQUE constraint failed: latest_metrics.key", "FOREIGN KEY constraint failed"],
 )
 def test_other_constraints_are_not_a_record_that_is_held(text: str) -> None:
     assert not is_held(Refused(text))

@@ -63,12 +63,16 @@ def opened(
     (package / "trace.py").write_text(f"class Trace:\n    {trace}\n")
     (package / "utils.py").write_text(f"TRACKIO_DIR = {str(folder)!r}\n")
     body = "".join(f"    @staticmethod\n    def {call}: return 0\n" for call in calls)
-    (package / "sqlite_storage.py").write_text(f"class SQLiteStorage:\n    kind = 'sqlite'\n{body}")
+    (package / "sqlite_storage.py").write_text(
+        f"class SQLiteStorage:\n    kind = 'sqlite'\n{body}"
+    )
     if inbox:
         (package / "fragments.py").touch()
     information = folder / "trackio-0.1.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: trackio\nVersion: 0.1\n")
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: trackio\nVersion: 0.1\n"
+    )
     path = ":".join([str(folder), *(one for one in sys.path if one)])
     mode = ["TRACKIO_STORAGE_MODE=jsonl"] if inbox or not calls else []
     done = subprocess.run(
@@ -133,7 +137,9 @@ def test_a_trackio_that_cannot_use_the_installed_huggingface_hub_says_what_to_in
     tmp_path: Path,
 ) -> None:
     said = opened(
-        tmp_path, NEEDED, begin="from huggingface_hub.hf_api import CommitOperationAddOfYesterday"
+        tmp_path,
+        NEEDED,
+        begin="from huggingface_hub.hf_api import CommitOperationAddOfYesterday",
     )[0]
 
     assert said.startswith(
@@ -142,14 +148,21 @@ def test_a_trackio_that_cannot_use_the_installed_huggingface_hub_says_what_to_in
     assert said.endswith("|pip install 'huggingface_hub<1.31', or 'trackio>=0.38'")
 
 
-@pytest.mark.parametrize(("trace", "less"), [(WITH_SPANS, ""), (WITHOUT_SPANS, f"|{AS_TEXT}")])
+@pytest.mark.parametrize(
+    ("trace", "less"), [(WITH_SPANS, ""), (WITHOUT_SPANS, f"|{AS_TEXT}")]
+)
 def test_the_inbox_is_written_for_a_trackio_that_imports_it_and_none_is_imported_here(
     tmp_path: Path, trace: str, less: str
 ) -> None:
-    assert opened(tmp_path, NEEDED, trace=trace, inbox=True) == [f"opened{less}", "False"]
+    assert opened(tmp_path, NEEDED, trace=trace, inbox=True) == [
+        f"opened{less}",
+        "False",
+    ]
 
 
-def test_a_trackio_without_an_inbox_blocks_a_folder_of_several_machines(tmp_path: Path) -> None:
+def test_a_trackio_without_an_inbox_blocks_a_folder_of_several_machines(
+    tmp_path: Path,
+) -> None:
     said, imported = opened(tmp_path, ())
 
     assert said.startswith(
@@ -178,7 +191,9 @@ def test_a_server_shows_what_its_own_version_can_whatever_is_installed_here(
     assert (found.spans, len(found.degraded)) == (spans, less)
 
 
-def test_spans_that_cannot_be_kept_are_text_in_the_metadata_beside_the_users_own_key() -> None:
+def test_spans_that_cannot_be_kept_are_text_in_the_metadata_beside_the_users_own_key() -> (
+    None
+):
     rollout = samples.rollout(1)
     rollout.metadata["spans"] = "mine"
 
@@ -198,11 +213,15 @@ def test_an_error_of_the_installed_version_while_a_row_is_written_refuses_no_row
     def raise_for_a_call_of_tomorrow():
         return subprocess.call_of_tomorrow
 
-    def bulk_log(project, run, metrics_list, steps, timestamps, config, log_ids, run_id):
+    def bulk_log(
+        project, run, metrics_list, steps, timestamps, config, log_ids, run_id
+    ):
         raise_for_a_call_of_tomorrow()
 
     run = samples.run_info(tmp_path)
-    writer = exporter.open(run, exporter.read_settings(ENVIRONMENT, tmp_path), MemoryTable())
+    writer = exporter.open(
+        run, exporter.read_settings(ENVIRONMENT, tmp_path), MemoryTable()
+    )
     from trackio.sqlite_storage import (
         SQLiteStorage,
     )  # not before: it reads its folder when it is imported

@@ -18,13 +18,17 @@ from otel_bridge_trackio import exporter
 from otel_bridge_trackio.payload import timestamp
 from support.trackers import trackio_store
 
-pytestmark = pytest.mark.skipif(not trackio_store.HAS_INBOX, reason="Trackio below 0.28")
+pytestmark = pytest.mark.skipif(
+    not trackio_store.HAS_INBOX, reason="Trackio below 0.28"
+)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(
-        tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum())
+        tmp_path,
+        tmp_path.name,
+        project="".join(c for c in tmp_path.name if c.isalnum()),
     )
 
 
@@ -74,8 +78,12 @@ def test_a_config_that_changes_is_the_last_one_after_the_import(
     assert trackio_store.created(run) == timestamp(samples.rows(1)[0].time_unix_ns)
 
 
-def test_what_json_cannot_say_is_written_as_trackio_does(tmp_path: Path, run: RunInfo) -> None:
-    row = replace(samples.row(1), values={"a": math.nan, "b": math.inf, "c": -math.inf}, steps={})
+def test_what_json_cannot_say_is_written_as_trackio_does(
+    tmp_path: Path, run: RunInfo
+) -> None:
+    row = replace(
+        samples.row(1), values={"a": math.nan, "b": math.inf, "c": -math.inf}, steps={}
+    )
 
     opened(tmp_path, run).write_rows(samples.placed([row]))
 
@@ -92,7 +100,9 @@ def test_a_step_that_would_stop_the_importer_for_ever_never_gets_into_the_inbox(
 ) -> None:
     rows = samples.placed(samples.rows(3))
 
-    refused = deliver(opened(tmp_path, run), [rows[0], replace(rows[1], step=2**63), rows[2]])
+    refused = deliver(
+        opened(tmp_path, run), [rows[0], replace(rows[1], step=2**63), rows[2]]
+    )
 
     assert refused == [2]
     same_scalars(imported(tmp_path, run), [rows[0], rows[2]])

@@ -46,7 +46,9 @@ def proxy(server: TrackioServer) -> Iterator[FaultProxy]:
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     return samples.run_info(
-        tmp_path, tmp_path.name, project="".join(c for c in tmp_path.name if c.isalnum())
+        tmp_path,
+        tmp_path.name,
+        project="".join(c for c in tmp_path.name if c.isalnum()),
     )
 
 
@@ -58,7 +60,10 @@ def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str
         **env,
     }
     return open_writer(
-        exporter, run, exporter.read_settings(variables, run.folder), memory or MemoryTable()
+        exporter,
+        run,
+        exporter.read_settings(variables, run.folder),
+        memory or MemoryTable(),
     )
 
 
@@ -142,7 +147,9 @@ def test_a_failing_server_is_tried_again_from_the_first_row_that_is_not_there(
     with pytest.raises(RetryableError) as raised:
         writer.write_rows(rows)
     proxy.heal()
-    writer.write_rows([row for row in rows if row.position >= (raised.value.position or 0)])
+    writer.write_rows(
+        [row for row in rows if row.position >= (raised.value.position or 0)]
+    )
 
     assert (raised.value.position, raised.value.retry_after_s) == (501, 7.0)
     same_scalars(contents(server, run), rows)
@@ -153,7 +160,9 @@ def test_an_answer_that_is_lost_or_late_doubles_nothing(
 ) -> None:
     writer = opened(proxy.url, run)
     rollouts = [samples.rollout(n, seed=run.id) for n in range(3)]
-    records = samples.placed([*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])])
+    records = samples.placed(
+        [*samples.rows(20), *rollouts, samples.evaluation(rollouts[0])]
+    )
 
     for fault in ("lose_answer", "hang"):
         setattr(proxy, fault, True)
@@ -166,7 +175,9 @@ def test_an_answer_that_is_lost_or_late_doubles_nothing(
 
     shown = contents(server, run)
     same_scalars(shown, records)
-    assert sorted(held.id for held in shown.rollouts) == sorted(rollout.id for rollout in rollouts)
+    assert sorted(held.id for held in shown.rollouts) == sorted(
+        rollout.id for rollout in rollouts
+    )
     assert shown.evaluations == [(rollouts[0].id, "judge", 0.5)]
 
 
@@ -220,7 +231,9 @@ def test_something_that_is_not_a_trackio_or_a_newer_one_blocks(
     assert "TRACKIO_SERVER_URL" in raised.value.help
 
 
-def test_a_server_that_is_down_is_tried_again_and_named_without_its_token(run: RunInfo) -> None:
+def test_a_server_that_is_down_is_tried_again_and_named_without_its_token(
+    run: RunInfo,
+) -> None:
     with pytest.raises(RetryableError, match=r"http://127.0.0.1:9/") as raised:
         opened("http://ada:secret@127.0.0.1:9/?write_token=secret", run)
 
@@ -239,7 +252,9 @@ def test_one_entry_that_can_never_be_stored_costs_no_other(
     same_scalars(contents(server, run), [rows[0], rows[2]])
 
 
-def test_what_is_held_is_counted_through_the_server(server: TrackioServer, run: RunInfo) -> None:
+def test_what_is_held_is_counted_through_the_server(
+    server: TrackioServer, run: RunInfo
+) -> None:
     records = samples.placed([*samples.rows(700), samples.rollout(0, seed=run.id)])
     settings = exporter.read_settings(
         {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder
@@ -265,7 +280,9 @@ def test_what_another_bridge_reported_the_server_of_its_roles_stays_beside_ours(
     assert contents(server, run).config == {"explorer/seed": "0", "trainer/seed": "1"}
 
 
-def test_the_time_of_a_row_is_that_of_its_arrival(server: TrackioServer, run: RunInfo) -> None:
+def test_the_time_of_a_row_is_that_of_its_arrival(
+    server: TrackioServer, run: RunInfo
+) -> None:
     opened(server.url, run).write_rows(samples.placed(samples.rows(1)))
 
     (scalar, *_) = trackio_store.held_in(server.folder / "store", run).scalars
@@ -273,40 +290,53 @@ def test_the_time_of_a_row_is_that_of_its_arrival(server: TrackioServer, run: Ru
     assert abs(datetime.now().timestamp() - scalar.time_unix_ms / 1000) < 600
 
 
-def test_a_space_gets_the_token_of_the_hub_with_each_call(tmp_path: Path, run: RunInfo) -> None:
+def test_a_space_gets_the_token_of_the_hub_with_each_call(
+    tmp_path: Path, run: RunInfo
+) -> None:
     """As far as loopback goes: a server in the mode of a Space, whose own token ours is."""
-    server = TrackioServer(tmp_path / "space", SYSTEM="spaces", HF_TOKEN="hf_mine").start()
+    server = TrackioServer(
+        tmp_path / "space", SYSTEM="spaces", HF_TOKEN="hf_mine"
+    ).start()
     try:
         place = Remote(server.url, "ada/trackio", hf_token="hf_mine")
         rows = samples.placed(samples.rows(3))
         settings = replace(
-            exporter.read_settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path), remote=place
+            exporter.read_settings({"TRACKIO_SPACE_ID": "ada/trackio"}, tmp_path),
+            remote=place,
         )
 
         open_writer(exporter, run, settings, MemoryTable()).write_rows(rows)
 
         with pytest.raises(BlockedError) as raised:
-            RemoteStore(replace(place, hf_token=None), run.project, run.id, run.name).call(
-                "bulk_log", logs=[], hf_token=None
-            )
+            RemoteStore(
+                replace(place, hf_token=None), run.project, run.id, run.name
+            ).call("bulk_log", logs=[], hf_token=None)
         assert "HF_TOKEN" in raised.value.help
     finally:
         server.kill()  # a Space keeps its database to itself
     same_scalars(contents(server, run), rows)
 
 
-def test_a_number_beyond_64_bits_is_refused_alone(server: TrackioServer, run: RunInfo) -> None:
+def test_a_number_beyond_64_bits_is_refused_alone(
+    server: TrackioServer, run: RunInfo
+) -> None:
     writer = opened(server.url, run)
 
     with pytest.raises(PermanentError) as raised:
         writer.write_rows(
             samples.placed(
-                [samples.row(1), replace(samples.row(2), values={"trainer/huge": 2**70})]
+                [
+                    samples.row(1),
+                    replace(samples.row(2), values={"trainer/huge": 2**70}),
+                ]
             )
         )
 
     assert raised.value.position == 2
-    assert json.dumps([scalar.step for scalar in contents(server, run).scalars][:1]) == "[1]"
+    assert (
+        json.dumps([scalar.step for scalar in contents(server, run).scalars][:1])
+        == "[1]"
+    )
 
 
 def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(
@@ -321,16 +351,18 @@ def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(
     """
     env = environment(tmp_path, TRACKIO_SERVER_URL=f"{server.url}?write_token={TOKEN}")
 
-    done = call([sys.executable, program(tmp_path, "job.py", code)], cwd=tmp_path, env=env)
+    done = call(
+        [sys.executable, program(tmp_path, "job.py", code)], cwd=tmp_path, env=env
+    )
 
     ended(tmp_path / ".otel-bridge")
     shown = contents(server, samples.run_info(tmp_path, "ppo", project="remote"))
     assert done.returncode == 0, done.stderr
     assert "a server keeps no event times" in done.stderr
     assert TOKEN not in done.stderr
-    assert [scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"] == [
-        n / 7 for n in range(50)
-    ]
+    assert [
+        scalar.value for scalar in shown.scalars if scalar.key == "trainer/loss"
+    ] == [n / 7 for n in range(50)]
     assert len(shown.rollouts) == 1
     assert not [
         file
@@ -342,7 +374,9 @@ def test_a_whole_job_goes_to_a_server_and_says_what_it_does_not_keep(
 def test_media_are_files_of_the_server_and_rows_that_name_them_once(
     server: TrackioServer, proxy: FaultProxy, run: RunInfo
 ) -> None:
-    shown = media("t", table(["q", "p"], [["x", {"media": 0}]]), cells=[image(4)], position=2)
+    shown = media(
+        "t", table(["q", "p"], [["x", {"media": 0}]]), cells=[image(4)], position=2
+    )
     records = [
         media("one", image(1, "first"), position=1),
         shown,
@@ -372,7 +406,9 @@ def test_media_are_files_of_the_server_and_rows_that_name_them_once(
     folder = server.folder / "store" / "media"
     found = [(folder / each["file_path"]).read_bytes() for each in (one, cell, page)]
     assert found == [png(1), png(4), b"<p>"]
-    assert len([path for path in (folder / run.project).rglob("*") if path.is_file()]) == 3
+    assert (
+        len([path for path in (folder / run.project).rglob("*") if path.is_file()]) == 3
+    )
 
 
 def test_a_server_that_names_files_itself_costs_the_media_alone(
@@ -380,10 +416,14 @@ def test_a_server_that_names_files_itself_costs_the_media_alone(
 ) -> None:
     writer = opened(server.url, run)
     monkeypatch.setattr(
-        RemoteStore, "_upload", lambda self, name, data: _renamed(upload(self, name, data))
+        RemoteStore,
+        "_upload",
+        lambda self, name, data: _renamed(upload(self, name, data)),
     )
 
-    dead = deliver(writer, [media("one", image(1), position=1), samples.row(1, position=2)])
+    dead = deliver(
+        writer, [media("one", image(1), position=1), samples.row(1, position=2)]
+    )
 
     assert dead == [1]
     assert len(contents(server, run).scalars) > 0

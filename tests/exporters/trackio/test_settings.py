@@ -17,21 +17,33 @@ def read(**env: str):
     return exporter.read_settings({"HOME": "/nobody", **env}, Path("/work"))
 
 
-def test_a_server_is_named_without_its_token_which_comes_from_the_address_or_a_variable() -> None:
-    by_address = read(TRACKIO_SERVER_URL="http://ada:pw@10.0.0.1:7860?write_token=t1&theme=dark")
-    by_variable = read(TRACKIO_SERVER_URL="https://trackio.lab/track/", TRACKIO_WRITE_TOKEN="t2")
+def test_a_server_is_named_without_its_token_which_comes_from_the_address_or_a_variable() -> (
+    None
+):
+    by_address = read(
+        TRACKIO_SERVER_URL="http://ada:pw@10.0.0.1:7860?write_token=t1&theme=dark"
+    )
+    by_variable = read(
+        TRACKIO_SERVER_URL="https://trackio.lab/track/", TRACKIO_WRITE_TOKEN="t2"
+    )
 
     assert by_address.remote == Remote("http://10.0.0.1:7860/?theme=dark", None, "t1")
     assert by_variable.remote == Remote("https://trackio.lab/track/", None, "t2")
-    assert by_variable.destination == {"TRACKIO_SERVER_URL": "https://trackio.lab/track/"}
+    assert by_variable.destination == {
+        "TRACKIO_SERVER_URL": "https://trackio.lab/track/"
+    }
     assert by_variable.view(RUN) == "https://trackio.lab/track/?project=my%20maths"
     assert "t2" not in repr(by_variable)
 
 
-def test_a_space_goes_before_a_server_and_alone_gets_the_token_of_the_hub(tmp_path: Path) -> None:
+def test_a_space_goes_before_a_server_and_alone_gets_the_token_of_the_hub(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "token").write_text("hf_stored\n")
     space = read(
-        TRACKIO_SPACE_ID="Ada_L/my.trackio", TRACKIO_SERVER_URL="http://x:1", HF_HOME=str(tmp_path)
+        TRACKIO_SPACE_ID="Ada_L/my.trackio",
+        TRACKIO_SERVER_URL="http://x:1",
+        HF_HOME=str(tmp_path),
     )
     server = read(TRACKIO_SERVER_URL="http://x:1", HF_TOKEN="hf_given")
 
@@ -45,7 +57,9 @@ def test_a_space_goes_before_a_server_and_alone_gets_the_token_of_the_hub(tmp_pa
 def test_what_a_destination_does_not_keep_is_said() -> None:
     assert read().caution == ""
     assert "no event times" in read(TRACKIO_SPACE_ID="ada/t").caution
-    assert "trackio show" in read(TRACKIO_DIR="/net", TRACKIO_STORAGE_MODE="jsonl").caution
+    assert (
+        "trackio show" in read(TRACKIO_DIR="/net", TRACKIO_STORAGE_MODE="jsonl").caution
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,11 @@ def test_settings_make_the_folder_absolute_and_name_the_command(tmp_path: Path) 
     default = exporter.read_settings({"HOME": "/home/ada"}, tmp_path)
 
     assert relative.destination == {"TRACKIO_DIR": str(tmp_path / "store")}
-    assert relative.view(RUN) == f"TRACKIO_DIR={tmp_path}/store trackio show --project 'my maths'"
-    assert default.destination == {"TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"}
+    assert (
+        relative.view(RUN)
+        == f"TRACKIO_DIR={tmp_path}/store trackio show --project 'my maths'"
+    )
+    assert default.destination == {
+        "TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"
+    }
     assert default.view(replace(RUN, project="maths")) == "trackio show --project maths"

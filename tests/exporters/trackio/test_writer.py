@@ -15,7 +15,13 @@ import pytest
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter, WritesPlainTraces, found_of, tracker_run_id_of
+from otel_bridge.exporter import (
+    RunInfo,
+    RunWriter,
+    WritesPlainTraces,
+    found_of,
+    tracker_run_id_of,
+)
 from otel_bridge.records import (
     Distribution,
     Evaluation,
@@ -54,7 +60,9 @@ def loss(number: int, value: float = 0.5, **changes: object) -> Row:
 
 
 def logs(run: RunInfo) -> list[dict[str, object]]:
-    return trackio_store.storage().SQLiteStorage.get_logs(run.project, run.name, run_id=run.id)
+    return trackio_store.storage().SQLiteStorage.get_logs(
+        run.project, run.name, run_id=run.id
+    )
 
 
 def traces(run: RunInfo) -> list[dict[str, object]]:
@@ -67,7 +75,9 @@ def config(run: RunInfo) -> dict[str, object] | None:
     )
 
 
-def test_rows_keep_step_and_event_time_and_no_axis_beside_trackios_own(run: RunInfo) -> None:
+def test_rows_keep_step_and_event_time_and_no_axis_beside_trackios_own(
+    run: RunInfo,
+) -> None:
     writer = opened(run)
 
     writer.write_rows([loss(1), loss(2, math.nan), loss(3, -math.inf)])
@@ -93,7 +103,9 @@ def test_a_redelivery_changes_nothing(run: RunInfo) -> None:
     assert [row["step"] for row in logs(run)] == [1, 2, 3]
 
 
-def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(run: RunInfo) -> None:
+def test_a_rollout_is_a_trace_with_its_own_id_messages_metadata_and_spans(
+    run: RunInfo,
+) -> None:
     span = Span(
         id="00f067aa0ba902b7", parent_id=None, name="chat policy", kind="generation", start_unix_ns=NOW,
         end_unix_ns=NOW + 2_000_000, input=[{"role": "user", "content": "2+2?"}], output="4", model="policy",
@@ -158,7 +170,9 @@ def test_an_evaluation_of_a_stored_rollout_is_in_the_metadata_of_its_trace_howev
         rewards={"format": 0.2}, metadata={"late_values": "mine"}, position=1,
     )  # fmt: skip
 
-    def late(position: int, name: str, value: float | None, label: str | None = None) -> Evaluation:
+    def late(
+        position: int, name: str, value: float | None, label: str | None = None
+    ) -> Evaluation:
         return Evaluation(
             id=f"l:{position}", rollout_id=rollout.id, rollout_key=rollout.key, name=name, value=value, label=label,
             explanation=None, role="judge", step=9, axis="judge/step", time_unix_ns=NOW, position=position,
@@ -176,7 +190,9 @@ def test_an_evaluation_of_a_stored_rollout_is_in_the_metadata_of_its_trace_howev
     opened(run).write_rollouts([rollout])
 
     (trace,) = traces(run)
-    metadata = {key: value for key, value in trace["metadata"].items() if key != "spans"}
+    metadata = {
+        key: value for key, value in trace["metadata"].items() if key != "spans"
+    }
     assert metadata == {
         "status": "explorer · reward 0.5", "step": 4, "reward": 0.5, "role": "explorer", "trace_id": rollout.id,
         "rewards": {"format": 0.2, "trained_step": 9.0, "perplexity": "Infinity"},
@@ -187,8 +203,17 @@ def test_an_evaluation_of_a_stored_rollout_is_in_the_metadata_of_its_trace_howev
     assert len(store.get_traces(run.project, run_id=run.id, search="verdict good")) == 1
 
 
-def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(run: RunInfo) -> None:
-    span = Span("00000000000000aa", "00000000000000ab", "llm_request", "span", NOW, NOW + 1_000_000)
+def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(
+    run: RunInfo,
+) -> None:
+    span = Span(
+        "00000000000000aa",
+        "00000000000000ab",
+        "llm_request",
+        "span",
+        NOW,
+        NOW + 1_000_000,
+    )
     late = PlainTrace(
         "ab" * 16,
         "explorer",
@@ -213,7 +238,9 @@ def test_spans_that_arrive_after_their_rollout_are_a_trace_that_names_it(run: Ru
     assert [span["name"] for span in spans_of(trace)] == ["llm_request"]
 
 
-def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(run: RunInfo) -> None:
+def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(
+    run: RunInfo,
+) -> None:
     memory = MemoryTable()
     writer = opened(run, memory)
     writer.write_config("trainer", {"lr": 1e-6, "optim": {"name": "adam"}})
@@ -275,7 +302,9 @@ def test_a_config_that_another_bridge_replaced_is_stored_again(
     now_s = [0.0]
     ours, other = cast("Any", opened(run)), cast("Any", opened(run))
     monkeypatch.setattr("otel_bridge_trackio.config.monotonic", lambda: now_s[0])
-    monkeypatch.setattr(other._config, "_stored", dict)  # it read the config before ours was there
+    monkeypatch.setattr(
+        other._config, "_stored", dict
+    )  # it read the config before ours was there
     ours.write_config("trainer", {"lr": 1})
     ours.write_rows([loss(1)])
     other.write_config("explorer", {"envs": 8})
@@ -300,12 +329,19 @@ def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_re
     run: RunInfo,
 ) -> None:
     memory = MemoryTable()
-    timed = [loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)}) for n in (1, 2, 3)]
+    timed = [
+        loss(n, step=None, axis=None, steps={}, values={"gpu": float(n)})
+        for n in (1, 2, 3)
+    ]
     opened(run, memory).write_rows(timed[:2])
 
     opened(run, memory).write_rows(timed[2:])
 
-    assert [(row["step"], row["gpu"]) for row in logs(run)] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert [(row["step"], row["gpu"]) for row in logs(run)] == [
+        (0, 1.0),
+        (1, 2.0),
+        (2, 3.0),
+    ]
 
 
 def test_one_bad_record_is_named_and_those_before_it_are_stored(run: RunInfo) -> None:
@@ -345,8 +381,12 @@ def test_a_store_that_another_process_holds_is_retried_and_then_written(
     sqlite_storage = trackio_store.storage()
     writer = opened(run)
     writer.write_rows([loss(1)])
-    (lock,) = [file for file in DIRECTORY.glob(f"{run.project}*") if file.suffix == ".lock"]
-    monkeypatch.setattr(sqlite_storage.time, "sleep", lambda _: None)  # it tries for ten seconds
+    (lock,) = [
+        file for file in DIRECTORY.glob(f"{run.project}*") if file.suffix == ".lock"
+    ]
+    monkeypatch.setattr(
+        sqlite_storage.time, "sleep", lambda _: None
+    )  # it tries for ten seconds
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(RetryableError, match="lock after 10 seconds") as raised:
@@ -364,7 +404,9 @@ def _impatient(connect: object) -> object:
     return call
 
 
-def test_a_project_name_that_trackio_refuses_blocks_with_what_to_do(run: RunInfo) -> None:
+def test_a_project_name_that_trackio_refuses_blocks_with_what_to_do(
+    run: RunInfo,
+) -> None:
     opened(run)
     if not hasattr(trackio_store.storage().SQLiteStorage, "validate_project_name"):
         pytest.skip("Trackio below 0.30 refuses no name")
@@ -383,7 +425,9 @@ def test_the_emitters_trackio_project_goes_before_the_runs(run: RunInfo) -> None
     assert len(logs(replace(run, project=f"{run.project}-other"))) == 1
 
 
-def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path) -> None:
+def test_a_second_folder_in_one_process_is_refused(
+    run: RunInfo, tmp_path: Path
+) -> None:
     opened(run)
     settings = exporter.read_settings({"TRACKIO_DIR": str(tmp_path)}, Path.cwd())
 
@@ -395,7 +439,12 @@ def test_a_second_folder_in_one_process_is_refused(run: RunInfo, tmp_path: Path)
 
 def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() -> None:
     value = Distribution(
-        count=3, sum=6.0, min=1.5, max=3.5, edges=(0.0, 1.0, 2.0, 4.0, 8.0), counts=(0, 1, 2, 0)
+        count=3,
+        sum=6.0,
+        min=1.5,
+        max=3.5,
+        edges=(0.0, 1.0, 2.0, 4.0, 8.0),
+        counts=(0, 1, 2, 0),
     )
 
     assert histogram(value) == {
@@ -405,12 +454,33 @@ def test_a_histogram_is_trimmed_and_closed_at_the_smallest_and_largest_number() 
     }
 
 
-def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwritten() -> None:
-    row = loss(3, values={"step": 1.0, "time": 2.0, "__x": 3.0, "trainer/step": 99.0, "loss": 4.0})
+def test_reserved_names_are_renamed_as_trackio_does_and_an_axis_is_never_overwritten() -> (
+    None
+):
+    row = loss(
+        3,
+        values={
+            "step": 1.0,
+            "time": 2.0,
+            "__x": 3.0,
+            "trainer/step": 99.0,
+            "loss": 4.0,
+        },
+    )
 
-    shown = {"__step": 1.0, "__time": 2.0, "____x": 3.0, "__trainer/step": 99.0, "loss": 4.0}
+    shown = {
+        "__step": 1.0,
+        "__time": 2.0,
+        "____x": 3.0,
+        "__trainer/step": 99.0,
+        "loss": 4.0,
+    }
     assert row_metrics(row) == shown
-    assert row_metrics(row, all_series=True) == {"trainer/step": 3, "explorer/step": 7, **shown}
+    assert row_metrics(row, all_series=True) == {
+        "trainer/step": 3,
+        "explorer/step": 7,
+        **shown,
+    }
 
 
 def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only_on_request() -> (
@@ -419,7 +489,8 @@ def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only
     names = ("reward/mean", "reward/max", "staleness/max", "eval/reward/max")
     charted = {f"explorer/rollouts/{name}": 1.0 for name in names}
     counts = {
-        f"explorer/rollouts/{name}": 1.0 for name in ("total", "kept", "eval/total", "eval/kept")
+        f"explorer/rollouts/{name}": 1.0
+        for name in ("total", "kept", "eval/total", "eval/kept")
     }
     statistics = charted | counts
     row = loss(3, id="s:explorer:train:3", steps={}, values=statistics)
@@ -429,7 +500,9 @@ def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only
     assert row_metrics(replace(row, id="m:a:3")) == statistics  # a program's own
 
 
-def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward() -> None:
+def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward() -> (
+    None
+):
     call = {
         "role": "assistant",
         "content": "",
@@ -444,7 +517,10 @@ def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_
 
     shown = rollout_trace(rollout)
 
-    preview = {**call, "content": [{"type": "preview_of_the_answer", "text": "It is 4."}]}
+    preview = {
+        **call,
+        "content": [{"type": "preview_of_the_answer", "text": "It is 4."}],
+    }
     assert shown["messages"] == [talk[0], preview, *talk[2:]]
     assert rollout.messages[1] == call
     assert status_of(rollout) == "explorer · reward 0.75"

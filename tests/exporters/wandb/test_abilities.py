@@ -47,14 +47,23 @@ class Installed:
     def __getattr__(self, name: str) -> object:
         if name in self._without:
             raise AttributeError(f"module 'wandb' has no attribute {name!r}")
-        lacking = [part.partition(".")[2] for part in self._without if part.startswith(f"{name}.")]
+        lacking = [
+            part.partition(".")[2]
+            for part in self._without
+            if part.startswith(f"{name}.")
+        ]
         found: Any = getattr(wandb, name)
         if not lacking:
             return found
         if name == "Settings":
             return _SettingsWithout(found, lacking)
-        kept = {"__init__", *(key for key in dir(found) if key[:2] != "__" and key not in lacking)}
-        return type(name, (), {key: getattr(found, key) for key in dir(found) if key in kept})
+        kept = {
+            "__init__",
+            *(key for key in dir(found) if key[:2] != "__" and key not in lacking),
+        }
+        return type(
+            name, (), {key: getattr(found, key) for key in dir(found) if key in kept}
+        )
 
 
 class _SettingsWithout:
@@ -63,7 +72,9 @@ class _SettingsWithout:
     def __init__(self, whole: Any, lacking: list[str]) -> None:
         self._whole = whole
         self.model_fields = {
-            name: kind for name, kind in whole.model_fields.items() if name not in lacking
+            name: kind
+            for name, kind in whole.model_fields.items()
+            if name not in lacking
         }
 
     def __call__(self, **values: object) -> object:
@@ -71,7 +82,9 @@ class _SettingsWithout:
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.23.1", "0.31.0", "0.99.0"])
-def test_a_wandb_with_all_that_is_needed_works_whatever_its_version(version: str) -> None:
+def test_a_wandb_with_all_that_is_needed_works_whatever_its_version(
+    version: str,
+) -> None:
     assert abilities_of(Installed(version=version)).degraded == ()
 
 
@@ -84,17 +97,25 @@ def test_a_wandb_with_all_that_is_needed_works_whatever_its_version(version: str
         ("init", "wandb 0.24.0 has no wandb.init"),
     ],
 )
-def test_what_nothing_works_without_blocks_and_names_the_call(missing: str, said: str) -> None:
+def test_what_nothing_works_without_blocks_and_names_the_call(
+    missing: str, said: str
+) -> None:
     with pytest.raises(BlockedError) as blocked:
         abilities_of(Installed(missing))
 
     assert (str(blocked.value), blocked.value.help) == (said, INSTALL)
 
 
-def test_a_setting_that_this_wandb_lacks_is_named_and_one_with_a_way_of_our_own_is_not() -> None:
-    lacking = Installed("Settings.x_disable_stats", "Settings.finish_timeout", "Settings.stop_fn")
+def test_a_setting_that_this_wandb_lacks_is_named_and_one_with_a_way_of_our_own_is_not() -> (
+    None
+):
+    lacking = Installed(
+        "Settings.x_disable_stats", "Settings.finish_timeout", "Settings.stop_fn"
+    )
 
-    found = abilities_of(lacking, ("x_disable_stats", "finish_timeout", "stop_fn", "silent"))
+    found = abilities_of(
+        lacking, ("x_disable_stats", "finish_timeout", "stop_fn", "silent")
+    )
 
     assert (found.finish_timeout, found.degraded) == (
         False,
@@ -118,7 +139,9 @@ def test_without_not_complete_it_is_said_what_the_page_shows(
     "error",
     [
         ImportError("cannot import name 'Union' from 'pydantic'"),
-        AttributeError("module 'wandb' has no attribute 'Table'", name="Table", obj=wandb),
+        AttributeError(
+            "module 'wandb' has no attribute 'Table'", name="Table", obj=wandb
+        ),
         TypeError("Api.artifacts() got an unexpected keyword argument 'per_page'"),
     ],
 )
@@ -157,7 +180,10 @@ def test_the_stop_button_never_interrupts_the_bridge(
 
 
 def test_a_finish_without_a_limit_of_its_own_is_given_ours(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], limits: Mapping[str, str]
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    limits: Mapping[str, str],
 ) -> None:
     writer = opened()
     assert isinstance(writer, WandbRunWriter)
@@ -180,7 +206,9 @@ def _without_finish_timeout(writer: WandbRunWriter, deadline_s: float) -> None:
     assert whole is not None
     finish = whole.run.finish
     slow = SimpleNamespace(finish=finish, log=whole.run.log, config=whole.run.config)
-    vars(writer)["_opened"] = dataclasses.replace(whole, run=slow, deadline_s=deadline_s)
+    vars(writer)["_opened"] = dataclasses.replace(
+        whole, run=slow, deadline_s=deadline_s
+    )
 
 
 def _opened_again(opened: Callable[[], RunWriter]) -> RunWriter:

@@ -22,7 +22,9 @@ class TestOfflineWandb(WriterContract):
     target = "otel_bridge_wandb:exporter"
 
     def leaves_open(self, writer: RunWriter) -> bool:
-        return not any("shows a run as finished" in sentence for sentence in degraded_of(writer))
+        return not any(
+            "shows a run as finished" in sentence for sentence in degraded_of(writer)
+        )
 
     @pytest.fixture
     def exporter(self) -> Exporter:
@@ -46,7 +48,9 @@ class TestOfflineWandb(WriterContract):
         records = samples.placed(samples.rows(6))
 
         for given, status in ((records[:3], Status.FAILED), (records, Status.FINISHED)):
-            writer = opened(configs={"trainer": {"lr": 0.1}}, reopened=status is Status.FINISHED)
+            writer = opened(
+                configs={"trainer": {"lr": 0.1}}, reopened=status is Status.FINISHED
+            )
             deliver(writer, given, held=writer.durable())
             writer.end(status)
             writer.close()

@@ -44,7 +44,11 @@ class UsageError(Exception):
             RetryableError,
             None,
         ),
-        (AuthenticationError("API key must have 40 characters"), BlockedError, LOGIN_HELP),
+        (
+            AuthenticationError("API key must have 40 characters"),
+            BlockedError,
+            LOGIN_HELP,
+        ),
         (UsageError("Invalid project name"), BlockedError, "correct the setting"),
         (RuntimeError("run ID x is in use"), RetryableError, None),
         (PermissionError("/wandb"), BlockedError, "correct the setting"),

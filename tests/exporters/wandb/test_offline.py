@@ -28,7 +28,12 @@ OFFLINE = {"WANDB_MODE": "offline"}
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
     run = run_info(
-        tmp_path, tags=("a", "b", "", "x" * 99, "a"), group="g", notes="n", job_type="j", entity="e"
+        tmp_path,
+        tags=("a", "b", "", "x" * 99, "a"),
+        group="g",
+        notes="n",
+        job_type="j",
+        entity="e",
     )
     run.folder.mkdir()
     return run
@@ -40,7 +45,9 @@ def settings(tmp_path: Path) -> WandbSettings:
 
 
 def rows(count: int) -> list[Row]:
-    return samples.placed([samples.row(n, {"loss": float(n)}) for n in range(1, count + 1)])
+    return samples.placed(
+        [samples.row(n, {"loss": float(n)}) for n in range(1, count + 1)]
+    )
 
 
 def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
@@ -52,7 +59,10 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
 
     (directory,) = offline_directories(run.folder, run.id)
     held = read_offline_run(directory)
-    lines = [{key: value for key, value in row.items() if key != "_runtime"} for row in held.rows]
+    lines = [
+        {key: value for key, value in row.items() if key != "_runtime"}
+        for row in held.rows
+    ]
     assert lines == [
         {
             "_step": n - 1,
@@ -62,7 +72,9 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
         }
         for n in (1, 2)
     ]
-    assert {name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()} == {
+    assert {
+        name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()
+    } == {
         "trainer/step": ("", True),
         "trainer/loss": ("trainer/step", False),
     }
@@ -78,7 +90,11 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
         "n",
         ("a", "b", "x" * 64),
     )
-    assert (held.config, held.exit_code, held.torn) == ({"trainer": {"lr": 0.1}}, 255, False)
+    assert (held.config, held.exit_code, held.torn) == (
+        {"trainer": {"lr": 0.1}},
+        255,
+        False,
+    )
     assert exporter.read_back is not None
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
 
@@ -131,7 +147,12 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
     calls = [[row] for row in rows(5)]
     run_child(
         ChildJob(
-            "otel_bridge_wandb:exporter", OFFLINE, tmp_path, run, tmp_path / "memory.db", calls
+            "otel_bridge_wandb:exporter",
+            OFFLINE,
+            tmp_path,
+            run,
+            tmp_path / "memory.db",
+            calls,
         ),
         tmp_path,
     )
@@ -139,7 +160,8 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
 
     memory = MemoryTable()
     memory.put(
-        "offline/directories", f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode()
+        "offline/directories",
+        f'[{{"path": "{killed}", "first": 1, "kept": false}}]'.encode(),
     )
     writer = open_writer(exporter, run, settings, memory)
     held = writer.durable()
@@ -149,7 +171,9 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
 
     (whole,) = offline_directories(run.folder, run.id)
     assert (held, len(beside), killed in beside, whole != killed) == (0, 2, True, True)
-    assert [row["trainer/loss"] for row in read_offline_run(whole).rows] == list(range(1, 9))
+    assert [row["trainer/loss"] for row in read_offline_run(whole).rows] == list(
+        range(1, 9)
+    )
 
 
 def test_a_directory_that_was_made_and_not_remembered_is_replaced_too(
@@ -175,7 +199,9 @@ def test_a_directory_made_and_not_remembered_is_replaced_after_a_second_kill_bef
     stray = run.folder / "wandb" / f"offline-run-20260101_000000-{run.id}"
     memory.put("offline/opening", b"[]")
     stray.mkdir(parents=True)
-    OfflineStore(memory, settings.root(run), run.id).before_init()  # killed within wandb.init()
+    OfflineStore(
+        memory, settings.root(run), run.id
+    ).before_init()  # killed within wandb.init()
 
     writer = open_writer(exporter, run, settings, memory)
     deliver(writer, rows(1))
@@ -201,7 +227,11 @@ def test_a_directory_that_cannot_be_deleted_is_said_once(
         deliver(writer, rows(1))
         writer.end(Status.FINISHED)
 
-    said = [record.getMessage() for record in caplog.records if record.name == "otel_bridge.wandb"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "otel_bridge.wandb"
+    ]
     kept = offline_directories(run.folder, run.id)
     assert len(kept) == 3
     assert said == [
@@ -232,7 +262,11 @@ def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_ane
         deliver(second, rows(3)[2:])
         second.end(Status.FINISHED)
 
-    said = [record.getMessage() for record in caplog.records if record.name == "otel_bridge.wandb"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "otel_bridge.wandb"
+    ]
     assert len(said) == 1
     assert "a second directory of the run follows" in said[0]
     assert [
@@ -241,7 +275,9 @@ def test_a_second_directory_follows_one_that_was_synced_or_cannot_be_written_ane
     ] == [2, 1]
 
 
-def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path) -> None:
+def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(
+    tmp_path: Path,
+) -> None:
     code = (
         "import pathlib, sys; from otel_bridge_wandb import exporter; "
         "from otel_bridge.testing import samples, MemoryTable, deliver; "
@@ -273,7 +309,9 @@ def test_nothing_is_left_in_the_users_home_and_nothing_is_printed(tmp_path: Path
 
 def test_a_folder_that_cannot_be_used_is_blocked(tmp_path: Path, run: RunInfo) -> None:
     (tmp_path / "file").touch()
-    settings = WandbSettings.from_environment({**OFFLINE, "WANDB_DIR": "file"}, tmp_path)
+    settings = WandbSettings.from_environment(
+        {**OFFLINE, "WANDB_DIR": "file"}, tmp_path
+    )
 
     with pytest.raises(BlockedError, match="cannot be used") as blocked:
         exporter.open(run, settings, MemoryTable())
@@ -302,7 +340,9 @@ def test_the_table_is_rolled_over_before_its_lines_grow_long(
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=0, rollouts=7)
 
 
-def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path: Path) -> None:
+def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(
+    run: RunInfo, tmp_path: Path
+) -> None:
     settings = WandbSettings.from_environment(
         {**OFFLINE, "OTEL_BRIDGE_WANDB_CELL_CHARS": "10"}, tmp_path
     )
@@ -313,7 +353,10 @@ def test_a_text_beyond_the_cell_limit_is_cut_and_says_so(run: RunInfo, tmp_path:
 
     (directory,) = offline_directories(run.folder, run.id)
     (row,) = read_offline_run(directory).tables["explorer/rollouts"]
-    assert (row["answer"], row["prompt"]) == ("It is 2.", "system: Us… (179 more characters)")
+    assert (row["answer"], row["prompt"]) == (
+        "It is 2.",
+        "system: Us… (179 more characters)",
+    )
 
 
 def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
@@ -344,7 +387,10 @@ def test_wandbs_own_telemetry_is_off_in_the_bridge(tmp_path: Path) -> None:
 def test_a_directory_of_another_run_whose_id_holds_ours_is_none_of_otel_bridge(
     tmp_path: Path,
 ) -> None:
-    for name in ("offline-run-20260101_000000-abc", "offline-run-20260101_000000-abc-1"):
+    for name in (
+        "offline-run-20260101_000000-abc",
+        "offline-run-20260101_000000-abc-1",
+    ):
         (tmp_path / "wandb" / name).mkdir(parents=True)
     for name in (
         "offline-run-20260101_000000-abc-media",

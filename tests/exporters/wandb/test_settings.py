@@ -15,21 +15,30 @@ from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run
 CWD = Path("/home/ada/job")
 
 
-def test_offline_its_folder_is_the_destination_and_the_view_and_wandb_sync_uploads_it() -> None:
+def test_offline_its_folder_is_the_destination_and_the_view_and_wandb_sync_uploads_it() -> (
+    None
+):
     settings = WandbSettings.from_environment(
         {"WANDB_MODE": "offline", "WANDB_DIR": "out", "WANDB_API_KEY": "k"}, CWD
     )
 
-    assert dict(settings.destination) == {"WANDB_MODE": "offline", "WANDB_DIR": "/home/ada/job/out"}
+    assert dict(settings.destination) == {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": "/home/ada/job/out",
+    }
     run = run_info(Path("/runs"))
     assert settings.view(run) == "/home/ada/job/out/wandb"
-    assert upload_of(settings, run) == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
+    assert (
+        upload_of(settings, run)
+        == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
+    )
 
 
 def test_an_offline_run_that_cannot_be_shared_is_said_at_the_start() -> None:
     offline = {"WANDB_MODE": "offline"}
     shared = WandbSettings.from_environment(
-        {**offline, "OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer"}, CWD
+        {**offline, "OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer"},
+        CWD,
     )
 
     assert caution_of(WandbSettings.from_environment(offline, CWD)) == ""
@@ -76,7 +85,10 @@ def test_the_page_is_where_wandb_shows_it(base_url: str, app_url: str) -> None:
     [
         ({"WANDB_MODE": "disabled"}, "WANDB_MODE=disabled: .* choose none"),
         ({"WANDB_MODE": "shared"}, "WANDB_MODE=shared: .* expected online or offline"),
-        ({"WANDB_MODE": "sideways"}, "WANDB_MODE='sideways': expected online or offline"),
+        (
+            {"WANDB_MODE": "sideways"},
+            "WANDB_MODE='sideways': expected online or offline",
+        ),
         (
             {"WANDB_RESUME": "perhaps"},
             "WANDB_RESUME='perhaps': expected one of allow, must, never, auto",
@@ -96,20 +108,32 @@ def test_what_cannot_be_used_is_refused_at_the_start(
     assert re.match(said, str(refused.value))
 
 
-def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own() -> None:
+def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own() -> (
+    None
+):
     settings = WandbSettings.from_environment({"WANDB_ENTITY": "of-the-bridge"}, CWD)
     plain = run_info(Path("/runs"), project="a/b:c")
     named = run_info(
-        Path("/runs"), identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"}, node_rank=2
+        Path("/runs"),
+        identity={"rl.wandb.run_id": "mine", "rl.wandb.entity": "ours"},
+        node_rank=2,
     )
     gathered = run_info(Path("/runs"), node_rank=2, local=False, entity="argument")
 
-    assert (run_id_of(plain, settings), project_of(plain), entity_of(plain, settings)) == (
+    assert (
+        run_id_of(plain, settings),
+        project_of(plain),
+        entity_of(plain, settings),
+    ) == (
         plain.id,
         "a-b-c",
         "of-the-bridge",
     )
-    assert (run_id_of(named, settings), project_of(named), entity_of(named, settings)) == (
+    assert (
+        run_id_of(named, settings),
+        project_of(named),
+        entity_of(named, settings),
+    ) == (
         "mine-n2",
         "gsm8k",
         "ours",

@@ -65,7 +65,9 @@ class Process:
     ) -> Process:
         instance = f"i{next(_instances):04d}"
         host, pid = this_host(), os.getpid()
-        named = by_signal if by_signal is not None else dict.fromkeys(signals, exporters)
+        named = (
+            by_signal if by_signal is not None else dict.fromkeys(signals, exporters)
+        )
         attributes = {**who(instance, role), "rl.run.id": folder.run_id}
         header = SegmentHeader(
             instance_id=instance, run_id=folder.run_id, project="gsm8k", run_name="ppo", kind=kind,
@@ -85,7 +87,9 @@ class Process:
         """Append *count* rows."""
         for _ in range(count):
             self.seq += 1
-            scope = row(self.seq, values or {"loss": self.seq / 2}, time_ns=T0 + self.seq)
+            scope = row(
+                self.seq, values or {"loss": self.seq / 2}, time_ns=T0 + self.seq
+            )
             self.append(Signal.METRICS, scope.SerializeToString(), at_ns)
 
     def config(self, config: Mapping[str, object]) -> None:
@@ -129,7 +133,9 @@ class Trackers:
         return self.by_name[name]
 
 
-def options(*recorders: tuple[str, RecordingTracker], **changes: object) -> BridgeOptions:
+def options(
+    *recorders: tuple[str, RecordingTracker], **changes: object
+) -> BridgeOptions:
     """Options that wait for little, with recorders as exporters."""
     trackers = Trackers({name: recorder.exporter for name, recorder in recorders})
     translation = TranslationOptions(
@@ -205,7 +211,11 @@ def written(recorder: RecordingTracker, run_id: str = RUN) -> list[str]:
 
 
 def refused(
-    owner: object, name: str, when: Callable[..., bool] = lambda *_: True, *, times: float = 1
+    owner: object,
+    name: str,
+    when: Callable[..., bool] = lambda *_: True,
+    *,
+    times: float = 1,
 ) -> Callable[[], int]:
     """Let method *name* of *owner* refuse the first *times* calls that are *when*; return how often it did."""
     real, hits = getattr(owner, name), [0]

@@ -16,7 +16,15 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import run_folders
-from otel_bridge.records import Evaluation, Json, Position, Record, RolloutRecord, Row, Status
+from otel_bridge.records import (
+    Evaluation,
+    Json,
+    Position,
+    Record,
+    RolloutRecord,
+    Row,
+    Status,
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,8 @@ class FileWriter:
 
     def _write(self, records: Sequence[Record]) -> None:
         os.write(
-            self._fd, "".join(f"{record.position} {record.id}\n" for record in records).encode()
+            self._fd,
+            "".join(f"{record.position} {record.id}\n" for record in records).encode(),
         )
         time.sleep(
             0.004
@@ -72,7 +81,9 @@ class FileWriter:
 
 
 def file_exporter(path: Path, *, reports_durable: bool) -> Exporter:
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
+    def opened(
+        run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> FileWriter:
         return FileWriter(path, reports_durable=reports_durable)
 
     return Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
@@ -82,7 +93,9 @@ def main(folder: Path, file: Path, mode: str) -> None:
     exporter = file_exporter(file, reports_durable=mode == "durable")
     how = BridgeOptions.read(os.environ, Path.cwd(), load=lambda name: exporter)
     folders = [found for found in run_folders(folder.parent) if found.path == folder]
-    BridgeSupervisor(folder.parent, how, folders=lambda: folders, until_done=True).serve()
+    BridgeSupervisor(
+        folder.parent, how, folders=lambda: folders, until_done=True
+    ).serve()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ def forked_bridges(base: Path, file: Path, mode: str) -> AbstractContextManager[
 def main(base: Path, file: Path, mode: str) -> None:
     exporter = file_exporter(file, reports_durable=mode == "durable")
     how = options()
-    how = replace(how, exporter_env=replace(how.exporter_env, load=lambda name: exporter))
+    how = replace(
+        how, exporter_env=replace(how.exporter_env, load=lambda name: exporter)
+    )
     fork_for_each_line(lambda _: BridgeSupervisor(base, how, until_done=True).serve())
 
 

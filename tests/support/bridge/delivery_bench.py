@@ -14,7 +14,16 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.records import Config, End, Evaluation, Json, Record, RolloutRecord, Row, Status
+from otel_bridge.records import (
+    Config,
+    End,
+    Evaluation,
+    Json,
+    Record,
+    RolloutRecord,
+    Row,
+    Status,
+)
 from support.bridge.bridge_file_tracker import Nowhere
 
 
@@ -66,7 +75,9 @@ class Tracker:
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         self._write("rollouts", rollouts)
-        self.left_out.update({self.cannot_show: len(rollouts)} if self.cannot_show else {})
+        self.left_out.update(
+            {self.cannot_show: len(rollouts)} if self.cannot_show else {}
+        )
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         self._write("late", values)
@@ -107,7 +118,10 @@ class Bench:
     """A ledger, a tracker and the delivery between them."""
 
     def __init__(
-        self, path: Path, tracker: Tracker, signals: tuple[str, ...] = ("metrics", "traces")
+        self,
+        path: Path,
+        tracker: Tracker,
+        signals: tuple[str, ...] = ("metrics", "traces"),
     ) -> None:
         self.path, self.tracker, self.signals = path, tracker, signals
         self.ledger = Ledger(path / "ledger.sqlite")
@@ -115,7 +129,9 @@ class Bench:
         self.more_comes = False
         self.begin()
 
-    def begin(self, resolve: Callable[[], tuple[Exporter, Nowhere]] | None = None) -> None:
+    def begin(
+        self, resolve: Callable[[], tuple[Exporter, Nowhere]] | None = None
+    ) -> None:
         """Begin as a bridge does that was started just now; *resolve* replaces the tracker's own."""
         describe = RunDescription(RunFolder(self.path, "r1"), local=True)
         context = DeliveryContext(
@@ -152,11 +168,23 @@ class Bench:
 
     def dead(self) -> list[tuple[int, str]]:
         with self.ledger.database.transaction() as sql:
-            return list(sql.execute("SELECT position, reason FROM dead_letters ORDER BY position"))
+            return list(
+                sql.execute(
+                    "SELECT position, reason FROM dead_letters ORDER BY position"
+                )
+            )
 
 
 def row(number: int) -> Row:
-    return Row(f"m:i:{number}", "t", number, "t/step", number, {"t/loss": 0.5}, {"t/step": number})
+    return Row(
+        f"m:i:{number}",
+        "t",
+        number,
+        "t/step",
+        number,
+        {"t/loss": 0.5},
+        {"t/step": number},
+    )
 
 
 def rollout(number: int) -> RolloutRecord:

@@ -45,8 +45,12 @@ class GatedWriter:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if self._settings.refuse.exists() and any(key.endswith("odd") for key in row.values):
-                raise PermanentError("odd things are not taken here", position=row.position)
+            if self._settings.refuse.exists() and any(
+                key.endswith("odd") for key in row.values
+            ):
+                raise PermanentError(
+                    "odd things are not taken here", position=row.position
+                )
             self._write(*(f"{key} {row.step}" for key in row.values))
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -77,11 +81,17 @@ def _settings(env: Mapping[str, str], cwd: Path) -> GatedSettings:
     file = cwd / env.get("GATED_FILE", "gated.txt")
     gate, refuse = file.with_name("gate"), file.with_name("refuse")
     return GatedSettings(
-        file, gate, env.get("GATED_BLOCKED") == "1", refuse, env.get("GATED_HANGS") == "1"
+        file,
+        gate,
+        env.get("GATED_BLOCKED") == "1",
+        refuse,
+        env.get("GATED_HANGS") == "1",
     )
 
 
-def _open(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> GatedWriter:
+def _open(
+    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+) -> GatedWriter:
     assert isinstance(settings, GatedSettings)
     return GatedWriter(settings)
 
@@ -95,7 +105,9 @@ def install(folder: Path) -> dict[str, str]:
     info = site / "gated_tracker-1.0.dist-info"
     info.mkdir(parents=True)
     shutil.copy(__file__, site)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gated-tracker\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: gated-tracker\nVersion: 1.0\n"
+    )
     (info / "entry_points.txt").write_text(
         "[otel_bridge.exporters]\ngated = gated_tracker:exporter\n"
     )

@@ -95,7 +95,9 @@ class _InjectedFault:
     def hits(self, kind: str, positions: Sequence[Position]) -> bool:
         right_kind = self.kind is None or self.kind == kind
         return (
-            self.times != 0 and right_kind and (self.position is None or self.position in positions)
+            self.times != 0
+            and right_kind
+            and (self.position is None or self.position in positions)
         )
 
 
@@ -146,7 +148,11 @@ class RecordingTracker:
             self._faults.append(_InjectedFault(error, None, kind, position, times))
 
     def hang(
-        self, until: threading.Event, *, kind: str | None = None, position: Position | None = None
+        self,
+        until: threading.Event,
+        *,
+        kind: str | None = None,
+        position: Position | None = None,
     ) -> None:
         """Make the next call of *kind* that holds *position* wait for *until*, then go on."""
         with self._changed:
@@ -197,17 +203,25 @@ class RecordingTracker:
             return
         lost = set(_positions(held)[-self.lag :])
         held.rows = {
-            key: record for key, record in held.rows.items() if record.position not in lost
+            key: record
+            for key, record in held.rows.items()
+            if record.position not in lost
         }
         held.rollouts = {
-            key: record for key, record in held.rollouts.items() if record.position not in lost
+            key: record
+            for key, record in held.rollouts.items()
+            if record.position not in lost
         }
         held.evaluations = {
-            key: record for key, record in held.evaluations.items() if record.position not in lost
+            key: record
+            for key, record in held.evaluations.items()
+            if record.position not in lost
         }
 
     def enter(
-        self, call: RecordedCall, keep: Callable[[Position | None], None] = lambda _: None
+        self,
+        call: RecordedCall,
+        keep: Callable[[Position | None], None] = lambda _: None,
     ) -> None:
         """Note one call, act on the faults it meets, else keep its records: for writers.
 
@@ -217,7 +231,12 @@ class RecordingTracker:
         """
         with self._changed:
             fault = next(
-                (fault for fault in self._faults if fault.hits(call.kind, call.positions)), None
+                (
+                    fault
+                    for fault in self._faults
+                    if fault.hits(call.kind, call.positions)
+                ),
+                None,
             )
             if fault is not None and fault.times is not None:
                 fault.times -= 1
@@ -254,12 +273,18 @@ class RecordingWriter:
         """Keep *rows*; one with a value that is not a number is refused by its position."""
         held = self._recorder.run(self._run_id)
         bad = next(
-            (n for n, row in enumerate(rows) if not all(map(_is_value, row.values.values()))), None
+            (
+                n
+                for n, row in enumerate(rows)
+                if not all(map(_is_value, row.values.values()))
+            ),
+            None,
         )
         self._write("rows", rows[:bad], held.rows)
         if bad is not None:
             raise PermanentError(
-                f"row {rows[bad].id} has a value that is not a number", position=rows[bad].position
+                f"row {rows[bad].id} has a value that is not a number",
+                position=rows[bad].position,
             )
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
@@ -289,7 +314,8 @@ class RecordingWriter:
         """Replace the values of these keys."""
         held = self._recorder.run(self._run_id)
         self._recorder.enter(
-            RecordedCall(self._run_id, "summary", role=role), lambda _: held.summary.update(values)
+            RecordedCall(self._run_id, "summary", role=role),
+            lambda _: held.summary.update(values),
         )
 
     def durable(self) -> Position | None:
@@ -297,7 +323,11 @@ class RecordingWriter:
         if not self._recorder.reports_durable:
             return None
         positions = _positions(self._recorder.run(self._run_id))
-        return 0 if len(positions) <= self._recorder.lag else positions[-1 - self._recorder.lag]
+        return (
+            0
+            if len(positions) <= self._recorder.lag
+            else positions[-1 - self._recorder.lag]
+        )
 
     def end(self, status: Status) -> None:
         """Note the status."""
@@ -322,7 +352,10 @@ class RecordingWriter:
                 table.setdefault(record.id, record)
 
         self._recorder.enter(
-            RecordedCall(self._run_id, kind, tuple(record.position for record in records)), keep
+            RecordedCall(
+                self._run_id, kind, tuple(record.position for record in records)
+            ),
+            keep,
         )
 
 
@@ -349,7 +382,9 @@ def _is_value(value: object) -> bool:
 def _positions(held: RecordedRun) -> list[Position]:
     rows = [row.position for row in held.rows.values()]
     rollouts = [rollout.position for rollout in held.rollouts.values()]
-    return sorted(rows + rollouts + [value.position for value in held.evaluations.values()])
+    return sorted(
+        rows + rollouts + [value.position for value in held.evaluations.values()]
+    )
 
 
 def _copy(error: ExporterError, position: Position | None) -> ExporterError:
@@ -366,7 +401,9 @@ def _contents(held: RecordedRun) -> Contents:
         alerts=[(one.title, one.level) for one in held.alerts.values()],
         summary={key: scalar_text(value) for key, value in held.summary.items()},
     )
-    for row in sorted(held.rows.values(), key=lambda row: (row.time_unix_ns, row.position)):
+    for row in sorted(
+        held.rows.values(), key=lambda row: (row.time_unix_ns, row.position)
+    ):
         for key, value in row.values.items():
             if isinstance(value, Distribution):
                 contents.distributions.append(
@@ -378,7 +415,9 @@ def _contents(held: RecordedRun) -> Contents:
                 )
     for rollout in held.rollouts.values():
         contents.rollouts.append(
-            HeldRollout(rollout.id, rollout.reward, len(rollout.messages), len(rollout.spans))
+            HeldRollout(
+                rollout.id, rollout.reward, len(rollout.messages), len(rollout.spans)
+            )
         )
     contents.evaluations.extend(
         (value.rollout_id, value.name, value.value)

@@ -70,7 +70,11 @@ def do_job(folder: Path) -> tuple[Path, Path]:
         MLFLOW_TRACKING_URI=f"sqlite:///{database}",
     )
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=env, check=False, capture_output=True
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=env,
+        check=False,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr.decode()
     ended(folder / ".otel-bridge")
@@ -81,9 +85,17 @@ def do_job(folder: Path) -> tuple[Path, Path]:
 def mlflow_ui(database: Path, folder: Path) -> Iterator[str]:
     """Serve MLflow's UI on the database."""
     port = free_port()
-    command = [str(BIN / "mlflow"), "ui", "--backend-store-uri", f"sqlite:///{database}"]
+    command = [
+        str(BIN / "mlflow"),
+        "ui",
+        "--backend-store-uri",
+        f"sqlite:///{database}",
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    env = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    env = {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
     with served(command, port, folder, env) as address:
         yield address
 
@@ -91,7 +103,9 @@ def mlflow_ui(database: Path, folder: Path) -> Iterator[str]:
 def mlflow_places(database: Path) -> tuple[str, str]:
     """Return the paths, below MLflow's address, of the run and of a rollout with a reward of 1."""
     with closing(sqlite3.connect(database)) as sql:
-        run, experiment = sql.execute("SELECT run_uuid, experiment_id FROM runs").fetchone()
+        run, experiment = sql.execute(
+            "SELECT run_uuid, experiment_id FROM runs"
+        ).fetchone()
         (trace,) = sql.execute(
             "SELECT request_id FROM trace_info WHERE request_preview LIKE '%11 boxes%' AND request_id IN"
             " (SELECT trace_id FROM assessments WHERE name = 'reward' AND value = '1.0')"
@@ -112,7 +126,8 @@ def main() -> None:
         ):
             page.go(address + mlflow_places(database)[1])
             page.until(
-                "document.body && document.body.innerText.includes('Outputs')", "the rollout"
+                "document.body && document.body.innerText.includes('Outputs')",
+                "the rollout",
             )
             time.sleep(2)
             clip = {"x": 0, "y": 0, "width": 980, "height": 900, "scale": 1}

@@ -21,7 +21,9 @@ from websockets.sync.client import connect
 from support.waiting import HANG_S
 
 CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
 )
 _FLAGS = (
     "--headless",
@@ -48,7 +50,9 @@ class Page:
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """Call one method of the protocol."""
         number = next(self._ids)
-        self._websocket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        self._websocket.send(
+            json.dumps({"id": number, "method": method, "params": parameters})
+        )
         while True:
             answer = json.loads(self._websocket.recv(timeout=_WAIT_S))
             if answer.get("id") == number:
@@ -62,7 +66,10 @@ class Page:
     def js(self, expression: str) -> Any:
         """Return the value of *expression*."""
         result = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
         )
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")

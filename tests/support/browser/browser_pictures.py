@@ -28,10 +28,17 @@ _WAIT_S = HANG_S
 
 
 @contextmanager
-def served(command: list[str], port: int, folder: Path, env: Mapping[str, str]) -> Iterator[str]:
+def served(
+    command: list[str], port: int, folder: Path, env: Mapping[str, str]
+) -> Iterator[str]:
     """Start a server on loopback and wait until it answers; its process group is ended afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "HF_HUB_OFFLINE": "1", **env}
+    variables = {
+        "PATH": f"{BIN}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
+        **env,
+    }
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -69,7 +76,14 @@ def _until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
 def trackio_dashboard(store: Path, project: str, folder: Path) -> Iterator[str]:
     """Serve Trackio's dashboard of the store."""
     port = free_port()
-    command = [str(BIN / "trackio"), "show", "--project", project, "--host", "127.0.0.1"]
+    command = [
+        str(BIN / "trackio"),
+        "show",
+        "--project",
+        project,
+        "--host",
+        "127.0.0.1",
+    ]
     env = {
         "TRACKIO_DIR": str(store),
         "GRADIO_SERVER_PORT": str(port),
@@ -83,12 +97,16 @@ def _trackio(demo: Path, pictures: Path, folder: Path) -> None:
     with trackio_dashboard(demo / "trackio", PROJECT, folder / "trackio") as address:
         with open_page(folder / "charts", height=1740) as page:
             page.go(f"{address}/?project={PROJECT}")
-            page.until("document.querySelectorAll('canvas.marks').length >= 6", "charts")
+            page.until(
+                "document.querySelectorAll('canvas.marks').length >= 6", "charts"
+            )
             time.sleep(4)
             page.picture(pictures / "trackio.png")
         with open_page(folder / "list", height=780) as page:
             page.go(f"{address}/traces?project={PROJECT}")
-            page.until("document.querySelectorAll('tr.trace-row').length > 16", "rollouts")
+            page.until(
+                "document.querySelectorAll('tr.trace-row').length > 16", "rollouts"
+            )
             time.sleep(2)
             page.picture(pictures / "trackio-rollouts.png")
         with open_page(folder / "traces", height=780) as page:
@@ -109,7 +127,9 @@ def _open_rollout(page: Page) -> None:
     page.until(f"{rows}.length > 0 && {rows}.length <= 16", "the rollouts of step 90")
     page.js(f"({rows}.find(r => r.innerText.includes('ms')) || {rows}[0]).click()")
     page.click("span.span-name", "execute_tool")
-    page.js("document.querySelector('tr.trace-row[aria-expanded=true]').scrollIntoView()")
+    page.js(
+        "document.querySelector('tr.trace-row[aria-expanded=true]').scrollIntoView()"
+    )
     time.sleep(1)
 
 
@@ -122,7 +142,12 @@ def _mlflow(demo: Path, pictures: Path, folder: Path) -> None:
             (PROJECT,),
         ).fetchone()
     port = free_port()
-    command = [str(BIN / "mlflow"), "ui", "--backend-store-uri", f"sqlite:///{database}"]
+    command = [
+        str(BIN / "mlflow"),
+        "ui",
+        "--backend-store-uri",
+        f"sqlite:///{database}",
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with (
         served(command, port, folder / "mlflow", {}) as address,
@@ -152,7 +177,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         _trackio(demo, pictures, Path(folder))
         _mlflow(demo, pictures, Path(folder))
-    print(json.dumps({path.name: path.stat().st_size for path in sorted(pictures.glob("*.png"))}))
+    print(
+        json.dumps(
+            {path.name: path.stat().st_size for path in sorted(pictures.glob("*.png"))}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ for step in range(1, 4):
     run.log({"loss": 1 / step + 0.1 * int(os.environ["RANK"])}, step=step)
 run.finish()
 """
-_TWO_RANKS: Final = "export WORLD_SIZE=2; RANK=1 python ranks.py & RANK=0 python ranks.py; wait"
+_TWO_RANKS: Final = (
+    "export WORLD_SIZE=2; RANK=1 python ranks.py & RANK=0 python ranks.py; wait"
+)
 _ENGINES: Final = """\
 import time
 import otel_bridge
@@ -78,7 +80,10 @@ _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "init": ("python train.py first", _SETTINGS),
     "rollouts": ("otel-bridge rollouts", {}),
     "doctor": ("otel-bridge doctor", _SETTINGS),
-    "run": ("otel-bridge run --exporters trackio --dir runs -- python train.py second", {}),
+    "run": (
+        "otel-bridge run --exporters trackio --dir runs -- python train.py second",
+        {},
+    ),
     "demo": ("otel-bridge demo --steps 20 --exporters mlflow,trackio,file", {}),
     "status": ("otel-bridge status otel-bridge-demo", {}),
     "timeline": ("otel-bridge timeline otel-bridge-demo --steps 11-20", {}),
@@ -88,7 +93,10 @@ _COMMANDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         {},
     ),
     "watch": (_FOR_A_WHILE + "otel-bridge status otel-bridge-demo --watch", {}),
-    "ranks": ("otel-bridge run --exporters console -- sh ranks.sh", {"OTEL_BRIDGE_RANKS": "merge"}),
+    "ranks": (
+        "otel-bridge run --exporters console -- sh ranks.sh",
+        {"OTEL_BRIDGE_RANKS": "merge"},
+    ),
     "engines": (_FOR_A_WHILE + "otel-bridge status --watch engines", {}),
 }
 """Picture to its command and variables, in the order in which they run; "init" shows ``finish`` too."""
@@ -168,7 +176,9 @@ def _picture(command: str, output: str, path: Path, folder: Path) -> None:
     with open_page(folder / "page", width=1240, height=200) as page:
         page.go(svg.as_uri())
         page.until("document.querySelector('svg') !== null", "the screen")
-        width, height = page.js("document.querySelector('svg').getAttribute('viewBox')").split()[2:]
+        width, height = page.js(
+            "document.querySelector('svg').getAttribute('viewBox')"
+        ).split()[2:]
         size = {
             "width": round(float(width)),
             "height": round(float(height)),
@@ -211,7 +221,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         work = Path(name, "job")
         work.mkdir()
-        for program, source in (("train", _TRAIN), ("ranks", _RANKS), ("engines", _ENGINES)):
+        for program, source in (
+            ("train", _TRAIN),
+            ("ranks", _RANKS),
+            ("engines", _ENGINES),
+        ):
             (work / f"{program}.py").write_text(source, "utf-8")
         (work / "ranks.sh").write_text(_TWO_RANKS, "utf-8")
         printed(
@@ -225,7 +239,9 @@ def main() -> None:
             output = printed(command, work, variables)
             if picture in names:
                 output = output.replace(str(work), "/home/me/job")
-                settings = "".join(f"{key}={value} " for key, value in variables.items())
+                settings = "".join(
+                    f"{key}={value} " for key, value in variables.items()
+                )
                 _picture(
                     settings + command.removeprefix(_FOR_A_WHILE),
                     output,

@@ -54,7 +54,11 @@ def main() -> None:
         folder = Path(name)
         store = folder / "trackio"
         done = run_program(
-            folder, COUNTING, real=True, OTEL_BRIDGE_EXPORTERS="trackio", TRACKIO_DIR=str(store)
+            folder,
+            COUNTING,
+            real=True,
+            OTEL_BRIDGE_EXPORTERS="trackio",
+            TRACKIO_DIR=str(store),
         )
         print(done.stdout.splitlines()[-2:])
         ended(runs(folder))

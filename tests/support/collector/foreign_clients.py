@@ -48,7 +48,12 @@ def installed_js() -> Path:
             "--ignore-scripts",
         ]
         done = subprocess.run(
-            install, cwd=work, capture_output=True, text=True, timeout=HANG_S, check=False
+            install,
+            cwd=work,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         with suppress(OSError):  # another test run was first
@@ -63,7 +68,9 @@ def javascript(protocol: str, endpoint: str, service: str, token: str) -> None:
     _run([node, "job.mjs", protocol, endpoint, service, token], cwd=installed_js())
 
 
-def telemetrygen(signal: str, *arguments: str, http: bool, port: int, token: str) -> None:
+def telemetrygen(
+    signal: str, *arguments: str, http: bool, port: int, token: str
+) -> None:
     """Run ``telemetrygen SIGNAL`` to its end."""
     where = [
         "--otlp-endpoint",
@@ -73,12 +80,25 @@ def telemetrygen(signal: str, *arguments: str, http: bool, port: int, token: str
     ]
     header = ["--otlp-header", f'authorization="Bearer {token}"']
     resource = ["--otlp-attributes", f'service.namespace="{PROJECT}"']
-    _run([program("telemetrygen"), signal, *where, *header, *resource, *arguments], cwd=None)
+    _run(
+        [program("telemetrygen"), signal, *where, *header, *resource, *arguments],
+        cwd=None,
+    )
 
 
 def _run(command_line: list[str], cwd: Path | None) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OTEL_")
+    }
     done = subprocess.run(
-        command_line, cwd=cwd, env=env, capture_output=True, text=True, timeout=HANG_S, check=False
+        command_line,
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,7 +40,9 @@ def _jars() -> str:
             "dependency:copy-dependencies",
             f"-DoutputDirectory={work}",
         ]
-        done = subprocess.run(fetch, capture_output=True, text=True, timeout=HANG_S, check=False)
+        done = subprocess.run(
+            fetch, capture_output=True, text=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, done.stdout
         with suppress(OSError):  # another test run was first
             work.rename(place)
@@ -72,18 +74,37 @@ def broker(folder: Path) -> Service:
         """
     )
     java = ["java", *_HEAP, "-cp", jars]
-    _run([*java, "kafka.tools.StorageTool", "format", "-t", _UUID, "-c", str(properties)])
+    _run(
+        [*java, "kafka.tools.StorageTool", "format", "-t", _UUID, "-c", str(properties)]
+    )
     return Service(
-        [*java, "kafka.Kafka", str(properties)], collector_environment(), port, folder / "kafka.log"
+        [*java, "kafka.Kafka", str(properties)],
+        collector_environment(),
+        port,
+        folder / "kafka.log",
     )
 
 
 def make_topics(of: Service) -> None:
     """Make the three topics with equal numbers of partitions."""
-    command = ["java", *_HEAP, "-cp", _jars(), "org.apache.kafka.tools.TopicCommand", "--create"]
-    where = ["--bootstrap-server", f"127.0.0.1:{of.port}", "--partitions", str(PARTITIONS)]
+    command = [
+        "java",
+        *_HEAP,
+        "-cp",
+        _jars(),
+        "org.apache.kafka.tools.TopicCommand",
+        "--create",
+    ]
+    where = [
+        "--bootstrap-server",
+        f"127.0.0.1:{of.port}",
+        "--partitions",
+        str(PARTITIONS),
+    ]
     made = [
-        subprocess.Popen([*command, *where, "--topic", topic], stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, *where, "--topic", topic], stdout=subprocess.DEVNULL
+        )
         for topic in TOPICS
     ]
     assert [one.wait(60) for one in made] == [0, 0, 0]
@@ -128,5 +149,7 @@ def consumed(of: Service) -> set[tuple[str, str]]:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

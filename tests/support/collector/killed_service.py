@@ -79,14 +79,22 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> FileWriter:
+    def opened(
+        run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> FileWriter:
         return FileWriter(tracker / run.id, reports_durable=mode == "durable")
 
-    exporter = Exporter(read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened)
-    how = options(
-        exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)), lazy=True, idle_s=60.0
+    exporter = Exporter(
+        read_settings=lambda env, cwd: Nowhere(), ordered=True, open=opened
     )
-    how = replace(how, exporter_env=replace(how.exporter_env, load=lambda name: exporter))
+    how = options(
+        exporters=dict.fromkeys(("metrics", "traces", "logs"), ("file",)),
+        lazy=True,
+        idle_s=60.0,
+    )
+    how = replace(
+        how, exporter_env=replace(how.exporter_env, load=lambda name: exporter)
+    )
     host = BridgeSupervisor(base, how)
     host.start()
     env = {"OTEL_BRIDGE_SEGMENT_BYTES": "20k"}
@@ -103,4 +111,10 @@ def serve(base: Path, tracker: Path, grpc: int, http: int, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+        sys.argv[5],
+    )

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import trustme
 
-from support.collector.otelcol_programs import Service, bridge, collector, running, services
+from support.collector.otelcol_programs import (
+    Service,
+    bridge,
+    collector,
+    running,
+    services,
+)
 from support.free_ports import free_pair, free_port
 
 
@@ -37,12 +43,19 @@ class Chain:
 
     def trainer(self) -> dict[str, str]:
         """What a trainer on the agent's node is given."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        }
 
 
 @contextmanager
 def chain(
-    folder: Path, exporters: str, *, bridges: int = 1, environment: Mapping[str, str] | None = None
+    folder: Path,
+    exporters: str,
+    *,
+    bridges: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Chain]:
     """Start it all; run folders of bridge n lie in ``folder/bridge-n``."""
     ports = [free_pair() for _ in range(bridges)]
@@ -83,7 +96,14 @@ def chain(
     with services() as stack:
         ends = [
             stack.enter_context(
-                running(bridge(folder / f"bridge-{number}", port, exporters, **(environment or {})))
+                running(
+                    bridge(
+                        folder / f"bridge-{number}",
+                        port,
+                        exporters,
+                        **(environment or {}),
+                    )
+                )
             )
             for number, port in enumerate(ports)
         ]

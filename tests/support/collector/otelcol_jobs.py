@@ -33,7 +33,9 @@ class Jobs:
         self._code = script(folder / "train.py", JOB, acknowledging=True)
         self._jobs: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, where: Mapping[str, object], role: str = "trainer") -> None:
+    def start(
+        self, name: str, where: Mapping[str, object], role: str = "trainer"
+    ) -> None:
         """Start a trainer that knows nothing but *where* OTLP goes."""
         known = {variable: str(value) for variable, value in where.items()}
         env = {
@@ -51,7 +53,9 @@ class Jobs:
         folders = run_folders(self._machine(name, "trainer"))
         report = read_report(folders[0]) if folders else None
         return (
-            ExporterReport() if report is None else report.exporters.get("otlp", ExporterReport())
+            ExporterReport()
+            if report is None
+            else report.exporters.get("otlp", ExporterReport())
         )
 
     def _machine(self, name: str, role: str) -> Path:

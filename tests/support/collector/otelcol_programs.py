@@ -58,7 +58,9 @@ def missing(why: str) -> NoReturn:
 
 def cache() -> Path:
     """The folder in which tests keep what they install."""
-    return Path(os.environ.get("OTEL_BRIDGE_CACHE") or Path.home() / ".cache" / "otel-bridge")
+    return Path(
+        os.environ.get("OTEL_BRIDGE_CACHE") or Path.home() / ".cache" / "otel-bridge"
+    )
 
 
 def listens(port: int) -> bool:
@@ -141,7 +143,9 @@ def running(service: Service) -> Iterator[Service]:
         service.kill()
 
 
-def collector(folder: Path, config: str, port: int, **variables: str | int | Path) -> Service:
+def collector(
+    folder: Path, config: str, port: int, **variables: str | int | Path
+) -> Service:
     """``otelcol`` with an otel-bridge pipeline; *port* is one of those that it listens on."""
     return Service(
         [program("otelcol"), "--config", str(OTELCOL / f"{config}.yaml")],
@@ -163,7 +167,14 @@ def bridge(base: Path, port: int, exporters: str, **variables: str) -> Service:
     """A bridge as a service: ``otel-bridge serve``; gRPC on *port*, HTTP on the next one, run folders below *base*."""
     base.parent.mkdir(parents=True, exist_ok=True)
     env = {**collector_environment(), "OTEL_BRIDGE_END_GRACE_S": "0.2", **variables}
-    where = ["--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port + 1}", "--dir", str(base)]
+    where = [
+        "--grpc",
+        f"127.0.0.1:{port}",
+        "--http",
+        f"127.0.0.1:{port + 1}",
+        "--dir",
+        str(base),
+    ]
     serve = [
         str(Path(sys.executable).parent / "otel-bridge"),
         "serve",

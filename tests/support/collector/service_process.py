@@ -66,7 +66,9 @@ def service(
     ]
     if files is not None:
         call = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *call]
-    process = subprocess.Popen(call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        call, cwd=cwd, env=dict(env), stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stderr is not None
         before, first = "", process.stderr.readline()
@@ -84,7 +86,9 @@ def folder_of(cwd: Path) -> RunFolder:
 
 
 def exporter_is(state: str, name: str = "otlp") -> Callable[[Report], bool]:
-    return lambda report: name in report.exporters and report.exporters[name].state == state
+    return lambda report: (
+        name in report.exporters and report.exporters[name].state == state
+    )
 
 
 def written_rows(folder: RunFolder, exporter: str) -> int:

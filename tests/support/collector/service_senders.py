@@ -31,14 +31,21 @@ class Sender:
     """
 
     def __init__(
-        self, kind: str, port: int, instance: str, *, run_id: str = RUN, pace_s: float = _BETWEEN_S
+        self,
+        kind: str,
+        port: int,
+        instance: str,
+        *,
+        run_id: str = RUN,
+        pace_s: float = _BETWEEN_S,
     ) -> None:
         self.instance, self.run_id = instance, run_id
         self.acknowledged = self.again = 0
         self._chance, self._pace_s = random.Random(instance), pace_s
-        self._send: Callable[[str, bytes], bool] = {"grpc": _over_grpc, "http": _over_http}[kind](
-            port
-        )
+        self._send: Callable[[str, bytes], bool] = {
+            "grpc": _over_grpc,
+            "http": _over_http,
+        }[kind](port)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -57,8 +64,12 @@ class Sender:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(60)
-        assert not self._thread.is_alive(), f"{self.instance}: a request was never answered"
-        said = logs_request((self._who(), [end("finished", 1, last_row=self.acknowledged)]))
+        assert not self._thread.is_alive(), (
+            f"{self.instance}: a request was never answered"
+        )
+        said = logs_request(
+            (self._who(), [end("finished", 1, last_row=self.acknowledged)])
+        )
         self._until_taken(LOGS, said)
 
     @property
@@ -96,18 +107,28 @@ def post(endpoint: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
                 answer.read(),
             )
     except HTTPError as exc:
-        return exc.code, {name.lower(): text for name, text in exc.headers.items()}, exc.read()
+        return (
+            exc.code,
+            {name.lower(): text for name, text in exc.headers.items()},
+            exc.read(),
+        )
 
 
 def _over_grpc(port: int) -> Callable[[str, bytes], bool]:
-    backoff = [("grpc.initial_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 50)]
+    backoff = [
+        ("grpc.initial_reconnect_backoff_ms", 20),
+        ("grpc.max_reconnect_backoff_ms", 50),
+    ]
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=backoff)
 
     def send(method: str, body: bytes) -> bool:
         try:
             channel.unary_unary(method)(body, timeout=_ANSWER_S)
         except grpc.RpcError as exc:
-            if exc.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+            if exc.code() in {
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+            }:
                 return False
             raise
         return True

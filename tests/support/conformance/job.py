@@ -17,8 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -107,7 +111,9 @@ class _Cast:
     clock: Iterator[int]
     run: Mapping[str, Json]
 
-    def process(self, instance: str, role: str | None, *, attempt: int = 1) -> _ProcessScript:
+    def process(
+        self, instance: str, role: str | None, *, attempt: int = 1
+    ) -> _ProcessScript:
         own: dict[str, Json] = {
             **self.run,
             semconv.INSTANCE_ID: instance,
@@ -127,15 +133,27 @@ class _ProcessScript:
         resource: Mapping[str, Json],
         attempt: int,
     ) -> None:
-        self._cast, self._instance, self._role, self._resource = cast, instance, role, resource
+        self._cast, self._instance, self._role, self._resource = (
+            cast,
+            instance,
+            role,
+            resource,
+        )
         self._shown: dict[str, Value] = {"attempt": attempt} if attempt > 1 else {}
         self._frames: list[JobFrame] = []
         self._seq = self._event_seq = 0
 
     def row(
-        self, step: int, values: Mapping[str, Value], *, role: str | None = None, odd: bool = False
+        self,
+        step: int,
+        values: Mapping[str, Value],
+        *,
+        role: str | None = None,
+        odd: bool = False,
     ) -> None:
-        self._cast.truth.row(role or self._role, step, {**self._shown, **values}, odd=odd)
+        self._cast.truth.row(
+            role or self._role, step, {**self._shown, **values}, odd=odd
+        )
         self._seq += 1
         now = next(self._cast.clock)
         scope = messages.scope(messages.row(self._seq, step, values, now, role=role))
@@ -148,27 +166,39 @@ class _ProcessScript:
         )
 
     def event(
-        self, name: str, attributes: Mapping[str, Json], body: Json = None, trace_id: str = ""
+        self,
+        name: str,
+        attributes: Mapping[str, Json],
+        body: Json = None,
+        trace_id: str = "",
     ) -> None:
         self._event_seq += 1
         now = next(self._cast.clock)
         numbered: dict[str, Json] = {**attributes, semconv.EVENT_SEQ: self._event_seq}
         scope = ScopeLogs(
-            scope=messages.OURS, log_records=[messages.event(name, now, numbered, body, trace_id)]
+            scope=messages.OURS,
+            log_records=[messages.event(name, now, numbered, body, trace_id)],
         )
         self._frames.append(JobFrame(LOGS, scope.SerializeToString(), now, False))
 
     def end(self, status: Status) -> None:
-        self.event(semconv.EVENT_END, {semconv.RUN_STATUS: status.value, semconv.SEQ: self._seq})
+        self.event(
+            semconv.EVENT_END,
+            {semconv.RUN_STATUS: status.value, semconv.SEQ: self._seq},
+        )
 
     def again(self) -> None:
         """Append the last word once more, as after a retry."""
         last = self._frames[-1]
-        self._frames.append(JobFrame(last.signal, last.payload, next(self._cast.clock), last.whole))
+        self._frames.append(
+            JobFrame(last.signal, last.payload, next(self._cast.clock), last.whole)
+        )
 
     def segment(self) -> Segment:
         resource = messages.resource(self._resource).SerializeToString()
-        return Segment(self._instance, "process", self._role, resource, tuple(self._frames))
+        return Segment(
+            self._instance, "process", self._role, resource, tuple(self._frames)
+        )
 
 
 def _trainers(cast: _Cast) -> Iterator[Segment]:
@@ -178,7 +208,12 @@ def _trainers(cast: _Cast) -> Iterator[Segment]:
         "actor": {"layers": 2, "name": "tiny"},
         "hub_token": "hf_" + "a" * 30,
     }
-    cast.truth.configs["trainer"] = {**config, "hub_token": REDACTED, "seed": 7, "attempt": 2}
+    cast.truth.configs["trainer"] = {
+        **config,
+        "hub_token": REDACTED,
+        "seed": 7,
+        "attempt": 2,
+    }
     first = cast.process("00000000000000a1", "trainer")
     first.event(semconv.EVENT_CONFIG, {}, config)
     for step in range(1, 7):
@@ -189,10 +224,19 @@ def _trainers(cast: _Cast) -> Iterator[Segment]:
     second.event(semconv.EVENT_CONFIG, {}, {**config, "seed": 7})
     second.again()
     for step in range(4, 11):
-        second.row(step, {**_losses(step, 0.5), "grad": messages.numbers_of(0.5, 1.0 * step, 10)})
+        second.row(
+            step,
+            {**_losses(step, 0.5), "grad": messages.numbers_of(0.5, 1.0 * step, 10)},
+        )
     second.row(
         10,
-        {"nan": math.nan, "inf": math.inf, "minus_inf": -math.inf, "tiny": 5e-324, "huge": 1.7e308},
+        {
+            "nan": math.nan,
+            "inf": math.inf,
+            "minus_inf": -math.inf,
+            "tiny": 5e-324,
+            "huge": 1.7e308,
+        },
     )
     second.row(10, {"big": 2**53 + 1, "least": -(2**63), "zero": 0, "truth": 1})
     second.end(Status.FINISHED)
@@ -228,7 +272,9 @@ def _keys(cast: _Cast, wide_keys: int) -> Segment:
         process.row(step, {"wall_s": step * 1.5, "step": 100 + step})
         odd = {key: n + step / 4 for n, key in enumerate(ODD_KEYS) if key != "step"}
         process.row(step, odd, role="odd", odd=True)
-    process.row(1, {f"group_{n % 10}/key_{n:05d}": n / 8 for n in range(wide_keys)}, role="wide")
+    process.row(
+        1, {f"group_{n % 10}/key_{n:05d}": n / 8 for n in range(wide_keys)}, role="wide"
+    )
     process.end(Status.FINISHED)
     return process.segment()
 
@@ -283,20 +329,36 @@ def _third_party(cast: _Cast) -> Segment:
         total += n + 1
         metrics = [
             messages.gauge("queue", n / 2, now, {}),
-            messages.counter("requests", 10 * (n + 1), now, delta=False, attributes={"code": 200}),
+            messages.counter(
+                "requests", 10 * (n + 1), now, delta=False, attributes={"code": 200}
+            ),
             messages.counter("bytes", n + 1, now, delta=True, attributes={}),
         ]
         cast.truth.row(
-            "sampler", None, {"queue": n / 2, "requests/code:200": 10 * (n + 1), "bytes": total}
+            "sampler",
+            None,
+            {"queue": n / 2, "requests/code:200": 10 * (n + 1), "bytes": total},
         )
         payload = _metrics(sampler, metrics, "app")
         frames += [(METRICS, payload)] * (1 + n % 2)
     for step in (10, 20, 30):
         frames += [(METRICS, _megatron(cast, megatron, step))] * 2
-    config: dict[str, Json] = {"service": "sampler", "password": "swordfish", "workers": 4}
-    cast.truth.configs["sampler"] = {"service": "sampler", "password": REDACTED, "workers": 4}
-    event_log = _logs(sampler, [messages.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)])
-    return _receiver(cast, "00000000000000e0", [*frames, (LOGS, event_log), (LOGS, event_log)])
+    config: dict[str, Json] = {
+        "service": "sampler",
+        "password": "swordfish",
+        "workers": 4,
+    }
+    cast.truth.configs["sampler"] = {
+        "service": "sampler",
+        "password": REDACTED,
+        "workers": 4,
+    }
+    event_log = _logs(
+        sampler, [messages.event(semconv.EVENT_CONFIG, next(cast.clock), {}, config)]
+    )
+    return _receiver(
+        cast, "00000000000000e0", [*frames, (LOGS, event_log), (LOGS, event_log)]
+    )
 
 
 def _megatron(cast: _Cast, who: Mapping[str, Json], step: int) -> bytes:
@@ -345,7 +407,11 @@ def _rollouts(cast: _Cast, name: str) -> Segment:
 
 
 def _rollout(
-    cast: _Cast, actor: _ProcessScript, key: tuple[str, int, int], reward: float | None, split: str
+    cast: _Cast,
+    actor: _ProcessScript,
+    key: tuple[str, int, int],
+    reward: float | None,
+    split: str,
 ) -> str:
     trace_id = hashlib.md5(repr(key).encode(), usedforsecurity=False).hexdigest()
     facts: dict[str, Json] = {
@@ -387,6 +453,11 @@ def _logs(who: Mapping[str, Json], records: Iterable[LogRecord]) -> bytes:
     return ExportLogsServiceRequest(resource_logs=[part]).SerializeToString()
 
 
-def _receiver(cast: _Cast, instance: str, requests: Iterable[tuple[int, bytes]]) -> Segment:
-    frames = [JobFrame(signal, payload, next(cast.clock), True) for signal, payload in requests]
+def _receiver(
+    cast: _Cast, instance: str, requests: Iterable[tuple[int, bytes]]
+) -> Segment:
+    frames = [
+        JobFrame(signal, payload, next(cast.clock), True)
+        for signal, payload in requests
+    ]
     return Segment(instance, "receiver", None, b"", tuple(frames))

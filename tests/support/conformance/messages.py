@@ -40,7 +40,9 @@ def any_value(value: Json) -> AnyValue:
         case dict():
             made = AnyValue(kvlist_value=KeyValueList(values=pairs(value)))
         case list():
-            made = AnyValue(array_value=ArrayValue(values=[any_value(item) for item in value]))
+            made = AnyValue(
+                array_value=ArrayValue(values=[any_value(item) for item in value])
+            )
         case None:
             made = AnyValue()
     return made
@@ -48,7 +50,9 @@ def any_value(value: Json) -> AnyValue:
 
 def pairs(attributes: Mapping[str, Json]) -> list[KeyValue]:
     """Return attributes as OTLP has them."""
-    return [KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()]
+    return [
+        KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()
+    ]
 
 
 def resource(attributes: Mapping[str, Json]) -> Resource:
@@ -56,24 +60,37 @@ def resource(attributes: Mapping[str, Json]) -> Resource:
     return Resource(attributes=pairs(attributes))
 
 
-def gauge(name: str, value: float, time_ns: int, attributes: Mapping[str, Json]) -> pb.Metric:
+def gauge(
+    name: str, value: float, time_ns: int, attributes: Mapping[str, Json]
+) -> pb.Metric:
     """Return a gauge of one point."""
-    return pb.Metric(name=name, gauge=pb.Gauge(data_points=[_number(value, time_ns, attributes)]))
+    return pb.Metric(
+        name=name, gauge=pb.Gauge(data_points=[_number(value, time_ns, attributes)])
+    )
 
 
 def counter(
-    name: str, value: float, time_ns: int, *, delta: bool, attributes: Mapping[str, Json]
+    name: str,
+    value: float,
+    time_ns: int,
+    *,
+    delta: bool,
+    attributes: Mapping[str, Json],
 ) -> pb.Metric:
     """Return a monotonic sum of one point."""
     temporality = DELTA if delta else CUMULATIVE
     points = [_number(value, time_ns, attributes)]
     return pb.Metric(
         name=name,
-        sum=pb.Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=True),
+        sum=pb.Sum(
+            data_points=points, aggregation_temporality=temporality, is_monotonic=True
+        ),
     )
 
 
-def _number(value: float, time_ns: int, attributes: Mapping[str, Json]) -> pb.NumberDataPoint:
+def _number(
+    value: float, time_ns: int, attributes: Mapping[str, Json]
+) -> pb.NumberDataPoint:
     point = pb.NumberDataPoint(attributes=pairs(attributes), time_unix_nano=time_ns)
     if isinstance(value, int):
         point.as_int = int(value)
@@ -93,7 +110,9 @@ def exponential(
         min=min(numbers), max=max(numbers), scale=0,
         positive=pb.ExponentialHistogramDataPoint.Buckets(offset=min(indexes), bucket_counts=counts),
     )  # fmt: skip
-    return pb.Metric(name=name, exponential_histogram=pb.ExponentialHistogram(data_points=[point]))
+    return pb.Metric(
+        name=name, exponential_histogram=pb.ExponentialHistogram(data_points=[point])
+    )
 
 
 def explicit(
@@ -107,7 +126,8 @@ def explicit(
         min=min(numbers), max=max(numbers), explicit_bounds=[bound], bucket_counts=[below, len(numbers) - below],
     )  # fmt: skip
     return pb.Metric(
-        name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=CUMULATIVE)
+        name=name,
+        histogram=pb.Histogram(data_points=[point], aggregation_temporality=CUMULATIVE),
     )
 
 
@@ -134,17 +154,28 @@ def summary(
 
 
 def row(
-    seq: int, step: int, values: Mapping[str, Value], time_ns: int, *, role: str | None = None
+    seq: int,
+    step: int,
+    values: Mapping[str, Value],
+    time_ns: int,
+    *,
+    role: str | None = None,
 ) -> list[pb.Metric]:
     """Return one native row, a metric a value and ``rl.row``; *role* only when it differs from the resource's."""
-    where: dict[str, Json] = {semconv.STEP: step, **({semconv.ROLE: role} if role else {})}
+    where: dict[str, Json] = {
+        semconv.STEP: step,
+        **({semconv.ROLE: role} if role else {}),
+    }
     metrics = [
         exponential(key, _spread(value), time_ns, where)
         if isinstance(value, Distribution)
         else gauge(key, value, time_ns, where)
         for key, value in values.items()
     ]
-    return [*metrics, gauge(semconv.ROW, len(values), time_ns, {**where, semconv.SEQ: seq})]
+    return [
+        *metrics,
+        gauge(semconv.ROW, len(values), time_ns, {**where, semconv.SEQ: seq}),
+    ]
 
 
 def numbers_of(low: float, high: float, count: int) -> Distribution:
@@ -158,13 +189,19 @@ def _spread(given: Distribution) -> list[float]:
     return [given.min + n * width for n in range(given.count - 1)] + [given.max]
 
 
-def scope(metrics: Iterable[pb.Metric], name: str = semconv.SCOPE_NAME) -> pb.ScopeMetrics:
+def scope(
+    metrics: Iterable[pb.Metric], name: str = semconv.SCOPE_NAME
+) -> pb.ScopeMetrics:
     """Return metrics under a scope."""
     return pb.ScopeMetrics(scope=InstrumentationScope(name=name), metrics=list(metrics))
 
 
 def event(
-    name: str, time_ns: int, attributes: Mapping[str, Json], body: Json = None, trace_id: str = ""
+    name: str,
+    time_ns: int,
+    attributes: Mapping[str, Json],
+    body: Json = None,
+    trace_id: str = "",
 ) -> LogRecord:
     """Return a log event."""
     record = LogRecord(
@@ -181,7 +218,9 @@ def rollout_spans(
 ) -> list[Span]:
     """Return a rollout: its root with *facts*, and a ``chat`` span below it; *messages* are question and answer."""
     prompt = [{"role": "user", "parts": [{"type": "text", "content": messages[0]}]}]
-    answer = [{"role": "assistant", "parts": [{"type": "text", "content": messages[1]}]}]
+    answer = [
+        {"role": "assistant", "parts": [{"type": "text", "content": messages[1]}]}
+    ]
     content: dict[str, Json] = {
         semconv.GEN_AI_INPUT_MESSAGES: json.dumps(prompt), semconv.GEN_AI_OUTPUT_MESSAGES: json.dumps(answer),
     }  # fmt: skip

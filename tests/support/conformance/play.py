@@ -70,7 +70,9 @@ def lay(job: ConformanceJob, base: Path) -> RunFolder:
     for segment in job.segments:
         writer = SegmentWriter(folder.segments_dir, _header(job, segment))
         for frame in segment.frames:
-            writer.append(frame.signal, frame.payload, frame.append_unix_ns, whole=frame.whole)
+            writer.append(
+                frame.signal, frame.payload, frame.append_unix_ns, whole=frame.whole
+            )
         writer.close()
     return folder
 
@@ -90,13 +92,25 @@ def play(
         AssertionError: Not all was delivered, or the bridge failed; the message holds its log.
     """
     file = folder.path / f"play-{kill_at}.pickle"
-    file.write_bytes(pickle.dumps(Play(target, dict(environment), folder.path, kill_at)))
+    file.write_bytes(
+        pickle.dumps(Play(target, dict(environment), folder.path, kill_at))
+    )
     command = [sys.executable, "-m", "support.conformance.play", str(file)]
     path = os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))
     # The job sends evaluations of rollouts after their step has closed.
-    env = {**os.environ, "PYTHONPATH": path, "OTEL_BRIDGE_STEP_STARTUP_S": "0", **environment}
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OTEL_BRIDGE_STEP_STARTUP_S": "0",
+        **environment,
+    }
     done = subprocess.run(
-        command, env=env, cwd=folder.base, capture_output=True, timeout=TIMEOUT_S, check=False
+        command,
+        env=env,
+        cwd=folder.base,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     if done.returncode not in ({0, -signal.SIGKILL} if kill_at else {0}):
         raise AssertionError(
@@ -186,7 +200,9 @@ def main(argv: Sequence[str]) -> int:
 def _killing(
     exporter: Exporter, at: int
 ) -> Callable[[RunInfo, ExporterSettings, WriterMemory], RunWriter]:
-    def opened(run: RunInfo, settings: ExporterSettings, memory: WriterMemory) -> RunWriter:
+    def opened(
+        run: RunInfo, settings: ExporterSettings, memory: WriterMemory
+    ) -> RunWriter:
         return cast("RunWriter", _Killing(exporter.open(run, settings, memory), at))
 
     return opened

@@ -50,14 +50,20 @@ class ConformanceSuite:
         return recorded_job(f"recorded-{os.urandom(4).hex()}", wide_keys=self.wide_keys)
 
     def test_the_recorded_job_is_shown_as_it_was(
-        self, job: ConformanceJob, environment: Mapping[str, str], read: ReadShown, tmp_path: Path
+        self,
+        job: ConformanceJob,
+        environment: Mapping[str, str],
+        read: ReadShown,
+        tmp_path: Path,
     ) -> None:
         folder = lay(job, tmp_path / "runs")
 
         play(self.target, environment, folder)
 
         compare(
-            read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps
+            read(RunInfo(job.run_id, job.project, job.name, folder.path)),
+            job.truth,
+            self.keeps,
         )
 
     def test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed(
@@ -71,5 +77,7 @@ class ConformanceSuite:
         play(self.target, environment, folder)
 
         compare(
-            read(RunInfo(job.run_id, job.project, job.name, folder.path)), job.truth, self.keeps
+            read(RunInfo(job.run_id, job.project, job.name, folder.path)),
+            job.truth,
+            self.keeps,
         )

@@ -66,7 +66,12 @@ class ExpectedRun:
     status: Status = Status.FINISHED
 
     def row(
-        self, role: str | None, step: int | None, values: Mapping[str, Value], *, odd: bool = False
+        self,
+        role: str | None,
+        step: int | None,
+        values: Mapping[str, Value],
+        *,
+        odd: bool = False,
     ) -> None:
         """Note one row; a user's key that would be the axis is shown as ``…_value``."""
         self.rows += 1
@@ -114,7 +119,9 @@ def compare(shown: Shown, truth: ExpectedRun, keeps: KeptKinds) -> None:
     _same_rest(contents, truth, keeps)
 
 
-def _same_scalars(scalars: list[HeldScalar], truth: ExpectedRun, keeps: KeptKinds) -> None:
+def _same_scalars(
+    scalars: list[HeldScalar], truth: ExpectedRun, keeps: KeptKinds
+) -> None:
     def comparable(triples: Counter[Triple]) -> Counter[Triple]:
         return Counter(
             {
@@ -154,7 +161,9 @@ def _same_distributions(contents: Contents, truth: ExpectedRun) -> None:
         count, low, high = truth.distributions[one.key, one.step]
         seen = (count if one.count is None else one.count, one.min, one.max)
         same(
-            seen, (count, low, high), f"count, minimum and maximum of {one.key} at step {one.step}"
+            seen,
+            (count, low, high),
+            f"count, minimum and maximum of {one.key} at step {one.step}",
         )
 
 

@@ -13,7 +13,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 
 FAMILIES: dict[str, list[Any]] = json.loads(
     Path(__file__).with_name("engine_families.json").read_text()
@@ -36,7 +42,9 @@ class Engine:
         for kind, name, labels, *bounds in FAMILIES[self.version]:
             types = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
             more = {"buckets": bounds[0]} if bounds else {}
-            metric = types[kind](name, "A family.", labels, registry=self.registry, **more)
+            metric = types[kind](
+                name, "A family.", labels, registry=self.registry, **more
+            )
             for values in _label_values(labels):
                 if name.endswith("_info"):
                     # As vLLM: 1, or the time of the last request.
@@ -101,24 +109,35 @@ def expected(
     first, readings, _ = engines[0]
     for kind, key in readings[0]:
         if kind == "gauge":
-            means = [float(np.mean([r[kind, key] for r in taken[1:]])) for _, taken, _ in engines]
+            means = [
+                float(np.mean([r[kind, key] for r in taken[1:]]))
+                for _, taken, _ in engines
+            ]
             values[key] = float(np.mean(means))
             if len(means) > 1:
                 values[f"{key}/sum"] = sum(means)
             continue
-        added = [np.subtract(taken[-1][kind, key], taken[0][kind, key]) for _, taken, _ in engines]
+        added = [
+            np.subtract(taken[-1][kind, key], taken[0][kind, key])
+            for _, taken, _ in engines
+        ]
         if kind == "counter":
             values[f"{key}/per_s"] = sum(
-                float(a) / seconds for a, (_, _, seconds) in zip(added, engines, strict=True)
+                float(a) / seconds
+                for a, (_, _, seconds) in zip(added, engines, strict=True)
             )
             continue
         cumulative = np.sum(added, axis=0)
         bounds = first.bounds(key)
-        below = 1 - 1e-12  # of two bounds with the same number of observations the lower one
+        below = (
+            1 - 1e-12
+        )  # of two bounds with the same number of observations the lower one
         for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             values[f"{key}/{name}"] = float(
                 np.interp(
-                    share * cumulative[-1] * below, [0.0, *cumulative], [0.0, *bounds, bounds[-1]]
+                    share * cumulative[-1] * below,
+                    [0.0, *cumulative],
+                    [0.0, *bounds, bounds[-1]],
                 )
             )
     for part, whole in (

@@ -31,7 +31,9 @@ def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         server.server_close()
 
 
-def answer(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
+def answer(
+    handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str
+) -> None:
     handler.send_response(status)
     for name, value in headers.items():
         handler.send_header(name, value)

@@ -126,7 +126,9 @@ def segment(data: bytes) -> None:
         assert [(one.offset, one.payload) for one in pieces] == [
             (one.offset, one.payload) for one in whole.frames
         ]
-        assert sum(one.end - one.offset for one in whole.frames) + whole.gap_bytes <= len(data)
+        assert sum(
+            one.end - one.offset for one in whole.frames
+        ) + whole.gap_bytes <= len(data)
     finally:
         path.unlink()
     assert scan(data, 0, final=False).end <= len(data)
@@ -140,7 +142,9 @@ def _checked_segment(data: bytes) -> bytes:
             checked = header_format._CHECKED.pack(what >> 4, len(payload))
             crc = crc32(payload, crc32(checked))
             found += (
-                header_format._PREFIX.pack(header_format.HEADER_MAGIC, what >> 4, len(payload), crc)
+                header_format._PREFIX.pack(
+                    header_format.HEADER_MAGIC, what >> 4, len(payload), crc
+                )
                 + payload
             )
         elif what & 128:
@@ -169,7 +173,9 @@ def translation(data: bytes) -> None:
         now_ns += 3_600_000_000_000 if what & 64 else 1_000_000_000
         sender = _SOURCES[what >> 3 & 3]
         records += translator.opened(sender, now_ns)
-        records += translator.frame(sender, what & 3, payload, bool(what & 4), now_ns, now_ns)
+        records += translator.frame(
+            sender, what & 3, payload, bool(what & 4), now_ns, now_ns
+        )
         if what & 128:
             records += translator.tick(now_ns)
     records += translator.tick(now_ns + 3_600_000_000_000)
@@ -182,7 +188,9 @@ def translation(data: bytes) -> None:
         key.encode()
         assert encode_value(decode_value(encode_value(value))) == encode_value(value)
     # Times of one frame are far apart at most once: what is kept stands in proportion to what came.
-    assert sum(len(encode(record)[1]) for record in records) <= 4_000 * len(data) + 100_000
+    assert (
+        sum(len(encode(record)[1]) for record in records) <= 4_000 * len(data) + 100_000
+    )
 
 
 TARGETS: Mapping[str, Callable[[bytes], None]] = {
@@ -220,7 +228,9 @@ def _hex_ids(value: object) -> object:
     if isinstance(value, dict):
         ids = {"traceId", "spanId", "parentSpanId"}
         return {
-            k: base64.b64decode(v).hex() if k in ids and isinstance(v, str) else _hex_ids(v)
+            k: base64.b64decode(v).hex()
+            if k in ids and isinstance(v, str)
+            else _hex_ids(v)
             for k, v in value.items()
         }
     return [_hex_ids(each) for each in value] if isinstance(value, list) else value
@@ -254,7 +264,10 @@ def _protobuf_seeds() -> list[bytes]:
     found = []
     for signal, body in _requests():
         which = signal - 1
-        found += [bytes([which]) + body, bytes([which + 3]) + gzip.compress(body, mtime=0)]
+        found += [
+            bytes([which]) + body,
+            bytes([which + 3]) + gzip.compress(body, mtime=0),
+        ]
         found.append(bytes([which + 6]) + zlib.compress(body))
     return found
 

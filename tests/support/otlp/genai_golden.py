@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -26,7 +30,9 @@ def spans_of(case: str) -> Iterator[Span]:
     """Each span of a case."""
     for signal, request in requests_of(case):
         if signal == "traces":
-            for of_resource in ExportTraceServiceRequest.FromString(request).resource_spans:
+            for of_resource in ExportTraceServiceRequest.FromString(
+                request
+            ).resource_spans:
                 for of_scope in of_resource.scope_spans:
                     yield from of_scope.spans
 
@@ -35,6 +41,8 @@ def logs_of(case: str) -> Iterator[LogRecord]:
     """Each log record of a case."""
     for signal, request in requests_of(case):
         if signal == "logs":
-            for of_resource in ExportLogsServiceRequest.FromString(request).resource_logs:
+            for of_resource in ExportLogsServiceRequest.FromString(
+                request
+            ).resource_logs:
                 for of_scope in of_resource.scope_logs:
                     yield from of_scope.log_records

@@ -59,7 +59,8 @@ class Script:
 
     def open(self, *sources: SegmentInfo) -> Script:
         self.acts += [
-            {"act": "opened", "source": _source(each), "now_ns": self.now_ns} for each in sources
+            {"act": "opened", "source": _source(each), "now_ns": self.now_ns}
+            for each in sources
         ]
         return self
 
@@ -77,7 +78,9 @@ class Script:
             self.frame(sender, METRICS, scope.SerializeToString())
         return self
 
-    def request(self, signal: int, payload: bytes, sender: SegmentInfo = RECEIVER) -> Script:
+    def request(
+        self, signal: int, payload: bytes, sender: SegmentInfo = RECEIVER
+    ) -> Script:
         return self.frame(sender, signal, payload, whole=True)
 
     def tick(self, seconds: int) -> Script:
@@ -139,7 +142,8 @@ def _cut() -> Script:
         list(lonely.metrics)[2:],
     ):
         script.request(
-            METRICS, metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=metrics)]))
+            METRICS,
+            metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=metrics)])),
         )
     late = metrics_request(
         (who(), [pb.ScopeMetrics(scope=SCOPE, metrics=list(lonely.metrics)[1:2])])
@@ -148,7 +152,9 @@ def _cut() -> Script:
 
 
 def _foreign() -> Script:
-    tokens = pb.NumberDataPoint(attributes=pairs({"rank": 0}), time_unix_nano=T0, as_int=512)
+    tokens = pb.NumberDataPoint(
+        attributes=pairs({"rank": 0}), time_unix_nano=T0, as_int=512
+    )
     waits = pb.HistogramDataPoint(
         attributes=pairs({"route": "/v1/chat"}), time_unix_nano=T0, count=3, sum=6.0, min=0.5, max=4.0,
         explicit_bounds=[1.0, 2.0], bucket_counts=[1, 0, 2],
@@ -161,27 +167,41 @@ def _foreign() -> Script:
         pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v)
         for q, v in ((0.5, 1.0), (0.99, 2.0))
     ]
-    times = pb.SummaryDataPoint(time_unix_nano=T0, count=2, sum=3.0, quantile_values=quantiles)
-    delta, cumulative = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+    times = pb.SummaryDataPoint(
+        time_unix_nano=T0, count=2, sum=3.0, quantile_values=quantiles
+    )
+    delta, cumulative = (
+        pb.AGGREGATION_TEMPORALITY_DELTA,
+        pb.AGGREGATION_TEMPORALITY_CUMULATIVE,
+    )
     metrics = [
         gauge("lm loss", 2.5, T0, {"dl.iteration": 12}),
         pb.Metric(
             name="tokens",
-            sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True),
+            sum=pb.Sum(
+                data_points=[tokens], aggregation_temporality=delta, is_monotonic=True
+            ),
         ),
         pb.Metric(
             name="wait",
             unit="s",
-            histogram=pb.Histogram(data_points=[waits], aggregation_temporality=cumulative),
+            histogram=pb.Histogram(
+                data_points=[waits], aggregation_temporality=cumulative
+            ),
         ),
-        pb.Metric(name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[sizes])),
+        pb.Metric(
+            name="size",
+            exponential_histogram=pb.ExponentialHistogram(data_points=[sizes]),
+        ),
         pb.Metric(name="rtt", summary=pb.Summary(data_points=[times])),
     ]
     payload = metrics_request((APP, [third_party(*metrics)]))
     tokens.time_unix_nano += S
     more = pb.Metric(
         name="tokens",
-        sum=pb.Sum(data_points=[tokens], aggregation_temporality=delta, is_monotonic=True),
+        sum=pb.Sum(
+            data_points=[tokens], aggregation_temporality=delta, is_monotonic=True
+        ),
     )
     return (
         Script()
@@ -199,14 +219,17 @@ def _events() -> Script:
         .open(source())
         .frame(source(), LOGS, logs(event("rl.run.config", 1, config)))
         .frame(
-            source(), LOGS, logs(event("rl.run.config", 2, {"actor": {"name": "llama"}}, T0 + 1))
+            source(),
+            LOGS,
+            logs(event("rl.run.config", 2, {"actor": {"name": "llama"}}, T0 + 1)),
         )
         .rows(source(), row(1, {"loss": 0.5}))
         .frame(
             source(),
             LOGS,
             logs(
-                event("rl.dropped", 3, {"value": 2}), end("failed", 4, last_row=1, time_ns=T0 + 2)
+                event("rl.dropped", 3, {"value": 2}),
+                end("failed", 4, last_row=1, time_ns=T0 + 2),
             ),
         )
     )
@@ -229,7 +252,9 @@ def _killed() -> Script:
 
 def _rollout() -> Script:
     explorer = source("i1", "explorer")
-    spans = ScopeSpans(scope=SCOPE, spans=rollout_spans("t1", step=3)).SerializeToString()
+    spans = ScopeSpans(
+        scope=SCOPE, spans=rollout_spans("t1", step=3)
+    ).SerializeToString()
     return (
         Script()
         .open(explorer)
@@ -276,7 +301,10 @@ def _source(each: SegmentInfo) -> dict[str, Any]:
 
 def _read_source(value: Mapping[str, Any]) -> SegmentInfo:
     return SegmentInfo(
-        value["instance_id"], value["kind"], bytes.fromhex(value["resource"]), value["role"]
+        value["instance_id"],
+        value["kind"],
+        bytes.fromhex(value["resource"]),
+        value["role"],
     )
 
 

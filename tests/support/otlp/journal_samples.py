@@ -50,7 +50,9 @@ def all_frames(folder: RunFolder, *, limit_bytes: int = 8 * MIB) -> list[Frame]:
     for file in folder.segments():
         offset = 0
         while True:
-            _, found = read_segment(file.path, offset, limit_bytes=limit_bytes, final=True)
+            _, found = read_segment(
+                file.path, offset, limit_bytes=limit_bytes, final=True
+            )
             frames += found.frames
             if found.end == offset:
                 break

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import (
     AnyValue,
     ArrayValue,
@@ -42,21 +46,27 @@ def any_value(value: object) -> AnyValue:
     if isinstance(value, Mapping):
         return AnyValue(kvlist_value=KeyValueList(values=pairs(value)))
     if isinstance(value, list):
-        return AnyValue(array_value=ArrayValue(values=[any_value(item) for item in value]))
+        return AnyValue(
+            array_value=ArrayValue(values=[any_value(item) for item in value])
+        )
     if isinstance(value, bytes):
         return AnyValue(bytes_value=value)
     return AnyValue(string_value=str(value))
 
 
 def pairs(attributes: Mapping[str, object]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()]
+    return [
+        KeyValue(key=key, value=any_value(value)) for key, value in attributes.items()
+    ]
 
 
 def resource(attributes: Mapping[str, object]) -> Resource:
     return Resource(attributes=pairs(attributes))
 
 
-def who(instance: str = "i1", role: str | None = "trainer", **more: object) -> dict[str, object]:
+def who(
+    instance: str = "i1", role: str | None = "trainer", **more: object
+) -> dict[str, object]:
     """Resource attributes of an otel-bridge process; ``rl_rank=1`` is ``rl.rank``."""
     named = {"rl.role": role} if role else {}
     extra = {key.replace("_", "."): value for key, value in more.items()}
@@ -66,7 +76,10 @@ def who(instance: str = "i1", role: str | None = "trainer", **more: object) -> d
 
 
 def source(
-    instance: str = "i1", role: str | None = "trainer", kind: str = "process", **more: object
+    instance: str = "i1",
+    role: str | None = "trainer",
+    kind: str = "process",
+    **more: object,
 ) -> SegmentInfo:
     return SegmentInfo(
         instance, kind, resource(who(instance, role, **more)).SerializeToString(), role
@@ -77,7 +90,9 @@ RECEIVER = SegmentInfo("receiver-1", "receiver", b"")
 BRIDGE = SegmentInfo("bridge-1", "bridge", b"")
 
 
-def gauge(name: str, value: float, time_ns: int, attributes: Mapping[str, object]) -> pb.Metric:
+def gauge(
+    name: str, value: float, time_ns: int, attributes: Mapping[str, object]
+) -> pb.Metric:
     point = pb.NumberDataPoint(attributes=pairs(attributes), time_unix_nano=time_ns)
     if isinstance(value, int):
         point.as_int = value
@@ -103,22 +118,32 @@ def row(
     return pb.ScopeMetrics(scope=SCOPE, metrics=metrics)
 
 
-def metrics_request(*parts: tuple[Mapping[str, object], Iterable[pb.ScopeMetrics]]) -> bytes:
+def metrics_request(
+    *parts: tuple[Mapping[str, object], Iterable[pb.ScopeMetrics]],
+) -> bytes:
     """One export request: resource attributes and scopes, several times."""
     return ExportMetricsServiceRequest(
         resource_metrics=[
-            pb.ResourceMetrics(resource=resource(attributes), scope_metrics=list(scopes))
+            pb.ResourceMetrics(
+                resource=resource(attributes), scope_metrics=list(scopes)
+            )
             for attributes, scopes in parts
         ]
     ).SerializeToString()
 
 
 def third_party(*metrics: pb.Metric, scope: str = "app") -> pb.ScopeMetrics:
-    return pb.ScopeMetrics(scope=InstrumentationScope(name=scope), metrics=list(metrics))
+    return pb.ScopeMetrics(
+        scope=InstrumentationScope(name=scope), metrics=list(metrics)
+    )
 
 
 def event(
-    name: str, seq: int | None = None, body: object = None, time_ns: int = T0, **attributes: object
+    name: str,
+    seq: int | None = None,
+    body: object = None,
+    time_ns: int = T0,
+    **attributes: object,
 ) -> LogRecord:
     """One event of otel-bridge; ``rl_seq=3`` is ``rl.seq``."""
     named = {key.replace("_", "."): value for key, value in attributes.items()}
@@ -135,7 +160,11 @@ def event(
 
 
 def end(
-    status: str, seq: int | None = None, *, last_row: int | None = None, time_ns: int = T0
+    status: str,
+    seq: int | None = None,
+    *,
+    last_row: int | None = None,
+    time_ns: int = T0,
 ) -> LogRecord:
     rows = {} if last_row is None else {"rl_seq": last_row}
     return event("rl.run.end", seq, None, time_ns, rl_run_status=status, **rows)
@@ -161,7 +190,9 @@ def logs_request(*parts: tuple[Mapping[str, object], Iterable[LogRecord]]) -> by
 class Bench:
     """A translator with its state, and what it has given out."""
 
-    options: TranslationOptions = field(default_factory=lambda: TranslationOptions(run_id=RUN))
+    options: TranslationOptions = field(
+        default_factory=lambda: TranslationOptions(run_id=RUN)
+    )
     state: MemoryState = field(default_factory=MemoryState)
     now_ns: int = T0
     records: list[Record] = field(default_factory=list)
@@ -184,7 +215,8 @@ class Bench:
     def metrics(self, sender: SegmentInfo, *scopes: pb.ScopeMetrics) -> list[Record]:
         """Frames of one process's segment."""
         return self._all(
-            self._frame(sender, METRICS, scope.SerializeToString(), whole=False) for scope in scopes
+            self._frame(sender, METRICS, scope.SerializeToString(), whole=False)
+            for scope in scopes
         )
 
     def logs(self, sender: SegmentInfo, *records: LogRecord) -> list[Record]:
@@ -206,12 +238,16 @@ class Bench:
     def counts(self) -> dict[str, int]:
         """What was dropped, by reason."""
         self.translator.flush()
-        return {key.removeprefix("drop/"): value for key, value in self.state.items("drop/")}  # type: ignore[misc]
+        return {
+            key.removeprefix("drop/"): value for key, value in self.state.items("drop/")
+        }  # type: ignore[misc]
 
     def _frame(
         self, sender: SegmentInfo, signal: int, payload: bytes, *, whole: bool
     ) -> list[Record]:
-        return self.translator.frame(sender, signal, payload, whole, self.now_ns, self.now_ns)
+        return self.translator.frame(
+            sender, signal, payload, whole, self.now_ns, self.now_ns
+        )
 
     def _all(self, batches: Iterable[list[Record]]) -> list[Record]:
         records = [record for batch in batches for record in batch]

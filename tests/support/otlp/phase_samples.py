@@ -26,7 +26,9 @@ def phase(
     named |= {} if role is None else {"rl.role": role}
     start_ns, end_ns = T0 + round(start_s * S), T0 + round(end_s * S)
     # Not hash(), which differs for texts from one run of Python to the next.
-    digest = hashlib.sha256(repr((name, step, start_ns, end_ns, outer)).encode()).digest()
+    digest = hashlib.sha256(
+        repr((name, step, start_ns, end_ns, outer)).encode()
+    ).digest()
     return Span(
         trace_id=digest[:16], span_id=digest[:8], name="rl.phase",
         start_time_unix_nano=start_ns, end_time_unix_nano=end_ns, attributes=pairs(named),
@@ -41,7 +43,9 @@ def rank(
     attributes = who(process, role, rl_rank=number) | {
         "rl.instance.start_unix_ns": T0 + round(began_s * S)
     }
-    return SegmentInfo(process, "process", resource(attributes).SerializeToString(), role)
+    return SegmentInfo(
+        process, "process", resource(attributes).SerializeToString(), role
+    )
 
 
 def send(bench: Bench, sender: SegmentInfo, *phases: Span) -> list[Record]:
@@ -49,7 +53,9 @@ def send(bench: Bench, sender: SegmentInfo, *phases: Span) -> list[Record]:
     records: list[Record] = []
     for each in phases:
         scope = ScopeSpans(scope=SCOPE, spans=[each]).SerializeToString()
-        records += bench.translator.frame(sender, TRACES, scope, False, bench.now_ns, bench.now_ns)
+        records += bench.translator.frame(
+            sender, TRACES, scope, False, bench.now_ns, bench.now_ns
+        )
     bench.records += records
     return records
 

@@ -9,9 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 _REQUESTS: dict[str, Any] = {
     "metrics": ExportMetricsServiceRequest, "traces": ExportTraceServiceRequest, "logs": ExportLogsServiceRequest,
@@ -129,7 +135,9 @@ class GrpcBackend(Taken):
             return b""
 
         method = grpc.unary_unary_rpc_method_handler(export)
-        return grpc.method_handlers_generic_handler(self._SERVICES[signal], {"Export": method})
+        return grpc.method_handlers_generic_handler(
+            self._SERVICES[signal], {"Export": method}
+        )
 
     def close(self) -> None:
         self._server.stop(0).wait()

@@ -70,12 +70,16 @@ def span(
     return Span(
         trace_id=bytes.fromhex(trace_id(trace)),
         span_id=number.to_bytes(8, "big"),
-        parent_span_id=parent.to_bytes(8, "big") if parent is not None and number != 1 else b"",
+        parent_span_id=parent.to_bytes(8, "big")
+        if parent is not None and number != 1
+        else b"",
         name=name,
         start_time_unix_nano=start,
         end_time_unix_nano=start + 100,
         attributes=pairs(attributes or {}),
-        status=Status(code=Status.STATUS_CODE_ERROR, message=error) if error is not None else None,
+        status=Status(code=Status.STATUS_CODE_ERROR, message=error)
+        if error is not None
+        else None,
     )
 
 
@@ -118,13 +122,19 @@ def rollout_spans(
         "gen_ai.tool.call.id": "c1",
     }
     return [
-        span(trace, 1, "rollout", {key: of for key, of in root.items() if of is not None}),
+        span(
+            trace, 1, "rollout", {key: of for key, of in root.items() if of is not None}
+        ),
         span(trace, 2, "chat policy", chat | _messages([question], [asks])),
         span(
             trace,
             3,
             "execute_tool calc",
-            tool | {"gen_ai.tool.call.arguments": '{"x":"1+1"}', "gen_ai.tool.call.result": "2"},
+            tool
+            | {
+                "gen_ai.tool.call.arguments": '{"x":"1+1"}',
+                "gen_ai.tool.call.result": "2",
+            },
         ),
         span(
             trace,
@@ -136,7 +146,10 @@ def rollout_spans(
 
 
 def _messages(given: Sequence[Any], made: Sequence[Any]) -> dict[str, str]:
-    return {"gen_ai.input.messages": json.dumps(given), "gen_ai.output.messages": json.dumps(made)}
+    return {
+        "gen_ai.input.messages": json.dumps(given),
+        "gen_ai.output.messages": json.dumps(made),
+    }
 
 
 def scope_spans(spans: Sequence[Span], scope: str = "otel_bridge") -> ScopeSpans:
@@ -157,7 +170,9 @@ def evaluation(
         "gen_ai.evaluation.score.value": score,
         "rl.event.seq": seq,
     }
-    attributes |= {f"gen_ai.evaluation.{key}".replace("__", "."): of for key, of in more.items()}
+    attributes |= {
+        f"gen_ai.evaluation.{key}".replace("__", "."): of for key, of in more.items()
+    }
     return LogRecord(
         trace_id=bytes.fromhex(trace_id(trace)),
         time_unix_nano=at_ns,
@@ -206,7 +221,10 @@ class Bench:
         self.rollouts = RolloutPipeline(self.state, self.options)
 
     def send(
-        self, *spans: Span, resource: Mapping[str, Any] = OURS, scope: str = "otel_bridge"
+        self,
+        *spans: Span,
+        resource: Mapping[str, Any] = OURS,
+        scope: str = "otel_bridge",
     ) -> list[Record]:
         return self.rollouts.spans(resource, "i1", scope_spans(spans, scope), self.now)
 

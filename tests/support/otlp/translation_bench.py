@@ -17,7 +17,9 @@ from support.otlp.otlp_samples import (
 from support.otlp.trace_samples import rollout_spans, rollouts_in, rows_in, scope_spans
 
 
-def frame(bench: Bench, worker: SegmentInfo, signal: int, payload: bytes) -> list[Record]:
+def frame(
+    bench: Bench, worker: SegmentInfo, signal: int, payload: bytes
+) -> list[Record]:
     return bench.translator.frame(
         worker, Signal(signal), payload, False, bench.now_ns, bench.now_ns
     )
@@ -32,8 +34,13 @@ def explorers(*names: str, role: str = "explorer") -> list[SegmentInfo]:
     return [source(name, role) for name in names]
 
 
-def points(records: list[Record], what: str = "total") -> list[tuple[int | None, object]]:
-    return [(row.step, row.values[f"{row.role}/rollouts/{what}"]) for row in rows_in(records)]
+def points(
+    records: list[Record], what: str = "total"
+) -> list[tuple[int | None, object]]:
+    return [
+        (row.step, row.values[f"{row.role}/rollouts/{what}"])
+        for row in rows_in(records)
+    ]
 
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
@@ -59,11 +66,15 @@ def ids(records: list[Any]) -> set[str]:
     return {rollout.id for rollout in rollouts_in(records)}
 
 
-def send(bench: Bench, worker: SegmentInfo, step: int, *rewards: float | None) -> list[Record]:
+def send(
+    bench: Bench, worker: SegmentInfo, step: int, *rewards: float | None
+) -> list[Record]:
     """Send the rollouts of one step of a worker, a frame each."""
     records: list[Record] = []
     for number, reward in enumerate(rewards):
-        spans = rollout_spans(f"{worker.instance_id}-{step}-{number}", step=step, reward=reward)
+        spans = rollout_spans(
+            f"{worker.instance_id}-{step}-{number}", step=step, reward=reward
+        )
         payload = scope_spans(spans).SerializeToString()
         records += bench.translator.frame(
             worker, TRACES, payload, False, bench.now_ns, bench.now_ns

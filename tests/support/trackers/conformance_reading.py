@@ -23,10 +23,14 @@ WIDE = "wide/"
 
 def wandb_offline(store: Path, run: RunInfo) -> Shown:
     """The offline directories below *store*."""
-    runs = [read_offline_run(directory) for directory in offline_directories(store, run.id)]
+    runs = [
+        read_offline_run(directory) for directory in offline_directories(store, run.id)
+    ]
     axes = {metric.axis for one in runs for metric in one.metrics.values()}
     rows = [row for one in runs for row in one.rows]
-    return Shown(wandb_reading.offline_contents(store, run.id), _rows_of_numbers(rows, axes))
+    return Shown(
+        wandb_reading.offline_contents(store, run.id), _rows_of_numbers(rows, axes)
+    )
 
 
 def wandb_online(server: WandbServer, run: RunInfo) -> Shown:
@@ -35,16 +39,22 @@ def wandb_online(server: WandbServer, run: RunInfo) -> Shown:
     names = {
         key for row in held.history for key in row if "rollouts" in key
     }  # a closed table goes on as `<key>_2`
-    tables = {key: server.table(run.id, key) for key in names if _is_table(held.history, key)}
+    tables = {
+        key: server.table(run.id, key) for key in names if _is_table(held.history, key)
+    }
     axes = {name: metric.axis for name, metric in held.metrics.items()}
     status = None if held.exit_code is None else wandb_reading.STATUSES[held.exit_code]
-    contents = wandb_reading.contents_of(held.history, axes, tables, held.config, status)
+    contents = wandb_reading.contents_of(
+        held.history, axes, tables, held.config, status
+    )
     return Shown(contents, _rows_of_numbers(held.history, set(axes.values())))
 
 
 def _is_table(rows, key: str) -> bool:
     return any(
-        "table" in str(row[key].get("_type")) for row in rows if isinstance(row.get(key), dict)
+        "table" in str(row[key].get("_type"))
+        for row in rows
+        if isinstance(row.get(key), dict)
     )
 
 
@@ -53,7 +63,11 @@ def _rows_of_numbers(rows, axes: set[str]) -> int:
 
     def counts(key: str, value: object) -> bool:
         named = isinstance(value, dict) and value.get("_type") == "histogram"
-        return key not in _OWN and key not in axes and (named or not isinstance(value, dict))
+        return (
+            key not in _OWN
+            and key not in axes
+            and (named or not isinstance(value, dict))
+        )
 
     return sum(any(counts(key, value) for key, value in row.items()) for row in rows)
 
@@ -64,7 +78,8 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
     wide = [metric for metric in held.data._metric_objs if metric.key.startswith(WIDE)]
     contents = mlflow_reading.contents(uri, run, skip=WIDE)
     contents.scalars.extend(
-        HeldScalar(metric.key, metric.step, metric.value, metric.timestamp) for metric in wide
+        HeldScalar(metric.key, metric.step, metric.value, metric.timestamp)
+        for metric in wide
     )
     return Shown(contents)
 
@@ -75,9 +90,7 @@ def trackio(folder: Path, run: RunInfo) -> Shown:
     What lies in its inbox is imported first, as the dashboard does.
     """
     env = {**os.environ, "TRACKIO_DIR": str(folder), "TRACKIO_TEST_DIR": str(folder)}
-    printed = (
-        "from support.trackers import conformance_reading; conformance_reading.print_trackio()"
-    )
+    printed = "from support.trackers import conformance_reading; conformance_reading.print_trackio()"
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); {printed}"
     command = [sys.executable, "-c", code]
     done = subprocess.run(
@@ -103,7 +116,9 @@ def print_trackio() -> None:
     rows = sum(
         # Trackio 0.25 keeps traces among the rows.
         any(
-            key not in named and not trackio_store.is_axis(key) and not isinstance(row[key], list)
+            key not in named
+            and not trackio_store.is_axis(key)
+            and not isinstance(row[key], list)
             for key in row
         )
         for row in logs

@@ -47,7 +47,11 @@ def searches_numbers() -> bool:
     from mlflow.utils.search_utils import SearchTraceUtils
 
     try:
-        return bool(SearchTraceUtils.parse_search_filter_for_search_traces("feedback.reward > 0.4"))
+        return bool(
+            SearchTraceUtils.parse_search_filter_for_search_traces(
+                "feedback.reward > 0.4"
+            )
+        )
     except MlflowException:
         return False
 
@@ -67,7 +71,9 @@ def runs_of(uri: str, run: RunInfo):
     return api.search_runs([experiment.experiment_id], f"tags.`rl.run.id` = '{run.id}'")
 
 
-def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = None) -> Contents:
+def contents(
+    uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = None
+) -> Contents:
     """The one run; keys that begin with *skip* are left out."""
     found = runs_of(uri, run)
     if not found:
@@ -86,10 +92,14 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
     ]
     history = {key: api.get_metric_history(held.info.run_id, key) for key in keys}
     bases = {key[: -len("/max")] for key in history if key.endswith("/max")}
-    distributions = {base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS}
+    distributions = {
+        base for base in bases if f"{base}/p50" in history or base in WITHOUT_BUCKETS
+    }
     result = Contents(
         config=dict(held.data.params),
-        status=None if held.info.status == "RUNNING" else Status(held.info.status.lower()),
+        status=None
+        if held.info.status == "RUNNING"
+        else Status(held.info.status.lower()),
         summary=summary,
         alerts=[
             (key.removeprefix("alert/"), value.partition(" ")[0])
@@ -103,12 +113,15 @@ def contents(uri: str, run: RunInfo, *, traces: bool = True, skip: str | None = 
             continue
         ordered = sorted(metrics, key=lambda metric: (metric.step, metric.timestamp))
         result.scalars.extend(
-            HeldScalar(key, metric.step, metric.value, metric.timestamp) for metric in ordered
+            HeldScalar(key, metric.step, metric.value, metric.timestamp)
+            for metric in ordered
         )
     for key in sorted(distributions):
         for low, high in zip(history[f"{key}/min"], history[f"{key}/max"], strict=True):
             assert low.step == high.step
-            result.distributions.append(HeldDistribution(key, low.step, low.value, high.value))
+            result.distributions.append(
+                HeldDistribution(key, low.step, low.value, high.value)
+            )
     if traces:
         _add_traces(result, api, held)
     return result
@@ -136,7 +149,9 @@ def _add_traces(result: Contents, api, held) -> None:
         root = next(span for span in trace.data.spans if span.parent_id is None)
         reward, parts = None, {}
         for assessment in trace.info.assessments:
-            if assessment.name == "reward" and not (assessment.metadata or {}).get("late"):
+            if assessment.name == "reward" and not (assessment.metadata or {}).get(
+                "late"
+            ):
                 reward = assessment.value
             elif (assessment.metadata or {}).get("late") and isinstance(
                 assessment.value, float | int

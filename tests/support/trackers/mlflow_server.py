@@ -80,7 +80,10 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             break
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(url, timeout=2) as answer,
+        ):
             if answer.status == 200:
                 return
         time.sleep(0.1)
@@ -165,7 +168,9 @@ class FaultProxy:
         if self.refusing:
             request.close_connection = True
             return
-        if any(request.headers.get(name) != value for name, value in self.required.items()):
+        if any(
+            request.headers.get(name) != value for name, value in self.required.items()
+        ):
             _answer(request, 401, b"who are you?", {"WWW-Authenticate": "Basic"})
             return
         hit = self.path in request.path
@@ -187,7 +192,9 @@ class FaultProxy:
         if hit and (self.lose_answer or self.cut):
             request.close_connection = True
             if self.cut:
-                request.connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+                request.connection.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"
+                )
             request.connection.shutdown(socket.SHUT_RDWR)
             return
         _answer(request, status, answer, headers)
@@ -211,7 +218,11 @@ class FaultProxy:
                     {"Content-Type": answer.headers.get("Content-Type", "")},
                 )
         except urllib.error.HTTPError as exc:
-            return exc.code, exc.read(), {"Content-Type": exc.headers.get("Content-Type", "")}
+            return (
+                exc.code,
+                exc.read(),
+                {"Content-Type": exc.headers.get("Content-Type", "")},
+            )
 
 
 def _answer(

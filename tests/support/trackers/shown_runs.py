@@ -61,7 +61,9 @@ class Shown:
         """Steps of *role*, in the order of their values' times."""
         prefix = f"{role}/"
         times = {
-            step: when for (key, step), when in self.times_ms.items() if key.startswith(prefix)
+            step: when
+            for (key, step), when in self.times_ms.items()
+            if key.startswith(prefix)
         }
         return sorted(times, key=lambda step: times[step] or 0)
 
@@ -109,9 +111,13 @@ def mlflow(uri: str, run: RunInfo) -> Shown:
                 "reward": float(tags["reward"]) if "reward" in tags else None,
                 "answer": messages[-1]["content"] if messages else "",
             }
-            tools = sum(span.name.startswith("execute_tool") for span in trace.data.spans)
+            tools = sum(
+                span.name.startswith("execute_tool") for span in trace.data.spans
+            )
             assert trace_id not in rollouts
-            rollouts[trace_id] = _rollout(tags["mlflow.traceName"], cell, len(messages), tools)
+            rollouts[trace_id] = _rollout(
+                tags["mlflow.traceName"], cell, len(messages), tools
+            )
             conversations[trace_id] = messages
     return _shown(contents, rollouts, conversations)
 
@@ -141,7 +147,9 @@ def trackio(folder: Path, run: RunInfo) -> Shown:
 
 
 def print_trackio(project: str, name: str, run_id: str) -> None:
-    sys.stdout.buffer.write(pickle.dumps(_trackio_here(RunInfo(run_id, project, name, Path()))))
+    sys.stdout.buffer.write(
+        pickle.dumps(_trackio_here(RunInfo(run_id, project, name, Path())))
+    )
 
 
 def _trackio_here(run: RunInfo) -> Shown:
@@ -160,12 +168,16 @@ def _trackio_here(run: RunInfo) -> Shown:
         tools = sum(span["kind"] == "tool" for span in trace["spans"])
         cell = {**metadata, "answer": messages[-1]["content"] if messages else ""}
         assert metadata["trace_id"] not in rollouts
-        rollouts[metadata["trace_id"]] = _rollout(trace["key"], cell, len(messages), tools)
+        rollouts[metadata["trace_id"]] = _rollout(
+            trace["key"], cell, len(messages), tools
+        )
         conversations[metadata["trace_id"]] = messages
     return _shown(contents, rollouts, conversations)
 
 
-def _rollout(key: str, cell: Mapping[str, Any], messages: Any, tools: Any) -> ShownRollout:
+def _rollout(
+    key: str, cell: Mapping[str, Any], messages: Any, tools: Any
+) -> ShownRollout:
     reward = cell.get("reward")
     return ShownRollout(
         key=key,
@@ -195,9 +207,13 @@ def _shown(
     contents: Contents, rollouts: dict[str, ShownRollout], conversations: Any = None
 ) -> Shown:
     return Shown(
-        scalars=sorted((one.key, one.step, value_text(one.value)) for one in contents.scalars),
+        scalars=sorted(
+            (one.key, one.step, value_text(one.value)) for one in contents.scalars
+        ),
         times_ms={(one.key, one.step): one.time_unix_ms for one in contents.scalars},
-        distributions={(one.key, one.step): (one.min, one.max) for one in contents.distributions},
+        distributions={
+            (one.key, one.step): (one.min, one.max) for one in contents.distributions
+        },
         counts={
             (one.key, one.step): one.count
             for one in contents.distributions

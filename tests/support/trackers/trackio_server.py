@@ -52,7 +52,10 @@ class TrackioServer:
             )
         deadline = time.monotonic() + HANG_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), urlopen(f"{self.url}version", timeout=2) as answer:
+            with (
+                contextlib.suppress(OSError),
+                urlopen(f"{self.url}version", timeout=2) as answer,
+            ):
                 if answer.status == 200:
                     return self
             time.sleep(0.05)

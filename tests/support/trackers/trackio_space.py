@@ -18,7 +18,9 @@ TOKEN = "hf_mine"
 def _settings(env: Mapping[str, str], cwd: Path) -> TrackioSettings:
     # A Space's address is made of its name, and always https: this one's is given by the test.
     settings = TrackioSettings.from_environment({**env, "TRACKIO_SPACE_ID": SPACE}, cwd)
-    return dataclasses.replace(settings, remote=Remote(os.environ[URL], SPACE, hf_token=TOKEN))
+    return dataclasses.replace(
+        settings, remote=Remote(os.environ[URL], SPACE, hf_token=TOKEN)
+    )
 
 
 exporter = dataclasses.replace(trackio, read_settings=_settings)

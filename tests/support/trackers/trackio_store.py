@@ -22,11 +22,16 @@ from otel_bridge.testing.contents import (
     scalar_text,
 )
 
-DIRECTORY = Path(os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-"))
+DIRECTORY = Path(
+    os.environ.get("TRACKIO_TEST_DIR") or tempfile.mkdtemp(prefix="trackio-")
+)
 ENVIRONMENT = {"TRACKIO_DIR": str(DIRECTORY)}
 
 _package = importlib.util.find_spec("trackio")
-HAS_INBOX = _package is not None and Path(_package.origin or "").with_name("fragments.py").is_file()
+HAS_INBOX = (
+    _package is not None
+    and Path(_package.origin or "").with_name("fragments.py").is_file()
+)
 """From Trackio 0.28 on; found without an import, since Trackio reads its folder in one."""
 
 
@@ -72,7 +77,9 @@ def rows_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
 def traces_in(directory: Path, run: RunInfo) -> list[dict[str, Any]]:
     """The traces of *run* in *directory*, as Trackio's own store returns them."""
     with _reading(directory) as store:
-        traces: list[dict[str, Any]] = store.SQLiteStorage.get_traces(run.project, run_id=run.id)
+        traces: list[dict[str, Any]] = store.SQLiteStorage.get_traces(
+            run.project, run_id=run.id
+        )
         return traces
 
 
@@ -111,7 +118,9 @@ def held(run: RunInfo) -> Contents:
                     HeldDistribution(key, row["step"], low, high, sum(value["values"]))
                 )
             elif isinstance(value, (int, float)):
-                contents.scalars.append(HeldScalar(key, row["step"], value, time_unix_ms))
+                contents.scalars.append(
+                    HeldScalar(key, row["step"], value, time_unix_ms)
+                )
     for trace in store.get_traces(run.project, run_id=run.id):
         metadata = trace["metadata"]
         if trace["key"].endswith("/late"):
@@ -122,16 +131,26 @@ def held(run: RunInfo) -> Contents:
             continue
         parts = metadata.get("rewards") or {}
         for name in metadata.get("late_values", ()):
-            value = metadata.get(name) if name in {"reward", "advantage"} else parts.get(name)
+            value = (
+                metadata.get(name)
+                if name in {"reward", "advantage"}
+                else parts.get(name)
+            )
             if value is not None:
                 contents.evaluations.append((metadata["trace_id"], name, value))
         reward = metadata.get("reward")
         reward = float(reward) if isinstance(reward, str) else reward
         messages, spans = len(trace["messages"]), len(spans_of(trace))
-        contents.rollouts.append(HeldRollout(metadata["trace_id"], reward, messages, spans, parts))
+        contents.rollouts.append(
+            HeldRollout(metadata["trace_id"], reward, messages, spans, parts)
+        )
     config = store.get_run_config(run.project, run.name, run_id=run.id) or {}
     contents.config.update(
-        {key: str(value) for key, value in config.items() if not key.startswith(("_", "summary/"))}
+        {
+            key: str(value)
+            for key, value in config.items()
+            if not key.startswith(("_", "summary/"))
+        }
     )
     if hasattr(store, "get_alerts"):
         alerts = store.get_alerts(run.project, run.name, run_id=run.id)
@@ -156,7 +175,9 @@ def spans_of(trace: dict[str, Any]) -> list[dict[str, Any]]:
 
 def created(run: RunInfo) -> object:
     """When the run began, as the page of runs says."""
-    return storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)["_Created"]
+    return storage().SQLiteStorage.get_run_config(run.project, run.name, run_id=run.id)[
+        "_Created"
+    ]
 
 
 def imported(inbox: Path) -> int:

@@ -58,7 +58,9 @@ class OfflineRun:
     config: dict[str, Json] = field(default_factory=dict[str, Json])
     alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     summary: dict[str, Json] = field(default_factory=dict[str, Json])
-    metrics: dict[str, MetricDefinition] = field(default_factory=dict[str, MetricDefinition])
+    metrics: dict[str, MetricDefinition] = field(
+        default_factory=dict[str, MetricDefinition]
+    )
     exit_code: int | None = None
     left_open: bool = False
     torn: bool = False
@@ -113,9 +115,13 @@ class _Reading:
                 self._take_run(record.run)
             case "history":
                 self._rows.append(_row(record.history))
-                self._summary |= _row(record.history)  # anew: the summary changes within its values
+                self._summary |= _row(
+                    record.history
+                )  # anew: the summary changes within its values
             case "alert":
-                self._alerts.append((str(record.alert.title), str(record.alert.level).lower()))
+                self._alerts.append(
+                    (str(record.alert.title), str(record.alert.level).lower())
+                )
             case "summary":
                 for item in record.summary.update:
                     _put(
@@ -131,7 +137,10 @@ class _Reading:
                 left_open = bool(
                     getattr(record.exit, "not_complete", False)
                 )  # from wandb 0.26.1 on
-                self._exit = (None if left_open else int(record.exit.exit_code), left_open)
+                self._exit = (
+                    None if left_open else int(record.exit.exit_code),
+                    left_open,
+                )
             case _:
                 pass
 
@@ -184,7 +193,9 @@ class _Reading:
                     "incremental-table-file",
                     "table-file",
                 }:
-                    tables.setdefault(key, []).extend(self._increment(str(value.get("path", ""))))
+                    tables.setdefault(key, []).extend(
+                        self._increment(str(value.get("path", "")))
+                    )
         return tables
 
     def _increment(self, path: str) -> Iterator[dict[str, Json]]:

@@ -70,19 +70,26 @@ def settings_at(server: WandbServer, folder: Path, **limits: str) -> ExporterSet
     return exporter.read_settings({**server.environment(), **FAST, **own}, folder)
 
 
-def open_run(server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: str) -> RunWriter:
+def open_run(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, **limits: str
+) -> RunWriter:
     return open_writer(exporter, run, settings_at(server, run.folder, **limits), memory)
 
 
 def rows(first: int, last: int, *, at: int | None = None) -> list[Row]:
     """A row a step, whose loss is its step, from position *at* on; by default that is the first step."""
     return samples.placed(
-        [samples.row(step, {"loss": step}) for step in range(first, last + 1)], at or first
+        [samples.row(step, {"loss": step}) for step in range(first, last + 1)],
+        at or first,
     )
 
 
 def losses(server: WandbServer, run: RunInfo) -> list[object]:
-    return [row["trainer/loss"] for row in server.run(run.id).history if "trainer/loss" in row]
+    return [
+        row["trainer/loss"]
+        for row in server.run(run.id).history
+        if "trainer/loss" in row
+    ]
 
 
 def blocked(writer: RunWriter, said: str) -> bool:

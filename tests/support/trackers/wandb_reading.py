@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from otel_bridge.records import Json, Status
-from otel_bridge.testing import Contents, HeldDistribution, HeldRollout, HeldScalar, flat_config
+from otel_bridge.testing import (
+    Contents,
+    HeldDistribution,
+    HeldRollout,
+    HeldScalar,
+    flat_config,
+)
 from otel_bridge.testing.contents import scalar_text
 from support.trackers.wandb_offline import offline_directories, read_offline_run
 
@@ -19,7 +25,9 @@ _OWN = {"_step", "_runtime", "_timestamp"}
 
 def offline_contents(root: Path, run_id: str) -> Contents:
     """Return what the offline directories of a run hold together."""
-    runs = [read_offline_run(directory) for directory in offline_directories(root, run_id)]
+    runs = [
+        read_offline_run(directory) for directory in offline_directories(root, run_id)
+    ]
     if not runs:
         return Contents()
     axes = {name: metric.axis for run in runs for name, metric in run.metrics.items()}
@@ -33,7 +41,9 @@ def offline_contents(root: Path, run_id: str) -> Contents:
         [row for run in runs for row in run.rows], axes, tables, last.config, status
     )
     contents.alerts.extend(alert for run in runs for alert in run.alerts)
-    contents.summary.update({key: scalar_text(value) for key, value in last.summary.items()})
+    contents.summary.update(
+        {key: scalar_text(value) for key, value in last.summary.items()}
+    )
     return contents
 
 
@@ -64,7 +74,11 @@ def contents_of(
             if "_late" in key:
                 if cell["value"] is not None:
                     contents.evaluations.append(
-                        (str(cell["trace"]), str(cell["name"]), cast("float", cell["value"]))
+                        (
+                            str(cell["trace"]),
+                            str(cell["name"]),
+                            cast("float", cell["value"]),
+                        )
                     )
             else:
                 reward, messages = (
@@ -78,9 +92,15 @@ def contents_of(
     return contents
 
 
-def _distribution(key: str, step: int | None, value: dict[str, Any]) -> HeldDistribution:
+def _distribution(
+    key: str, step: int | None, value: dict[str, Any]
+) -> HeldDistribution:
     return HeldDistribution(
-        key, step, float(value["bins"][0]), float(value["bins"][-1]), int(sum(value["values"]))
+        key,
+        step,
+        float(value["bins"][0]),
+        float(value["bins"][-1]),
+        int(sum(value["values"])),
     )
 
 

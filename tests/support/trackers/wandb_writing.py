@@ -59,7 +59,10 @@ def write(job: WritingJob) -> None:
     for at in range(0, len(due), job.window):
         deliver(writer, due[at : at + job.window])
         print(
-            "wrote", due[min(at + job.window, len(due)) - 1].position, writer.durable(), flush=True
+            "wrote",
+            due[min(at + job.window, len(due)) - 1].position,
+            writer.durable(),
+            flush=True,
         )
         time.sleep(job.pause_s)
     writer.close()

@@ -64,7 +64,9 @@ def webhook(*answers: Answer) -> Generator[Webhook]:
             else:
                 self.send_response(int(answer))
                 self.send_header("Retry-After", "0")
-                self.send_header("Location", f"http://127.0.0.1:{server.server_port}/elsewhere")
+                self.send_header(
+                    "Location", f"http://127.0.0.1:{server.server_port}/elsewhere"
+                )
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -39,7 +39,12 @@ def silent_server() -> Iterator[str]:
 
 
 def captured(
-    folder: Path, code: str, *, code_of_exit: int = 0, exporters: str = "file", **variables: str
+    folder: Path,
+    code: str,
+    *,
+    code_of_exit: int = 0,
+    exporters: str = "file",
+    **variables: str,
 ) -> str:
     """Run *code* under ``otel-bridge run --capture wandb``; returns what it printed on both streams."""
     with silent_server() as address:
@@ -55,7 +60,9 @@ def captured(
             "-W",
             "ignore",
         ]
-        done = otel_bridge(*command, program(folder, "train.py", code), cwd=folder, env=env)
+        done = otel_bridge(
+            *command, program(folder, "train.py", code), cwd=folder, env=env
+        )
     assert done.returncode == code_of_exit, done.stderr
     assert not (folder / "wandb").exists()
     return done.stdout + done.stderr
@@ -64,7 +71,9 @@ def captured(
 def offline(folder: Path, code: str) -> OfflineRun:
     """Run *code* with the real package offline; returns what its file holds."""
     env = plain_environment(folder, WANDB_MODE="offline", WANDB_SILENT="true")
-    done = call([PYTHON, "-W", "ignore", program(folder, "train.py", code)], cwd=folder, env=env)
+    done = call(
+        [PYTHON, "-W", "ignore", program(folder, "train.py", code)], cwd=folder, env=env
+    )
     assert done.returncode == 0, done.stderr
     (found,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     return read_offline_run(found.parent)
@@ -82,7 +91,9 @@ def points_of(run: OfflineRun) -> dict[str, list[tuple[int, Any]]]:
             axis = (
                 exact.axis
                 if exact
-                else next((one for start, one in globs.items() if key.startswith(start)), "")
+                else next(
+                    (one for start, one in globs.items() if key.startswith(start)), ""
+                )
             )
             step: Any = row[axis or "_step"]
             found.setdefault(key, []).append((int(step), value))
@@ -124,7 +135,11 @@ def captured_summary(folder: Path) -> dict[str, Any]:
 
 def rollouts(folder: Path) -> list[Mapping[str, Any]]:
     """The rollouts that ``file`` wrote."""
-    return [record for record in records(only_folder(runs(folder))) if record["kind"] == "rollout"]
+    return [
+        record
+        for record in records(only_folder(runs(folder)))
+        if record["kind"] == "rollout"
+    ]
 
 
 def comparable(points: Mapping[str, list[tuple[int, Any]]]) -> dict[str, str]:

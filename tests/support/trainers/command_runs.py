@@ -46,7 +46,11 @@ def program(folder: Path, name: str, code: str) -> str:
 
 
 def call(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float = WAIT_S
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float = WAIT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run *command* to its end."""
     return subprocess.run(

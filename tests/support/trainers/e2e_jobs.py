@@ -92,7 +92,9 @@ def run(
     )
 
 
-def start(file: Path, env: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
+def start(
+    file: Path, env: Mapping[str, str], *arguments: str
+) -> subprocess.Popen[bytes]:
     """Start a script in a session of its own."""
     return start_command([sys.executable, str(file), *arguments], env, file.parent)
 
@@ -141,7 +143,9 @@ def until(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:
 
 def acked(path: Path) -> list[int]:
     """Return the steps for which ``log()`` had returned, in the order in which it did."""
-    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+    )
 
 
 def lines(base: Path) -> list[dict[str, object]]:
@@ -156,7 +160,11 @@ def lines(base: Path) -> list[dict[str, object]]:
 
 def rows(base: Path, key: str = "loss") -> list[int]:
     """Return the steps of the rows that hold *key*, as they stand in the ``file`` exporter's files."""
-    return [line["step"] for line in lines(base) if line["kind"] == "row" and key in line["values"]]  # type: ignore[operator, misc]
+    return [
+        line["step"]
+        for line in lines(base)
+        if line["kind"] == "row" and key in line["values"]
+    ]  # type: ignore[operator, misc]
 
 
 def status(base: Path) -> list[str]:
@@ -187,7 +195,9 @@ def report_when(
 def ended(base: Path) -> bool:
     """Return whether every run below *base* is delivered and ended."""
     reports = [read_report(folder) for folder in run_folders(base)]
-    return bool(reports) and all(report is not None and report.ended for report in reports)
+    return bool(reports) and all(
+        report is not None and report.ended for report in reports
+    )
 
 
 def bridges(base: Path) -> list[int]:

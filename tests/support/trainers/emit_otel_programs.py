@@ -9,9 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -22,7 +28,10 @@ from otel_bridge.journal.segment import read_segment
 from support.trainers.emit_rollout_doubles import plain
 from support.waiting import HANG_S
 
-INSTRUMENT = [str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable]
+INSTRUMENT = [
+    str(Path(sys.executable).with_name("opentelemetry-instrument")),
+    sys.executable,
+]
 
 
 @dataclass
@@ -43,7 +52,9 @@ class Written:
                 for point in getattr(metric, str(kind)).data_points:
                     given = {pair.key: plain(pair.value) for pair in point.attributes}
                     value = (
-                        point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+                        point.as_int
+                        if point.WhichOneof("value") == "as_int"
+                        else point.as_double
                     )
                     found.append((given.get("rl.step", given.get("step")), value))
         return found
@@ -62,7 +73,9 @@ def written(base: Path) -> Written:
     found = Written()
     for folder in run_folders(base):
         for segment in folder.segments():
-            header, scan = read_segment(segment.path, 0, limit_bytes=1 << 30, final=True)
+            header, scan = read_segment(
+                segment.path, 0, limit_bytes=1 << 30, final=True
+            )
             assert header is not None
             found.headers.append(header)
             for frame in scan.frames:
@@ -72,7 +85,11 @@ def written(base: Path) -> Written:
 
 def _read(found: Written, signal: int, payload: bytes, whole: bool) -> None:
     if signal == 1:
-        requests = ExportMetricsServiceRequest.FromString(payload).resource_metrics if whole else []
+        requests = (
+            ExportMetricsServiceRequest.FromString(payload).resource_metrics
+            if whole
+            else []
+        )
         scopes = (
             [s for r in requests for s in r.scope_metrics]
             if whole
@@ -80,7 +97,11 @@ def _read(found: Written, signal: int, payload: bytes, whole: bool) -> None:
         )
         found.metrics += [metric for scope in scopes for metric in scope.metrics]
     elif signal == 2:
-        traces = ExportTraceServiceRequest.FromString(payload).resource_spans if whole else []
+        traces = (
+            ExportTraceServiceRequest.FromString(payload).resource_spans
+            if whole
+            else []
+        )
         groups = (
             [s for r in traces for s in r.scope_spans]
             if whole
@@ -88,9 +109,13 @@ def _read(found: Written, signal: int, payload: bytes, whole: bool) -> None:
         )
         found.spans += [span for scope in groups for span in scope.spans]
     elif signal == 3:
-        logs = ExportLogsServiceRequest.FromString(payload).resource_logs if whole else []
+        logs = (
+            ExportLogsServiceRequest.FromString(payload).resource_logs if whole else []
+        )
         logged = (
-            [s for r in logs for s in r.scope_logs] if whole else [ScopeLogs.FromString(payload)]
+            [s for r in logs for s in r.scope_logs]
+            if whole
+            else [ScopeLogs.FromString(payload)]
         )
         found.logs += [record for scope in logged for record in scope.log_records]
 

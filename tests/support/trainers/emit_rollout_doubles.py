@@ -30,7 +30,11 @@ class MemoryRun:
     recording = True
 
     def __init__(
-        self, run_id: str = "run1", role: str | None = "trainer", last: int | None = 7, **env: str
+        self,
+        run_id: str = "run1",
+        role: str | None = "trainer",
+        last: int | None = 7,
+        **env: str,
     ) -> None:
         self.id, self.role, self._last = run_id, role, last
         self.records: list[tuple[int, bytes]] = []
@@ -55,7 +59,12 @@ class MemoryRun:
         return LiveTracer(self)
 
     def append(
-        self, signal: int, payload: bytes, *, time_unix_ns: int | None = None, whole: bool = False
+        self,
+        signal: int,
+        payload: bytes,
+        *,
+        time_unix_ns: int | None = None,
+        whole: bool = False,
     ) -> None:
         self.records.append((int(signal), payload))
 
@@ -130,7 +139,9 @@ class SpanMessages:
 def span_messages(span: Span) -> SpanMessages:
     found = attributes(span)
     texts = (found.get("gen_ai.input.messages"), found.get("gen_ai.output.messages"))
-    return SpanMessages(*(None if text is None else orjson.loads(text) for text in texts))
+    return SpanMessages(
+        *(None if text is None else orjson.loads(text) for text in texts)
+    )
 
 
 def message(role: str, text: str) -> dict[str, Any]:

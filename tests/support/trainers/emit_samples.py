@@ -113,7 +113,12 @@ def _take_row(seen: SegmentContents, payload: bytes) -> None:
     for metric in scope.metrics:
         if metric.WhichOneof("data") == "exponential_histogram":
             (histogram,) = metric.exponential_histogram.data_points
-            values[metric.name] = (histogram.count, histogram.sum, histogram.min, histogram.max)
+            values[metric.name] = (
+                histogram.count,
+                histogram.sum,
+                histogram.min,
+                histogram.max,
+            )
         else:
             (point,) = metric.gauge.data_points
             values[metric.name] = getattr(point, point.WhichOneof("value"))
@@ -122,14 +127,21 @@ def _take_row(seen: SegmentContents, payload: bytes) -> None:
     assert values.pop("rl.row") == len(values)
     seen.times.append(row.time_unix_nano)
     role, own_ns = attributes.get("rl.role"), attributes.get("rl.row.time_unix_ns")
-    seen.rows.append(SeenRow(attributes["rl.step"], values, attributes["rl.seq"], role, own_ns))
+    seen.rows.append(
+        SeenRow(attributes["rl.step"], values, attributes["rl.seq"], role, own_ns)
+    )
 
 
 def _take_events(seen: SegmentContents, payload: bytes) -> None:
     for record in logs_pb2.ScopeLogs.FromString(payload).log_records:
         attributes = {pair.key: any_value(pair.value) for pair in record.attributes}
         seen.events.append(
-            SeenEvent(record.event_name, attributes, any_value(record.body), record.time_unix_nano)
+            SeenEvent(
+                record.event_name,
+                attributes,
+                any_value(record.body),
+                record.time_unix_nano,
+            )
         )
 
 

@@ -41,10 +41,14 @@ _SILENT = {
 }  # fmt: skip
 
 
-def framework_environment(folder: Path, *, real: bool, **variables: str) -> dict[str, str]:
+def framework_environment(
+    folder: Path, *, real: bool, **variables: str
+) -> dict[str, str]:
     """The environment of a program that delivers to files."""
     path = {} if real else {"PYTHONPATH": str(FAKES)}
-    return environment(folder, **{"OTEL_BRIDGE_EXPORTERS": "file", **_SILENT, **path, **variables})
+    return environment(
+        folder, **{"OTEL_BRIDGE_EXPORTERS": "file", **_SILENT, **path, **variables}
+    )
 
 
 def run_program(
@@ -68,13 +72,24 @@ def run_program(
 
 
 def run_captured(
-    folder: Path, captured: str, code: str, *arguments: str, real: bool = False, **variables: str
+    folder: Path,
+    captured: str,
+    code: str,
+    *arguments: str,
+    real: bool = False,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run *code* to its good end under ``otel-bridge run --capture CAPTURED``."""
     folder.mkdir(exist_ok=True)
     env = framework_environment(folder, real=real, **variables)
-    command = [REAL if real else "python", program(folder, "train.py", code), *arguments]
-    done = otel_bridge("run", "--capture", captured, "--", *command, cwd=folder, env=env)
+    command = [
+        REAL if real else "python",
+        program(folder, "train.py", code),
+        *arguments,
+    ]
+    done = otel_bridge(
+        "run", "--capture", captured, "--", *command, cwd=folder, env=env
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -91,7 +106,9 @@ def recorded_runs(folder: Path) -> list[tuple[Report, list[dict[str, Any]]]]:
     def ends() -> list[tuple[Report, list[dict[str, Any]]]] | None:
         folders = run_folders(runs(folder))
         found = [
-            report for one in folders if (report := read_report(one)) is not None and report.ended
+            report
+            for one in folders
+            if (report := read_report(one)) is not None and report.ended
         ]
         return (
             list(zip(found, map(records, folders), strict=True))
@@ -105,7 +122,9 @@ def recorded_runs(folder: Path) -> list[tuple[Report, list[dict[str, Any]]]]:
 def rows_of(found: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
     """Step and values of the rows that have all of *keys*."""
     rows = [
-        one for one in found if one["kind"] == "row" and all(key in one["values"] for key in keys)
+        one
+        for one in found
+        if one["kind"] == "row" and all(key in one["values"] for key in keys)
     ]
     return [(one["step"], *(one["values"][key] for key in keys)) for one in rows]
 

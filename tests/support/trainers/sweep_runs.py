@@ -14,7 +14,15 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from support.trackers.wandb_backend.server import ENTITY, WandbServer
 from support.trackers.wandb_backend.state import WandbRun
 from support.trackers.wandb_backend.sweeps import WandbSweep
-from support.trainers.command_runs import BIN, call, environment, program, records, runs, values
+from support.trainers.command_runs import (
+    BIN,
+    call,
+    environment,
+    program,
+    records,
+    runs,
+    values,
+)
 
 FAST = {"OTEL_BRIDGE_WANDB_TRANSMIT_S": "1", "OTEL_BRIDGE_WANDB_POLL_S": "0.1"}
 _OWN = ("_", "step")
@@ -50,17 +58,29 @@ class SweepRuns:
 
     def command(self, *command: str) -> list[str]:
         """Return *command*, captured if so chosen."""
-        capture = ["otel-bridge", "run", "--exporters", self.exporters, "--capture", "wandb", "--"]
+        capture = [
+            "otel-bridge",
+            "run",
+            "--exporters",
+            self.exporters,
+            "--capture",
+            "wandb",
+            "--",
+        ]
         head, *rest = [*(capture if self.exporters else []), *command]
         return [str(BIN / head), *rest]
 
     def program(self, train: str, whole: str = AGENT) -> str:
         """Write a program around the function `train`; returns its path."""
-        return program(self.folder, "train.py", whole.format(train=textwrap.dedent(train)))
+        return program(
+            self.folder, "train.py", whole.format(train=textwrap.dedent(train))
+        )
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the program."""
-        return environment(self.folder, **self.server.environment(), **FAST, **self.variables)
+        return environment(
+            self.folder, **self.server.environment(), **FAST, **self.variables
+        )
 
     def call(self, *command: str, code: int = 0) -> str:
         """Run *command* to its end; returns what it printed on both streams."""
@@ -83,7 +103,9 @@ class SweepRuns:
 
     def sent(self, names: Sequence[str] = ("UpsertBucket", "file_stream")) -> list[str]:
         """What the server got of runs: upserts and history."""
-        return [one.name for one in self.server.received if one.name.endswith(tuple(names))]
+        return [
+            one.name for one in self.server.received if one.name.endswith(tuple(names))
+        ]
 
     def recorded(self) -> dict[str, RunFolder]:
         """The run folders by run id."""

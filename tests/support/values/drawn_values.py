@@ -51,7 +51,9 @@ class Drawn:
     value: Any
     marks: dict[str, str] = field(default_factory=dict[str, str])
 
-    def uncounted(self, text: str, drops: Iterable[str], names: Sequence[str] = ()) -> list[str]:
+    def uncounted(
+        self, text: str, drops: Iterable[str], names: Sequence[str] = ()
+    ) -> list[str]:
         """Return the marks that are not in *text* and below no key that was dropped.
 
         Args:
@@ -63,7 +65,8 @@ class Drawn:
         return [
             mark
             for mark in self.marks
-            if mark not in text and not any(name in dropped for name in (*self._path(mark), *names))
+            if mark not in text
+            and not any(name in dropped for name in (*self._path(mark), *names))
         ]
 
     def _path(self, mark: str) -> Iterator[str]:
@@ -152,7 +155,9 @@ NUMBERS: Final[Mapping[str, Callable[[int], Any]]] = {
     "0-d tensor": Tensor,
     "Decimal": Decimal,
     "Fraction": Fraction,  # whole, since a text such as "200007/2" would hide the mark
-    "IntEnum": lambda number: enum.IntEnum("Number", {f"M{number}": number})[f"M{number}"],
+    "IntEnum": lambda number: enum.IntEnum("Number", {f"M{number}": number})[
+        f"M{number}"
+    ],
     "with __float__": WithFloat,
     "with __index__": WithIndex,
 }
@@ -177,7 +182,9 @@ TEXTS: Final[Mapping[str, Callable[[int], Any]]] = {
     "exception": lambda number: ValueError(f"error {number}"),
     "complex": lambda number: complex(number, 1),
     "beyond 64 bits": lambda number: number * 10**30,
-    "Enum": lambda number: enum.Enum("Text", {f"M{number}": f"text {number}"})[f"M{number}"],
+    "Enum": lambda number: enum.Enum("Text", {f"M{number}": f"text {number}"})[
+        f"M{number}"
+    ],
     "Enum by name": lambda number: enum.Enum("Name", {f"MEMBER_{number}": (1, 2)})[
         f"MEMBER_{number}"
     ],
@@ -227,7 +234,9 @@ KEYS: Final[Mapping[str, Callable[[int], Any]]] = {
     "tuple": lambda number: (number, "a"),
     "frozenset": lambda number: frozenset({number}),
     "range": range,
-    "Enum by name": lambda number: enum.Enum("Name", {f"KEY_{number}": 1})[f"KEY_{number}"],
+    "Enum by name": lambda number: enum.Enum("Name", {f"KEY_{number}": 1})[
+        f"KEY_{number}"
+    ],
     "Path": lambda number: PurePosixPath(f"key {number}"),
     "with __str__": WithText,
     "class": lambda number: type(f"Class{number}", (), {}),
@@ -288,11 +297,17 @@ def nested(most: int = 12) -> st.SearchStrategy[Node]:
     )
 
 
-def row_values(most: int = 12, left_out: frozenset[str] = frozenset()) -> st.SearchStrategy[Node]:
+def row_values(
+    most: int = 12, left_out: frozenset[str] = frozenset()
+) -> st.SearchStrategy[Node]:
     """Return the strategy of values of a row: leaves but of *left_out*, collections of numbers, mappings of these."""
     # The numbers of a row are doubles.
-    leaf = _LEAF.filter(lambda node: node.kind not in {"empty dict", "beyond 64 bits", *left_out})
-    return st.recursive(leaf, lambda inner: mappings(inner, ROW_MAPPINGS), max_leaves=most)
+    leaf = _LEAF.filter(
+        lambda node: node.kind not in {"empty dict", "beyond 64 bits", *left_out}
+    )
+    return st.recursive(
+        leaf, lambda inner: mappings(inner, ROW_MAPPINGS), max_leaves=most
+    )
 
 
 def flat(most: int = 12) -> st.SearchStrategy[Node]:
@@ -308,7 +323,9 @@ def wire(most: int = 12) -> st.SearchStrategy[Node]:
     leaf = st.builds(Node, st.sampled_from(WIRE_LEAVES))
     return st.recursive(
         leaf,
-        lambda inner: st.one_of(mappings(inner, ("dict",), WIRE_KEYS), _lists(inner, ("list",))),
+        lambda inner: st.one_of(
+            mappings(inner, ("dict",), WIRE_KEYS), _lists(inner, ("list",))
+        ),
         max_leaves=most,
     )
 
@@ -376,9 +393,9 @@ def _list(node: Node, marks: Marks) -> Drawn:
     make: Mapping[str, Callable[[], Any]] = {
         "list": lambda: values,
         "tuple": lambda: tuple(values),
-        "namedtuple": lambda: namedtuple("Fields", [f"f{index}" for index in range(len(values))])(
-            *values
-        ),
+        "namedtuple": lambda: namedtuple(
+            "Fields", [f"f{index}" for index in range(len(values))]
+        )(*values),
         "deque": lambda: deque(values),
         "dict values": lambda: dict(enumerate(values)).values(),
         "object array": lambda: _object_array(values),
@@ -421,7 +438,9 @@ def _mapping(node: Node, marks: Marks) -> Drawn:
 def _as(kind: str, entries: dict[Any, Any]) -> Any:
     """Return *entries* as a mapping or object of a kind; keys of objects are names."""
     named = {
-        re.sub(r"\W", "_", f"field {key}"): value for key, value in entries.items() if _is_name(key)
+        re.sub(r"\W", "_", f"field {key}"): value
+        for key, value in entries.items()
+        if _is_name(key)
     }
     if kind == "dict" or len(named) < len(entries):
         return entries
@@ -437,7 +456,9 @@ def _as(kind: str, entries: dict[Any, Any]) -> Any:
         "SimpleNamespace": lambda: SimpleNamespace(**named),
         "Namespace": lambda: argparse.Namespace(**named),
         "with to_dict": lambda: _WithToDict(entries),
-        "Series": lambda: pd.Series(list(entries.values()), index=list(entries), dtype=object),
+        "Series": lambda: pd.Series(
+            list(entries.values()), index=list(entries), dtype=object
+        ),
     }
     return make[kind]()
 

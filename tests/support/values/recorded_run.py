@@ -100,13 +100,17 @@ class RunRecorder:
         self._deliver(folder)
         report = read_report(folder)
         assert report is not None
-        assert {name: exporter.dead_letters for name, exporter in report.exporters.items()} == {
-            "file": 0
-        }
+        assert {
+            name: exporter.dead_letters for name, exporter in report.exporters.items()
+        } == {"file": 0}
         files = sorted((folder.path / "file").glob("records-*.jsonl"))
         text = "".join(file.read_text() for file in files)
-        return Recorded(_IDS_AND_TIMES.sub("", text), report.drops, report.drop_keys, self._dropped)
+        return Recorded(
+            _IDS_AND_TIMES.sub("", text), report.drops, report.drop_keys, self._dropped
+        )
 
     def _deliver(self, folder: RunFolder) -> None:
         options = replace(BridgeOptions.read(os.environ, Path.cwd()), closing=True)
-        BridgeSupervisor(self._base, options, folders=lambda: [folder], until_done=True).serve()
+        BridgeSupervisor(
+            self._base, options, folders=lambda: [folder], until_done=True
+        ).serve()

@@ -15,7 +15,9 @@ from otel_bridge.translation.decode.histograms import explicit, exponential
 Buckets = pb.ExponentialHistogramDataPoint.Buckets
 
 
-def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_number() -> None:
+def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_number() -> (
+    None
+):
     point = pb.HistogramDataPoint(
         count=6,
         sum=21.0,
@@ -31,7 +33,9 @@ def test_the_open_buckets_of_a_histogram_are_closed_by_its_smallest_and_largest_
 
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=70).filter(any))
-def test_a_histogram_that_is_logged_counted_has_its_buckets_again(counts: list[int]) -> None:
+def test_a_histogram_that_is_logged_counted_has_its_buckets_again(
+    counts: list[int],
+) -> None:
     point = point_of_buckets(
         counts, [number / 4 - 3 for number in range(len(counts) + 1)], lambda *_: None
     )
@@ -44,7 +48,11 @@ def test_a_histogram_that_is_logged_counted_has_its_buckets_again(counts: list[i
     first, last = used[0], used[-1] + 1
     assert found.edges == tuple(number / 4 - 3 for number in range(first, last + 1))
     assert found.counts == tuple(counts[first:last])
-    assert (found.count, found.min, found.max) == (sum(counts), found.edges[0], found.edges[-1])
+    assert (found.count, found.min, found.max) == (
+        sum(counts),
+        found.edges[0],
+        found.edges[-1],
+    )
 
 
 def test_empty_buckets_at_the_ends_are_left_out() -> None:
@@ -60,7 +68,9 @@ def test_empty_buckets_at_the_ends_are_left_out() -> None:
     assert explicit(point) == Distribution(2, 15.0, 6.0, 9.0, (6.0, 9.0), (2,))
 
 
-def test_without_minimum_and_maximum_the_ends_get_the_width_of_their_neighbours() -> None:
+def test_without_minimum_and_maximum_the_ends_get_the_width_of_their_neighbours() -> (
+    None
+):
     point = pb.HistogramDataPoint(
         count=3, sum=9.0, explicit_bounds=[0.0, 5.0], bucket_counts=[1, 1, 1]
     )
@@ -73,7 +83,12 @@ def test_without_minimum_and_maximum_the_ends_get_the_width_of_their_neighbours(
 
 def test_numbers_that_are_all_equal_get_a_bucket_of_some_width() -> None:
     point = pb.HistogramDataPoint(
-        count=4, sum=20.0, min=5.0, max=5.0, explicit_bounds=[5.0, 10.0], bucket_counts=[4, 0, 0]
+        count=4,
+        sum=20.0,
+        min=5.0,
+        max=5.0,
+        explicit_bounds=[5.0, 10.0],
+        bucket_counts=[4, 0, 0],
     )
 
     found = explicit(point)
@@ -88,7 +103,12 @@ def test_buckets_that_do_not_fit_their_bounds_are_left_out() -> None:
             count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[0.0], bucket_counts=[1]
         ),
         pb.HistogramDataPoint(
-            count=1, sum=1.0, min=1.0, max=1.0, explicit_bounds=[1.0, 0.0], bucket_counts=[1, 0, 0]
+            count=1,
+            sum=1.0,
+            min=1.0,
+            max=1.0,
+            explicit_bounds=[1.0, 0.0],
+            bucket_counts=[1, 0, 0],
         ),
         pb.HistogramDataPoint(count=1, sum=1.0, min=1.0, max=1.0),
     ]
@@ -109,7 +129,9 @@ def test_an_exponential_histogram_has_negative_zero_and_positive_buckets() -> No
 
 
 def test_a_fine_scale_gives_fine_edges() -> None:
-    point = pb.ExponentialHistogramDataPoint(count=1, sum=1.2, min=1.2, max=1.2, scale=1)
+    point = pb.ExponentialHistogramDataPoint(
+        count=1, sum=1.2, min=1.2, max=1.2, scale=1
+    )
     point.positive.CopyFrom(Buckets(offset=0, bucket_counts=[1]))
 
     assert exponential(point).edges == (1.2, 2**0.5)
@@ -126,7 +148,12 @@ def test_a_fine_scale_gives_fine_edges() -> None:
 @example(scale=-7, offset=8, negative=[], positive=[1], zeros=0, threshold=0.0)
 @example(scale=-7, offset=8, negative=[1, 2], positive=[1, 2], zeros=1, threshold=0.0)
 def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_a_bucket(
-    scale: int, offset: int, negative: list[int], positive: list[int], zeros: int, threshold: float
+    scale: int,
+    offset: int,
+    negative: list[int],
+    positive: list[int],
+    zeros: int,
+    threshold: float,
 ) -> None:
     total = sum(negative) + sum(positive) + zeros
     point = pb.ExponentialHistogramDataPoint(
@@ -138,7 +165,9 @@ def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_
     found = exponential(point)
 
     assert sum(found.counts) == total
-    assert all(low < high for low, high in zip(found.edges, found.edges[1:], strict=False))
+    assert all(
+        low < high for low, high in zip(found.edges, found.edges[1:], strict=False)
+    )
     assert all(abs(edge) <= sys.float_info.max for edge in found.edges)
     assert len(found.edges) == (len(found.counts) + 1 if total else 0)
 
@@ -152,7 +181,14 @@ def test_quantiles_among_numbers_that_all_stand_at_one_place_are_that_number() -
         max=numbers.max,
         scale=numbers.scale,
         zero_count=numbers.zero_count,
-        positive=Buckets(offset=numbers.positive.offset, bucket_counts=numbers.positive.counts),
+        positive=Buckets(
+            offset=numbers.positive.offset, bucket_counts=numbers.positive.counts
+        ),
     )
 
-    assert [exponential(point).quantile(q) for q in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.0, 0.0, 1.0]
+    assert [exponential(point).quantile(q) for q in (0.0, 0.25, 0.5, 1.0)] == [
+        0.0,
+        0.0,
+        0.0,
+        1.0,
+    ]

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
@@ -33,17 +37,22 @@ def rollouts_of(
         if signal == ("logs" if traces_only else "traces" if logs_only else ""):
             continue
         if signal == "traces":
-            for of_resource in ExportTraceServiceRequest.FromString(payload).resource_spans:
+            for of_resource in ExportTraceServiceRequest.FromString(
+                payload
+            ).resource_spans:
                 for scope in of_resource.scope_spans:
                     found += rollouts.spans({}, "i", scope, number)
         else:
-            for of_resource in ExportLogsServiceRequest.FromString(payload).resource_logs:
+            for of_resource in ExportLogsServiceRequest.FromString(
+                payload
+            ).resource_logs:
                 for scope in of_resource.scope_logs:
                     for record in scope.log_records:
                         found += rollouts.content({}, "i", record, number)
     found += rollouts.close(10)
     return sorted(
-        (one for one in found if isinstance(one, RolloutRecord)), key=lambda one: one.start_unix_ns
+        (one for one in found if isinstance(one, RolloutRecord)),
+        key=lambda one: one.start_unix_ns,
     )
 
 
@@ -90,7 +99,9 @@ AGENTS = (
 
 @pytest.mark.parametrize("logs_first", [False, True])
 @pytest.mark.parametrize("case", ONE_CALL_A_TRACE)
-def test_each_call_is_a_rollout_with_its_messages_and_tokens(case: str, logs_first: bool) -> None:
+def test_each_call_is_a_rollout_with_its_messages_and_tokens(
+    case: str, logs_first: bool
+) -> None:
     state = MemoryState()
 
     first, second, failed = rollouts_of(case, state, logs_first=logs_first)
@@ -99,9 +110,10 @@ def test_each_call_is_a_rollout_with_its_messages_and_tokens(case: str, logs_fir
     assert [(one.spans[0].kind, one.spans[0].model) for one in (first, second)] == [
         ("generation", "policy-2026")
     ] * 2
-    assert [(one.spans[0].input_tokens, one.spans[0].output_tokens) for one in (first, second)] == [
-        (11, 7)
-    ] * 2
+    assert [
+        (one.spans[0].input_tokens, one.spans[0].output_tokens)
+        for one in (first, second)
+    ] == [(11, 7)] * 2
     assert second.finish_reason == "stop"
     assert failed.error is not None
     assert QUESTION in failed.error
@@ -186,4 +198,6 @@ def test_messages_of_a_span_that_never_comes_are_counted() -> None:
 def test_log_records_with_messages_that_come_again_change_nothing() -> None:
     once, twice = MemoryState(), MemoryState()
 
-    assert rollouts_of("openai_v2_events", twice, times=2) == rollouts_of("openai_v2_events", once)
+    assert rollouts_of("openai_v2_events", twice, times=2) == rollouts_of(
+        "openai_v2_events", once
+    )

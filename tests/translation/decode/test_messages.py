@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from otel_bridge.otlp.json_text import as_text, parsed_json
-from otel_bridge.translation.decode.messages import flattened_chat, read_chat, system_message
+from otel_bridge.translation.decode.messages import (
+    flattened_chat,
+    read_chat,
+    system_message,
+)
 
 
 def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() -> None:
@@ -25,15 +29,27 @@ def test_the_parts_form_becomes_openai_messages_with_tool_calls_and_results() ->
             "role": "tool",
             "parts": [{"type": "tool_call_response", "id": "c1", "response": {"y": 2}}],
         },
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c2", "result": "3"}]},
+        {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": "c2", "result": "3"}],
+        },
     ]
 
     chat = read_chat(json.dumps(given), "user")
 
-    made = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": '{"x":1}'}}
+    made = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "calc", "arguments": '{"x":1}'},
+    }
     assert chat.messages == [
         {"role": "system", "content": "be brief"},
-        {"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": [made]},
+        {
+            "role": "assistant",
+            "content": "a",
+            "reasoning_content": "hm",
+            "tool_calls": [made],
+        },
         {"role": "tool", "content": '{"y":2}', "tool_call_id": "c1"},
         {"role": "tool", "content": "3", "tool_call_id": "c2"},
     ]
@@ -44,8 +60,18 @@ def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() ->
     parts: list[Any] = [
         {"type": "text", "content": "see"},
         {"type": "uri", "modality": "image", "uri": "https://x/y.png"},
-        {"type": "blob", "modality": "image", "mime_type": "image/gif", "content": "QUJD"},
-        {"type": "blob", "modality": "audio", "mime_type": "audio/mp3", "content": "QUJD"},
+        {
+            "type": "blob",
+            "modality": "image",
+            "mime_type": "image/gif",
+            "content": "QUJD",
+        },
+        {
+            "type": "blob",
+            "modality": "audio",
+            "mime_type": "audio/mp3",
+            "content": "QUJD",
+        },
         {"type": "file", "modality": "image", "file_id": "f1"},
         {"type": "uri", "modality": "video", "uri": "https://x/y.mp4"},
         {"type": "weather", "rain": True},
@@ -60,8 +86,14 @@ def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() ->
             "content": [
                 {"type": "text", "text": "see"},
                 {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
-                {"type": "image_url", "image_url": {"url": "data:image/gif;base64,QUJD"}},
-                {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}},
+                {
+                    "type": "image_url",
+                    "image_url": {"url": "data:image/gif;base64,QUJD"},
+                },
+                {
+                    "type": "input_audio",
+                    "input_audio": {"data": "QUJD", "format": "mp3"},
+                },
                 {"type": "file", "file": {"file_id": "f1"}},
                 {"type": "uri", "modality": "video", "uri": "https://x/y.mp4"},
                 {"type": "weather", "rain": True},
@@ -111,7 +143,14 @@ def test_every_shape_of_a_list_of_messages_is_read(value: Any) -> None:
 
 def test_what_is_not_a_message_is_skipped_and_counted() -> None:
     chat = read_chat(
-        [1, None, {"content": "who says?"}, {"role": 3}, {"role": "user", "content": "q"}], "user"
+        [
+            1,
+            None,
+            {"content": "who says?"},
+            {"role": 3},
+            {"role": "user", "content": "q"},
+        ],
+        "user",
     )
 
     assert chat.messages == [{"role": "user", "content": "q"}]
@@ -121,10 +160,14 @@ def test_what_is_not_a_message_is_skipped_and_counted() -> None:
 @pytest.mark.parametrize(
     ("value", "read"), [(None, []), ("", []), ([], []), ("[broken", ["[broken"])]
 )
-def test_nothing_is_not_a_message_and_broken_json_is_a_text(value: Any, read: list[str]) -> None:
+def test_nothing_is_not_a_message_and_broken_json_is_a_text(
+    value: Any, read: list[str]
+) -> None:
     chat = read_chat(value, "assistant")
 
-    assert chat.messages == [{"role": "assistant", "content": content} for content in read]
+    assert chat.messages == [
+        {"role": "assistant", "content": content} for content in read
+    ]
 
 
 def test_system_instructions_are_parts_or_a_text() -> None:
@@ -135,7 +178,12 @@ def test_system_instructions_are_parts_or_a_text() -> None:
         "content": "a\nb",
     }
     assert system_message("a") == {"role": "system", "content": "a"}
-    assert [system_message(value) for value in (None, "", [], 3)] == [None, None, None, None]
+    assert [system_message(value) for value in (None, "", [], 3)] == [
+        None,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
@@ -158,7 +206,9 @@ def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
 def test_json_that_no_store_takes_is_made_sound_and_deep_json_stays_text() -> None:
     deep = "[" * 100 + "]" * 100
 
-    assert parsed_json('{"a": "\\ud800", "b": 123456789012345678901234567890, "c": [NaN]}') == {
+    assert parsed_json(
+        '{"a": "\\ud800", "b": 123456789012345678901234567890, "c": [NaN]}'
+    ) == {
         "a": "?",
         "b": "123456789012345678901234567890",
         "c": [pytest.approx(float("nan"), nan_ok=True)],
@@ -175,7 +225,10 @@ def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
 
     chat = read_chat(
         json.dumps(
-            [{"role": "user", "content": nested}, {"role": "user", "parts": [{"a": nested}]}]
+            [
+                {"role": "user", "content": nested},
+                {"role": "user", "parts": [{"a": nested}]},
+            ]
         ),
         "user",
     )
@@ -192,7 +245,8 @@ def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
         {"type": "tool_call", "id": "c", "name": "f", "arguments": {}, "index": 3},
     ]
     chat = read_chat(
-        [{"role": "assistant", "parts": parts}, {"role": "user", "parts": parts[:1]}], "user"
+        [{"role": "assistant", "parts": parts}, {"role": "user", "parts": parts[:1]}],
+        "user",
     )
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert chat.messages == [

@@ -17,9 +17,17 @@ from support.otlp.otlp_samples import resource
 @pytest.mark.parametrize(
     ("attributes", "project", "name"),
     [
-        ({"rl.project": "gsm8k", "rl.run.name": "ppo", "service.name": "x"}, "gsm8k", "ppo"),
+        (
+            {"rl.project": "gsm8k", "rl.run.name": "ppo", "service.name": "x"},
+            "gsm8k",
+            "ppo",
+        ),
         ({"rl.run.name": "ppo"}, "default", "ppo"),
-        ({"nemo.run.id": "42", "service.namespace": "nemo", "service.name": "x"}, "nemo", "42"),
+        (
+            {"nemo.run.id": "42", "service.namespace": "nemo", "service.name": "x"},
+            "nemo",
+            "42",
+        ),
         ({"service.namespace": "team", "service.name": "server"}, "team", "server"),
         ({"service.name": "server"}, "default", "server"),
         ({"nemo.run.id": 42}, "default", "42"),
@@ -34,9 +42,9 @@ def test_a_run_is_found_in_the_order_of_the_design(
 
 def test_an_id_that_was_given_goes_before_all_names() -> None:
     assert run_of({"rl.run.id": "abc"}) == RunIdentity("abc", "default", "abc")
-    assert run_of({"rl.run.id": "abc", "rl.project": "p", "rl.run.name": "n"}) == RunIdentity(
-        "abc", "p", "n"
-    )
+    assert run_of(
+        {"rl.run.id": "abc", "rl.project": "p", "rl.run.name": "n"}
+    ) == RunIdentity("abc", "p", "n")
 
 
 def test_a_foreign_producer_gets_an_instance_that_is_its_own() -> None:
@@ -69,7 +77,10 @@ def test_an_sdk_inside_a_process_of_otel_bridge_belongs_to_its_run_and_says_itse
 ):
     outer = {"rl.run.id": "abc", "rl.instance.id": "i1", "service.name": "default-name"}
 
-    assert within(outer, {"service.name": "app"}) == {"rl.run.id": "abc", "service.name": "app"}
+    assert within(outer, {"service.name": "app"}) == {
+        "rl.run.id": "abc",
+        "service.name": "app",
+    }
 
 
 def test_a_resource_is_read_from_its_bytes_or_refused() -> None:

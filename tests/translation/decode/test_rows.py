@@ -28,7 +28,11 @@ TIMES = st.integers(1, (1 << 63) - 1)
 def written(piece: RowFragment) -> tuple[object, ...]:
     """All of a row, NaN and the type of a number included."""
     bits = [
-        (key, type(value), struct.pack("<d", value) if isinstance(value, float) else value)
+        (
+            key,
+            type(value),
+            struct.pack("<d", value) if isinstance(value, float) else value,
+        )
         for key, value in piece.values.items()
     ]
     return (piece.role, piece.step, piece.time_ns, piece.seq, bits)
@@ -76,13 +80,18 @@ def test_fast_reads_what_slow_reads_or_nothing(
         assert fast(decoder, payload) in (None, *slow(payload, role or None, rank))
 
 
-def test_a_shape_that_came_once_is_read_fast_with_other_values_times_steps_and_numbers() -> None:
+def test_a_shape_that_came_once_is_read_fast_with_other_values_times_steps_and_numbers() -> (
+    None
+):
     decoder = RowDecoder("trainer", 0)
     encode = RowEncoder().encode
     decoder.slow(encode({"loss": 1.0, "tokens": 3, "lr": 0.0}, T0, 300, None, 7))
 
     found = fast(
-        decoder, encode({"loss": float("nan"), "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100)
+        decoder,
+        encode(
+            {"loss": float("nan"), "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100
+        ),
     )
 
     nan = struct.pack("<d", float("nan"))
@@ -123,7 +132,10 @@ def test_a_frame_whose_points_differ_in_time_or_step_is_left_to_protobuf() -> No
     stepped.metrics[0].gauge.data_points[0].attributes[0].value.int_value += 1
 
     assert decoder.fast(one.SerializeToString()) is not None
-    assert [decoder.fast(scope.SerializeToString()) for scope in (later, stepped)] == [None, None]
+    assert [decoder.fast(scope.SerializeToString()) for scope in (later, stepped)] == [
+        None,
+        None,
+    ]
 
 
 def test_a_frame_with_its_number_before_its_step_is_left_to_protobuf() -> None:
@@ -135,7 +147,9 @@ def test_a_frame_with_its_number_before_its_step_is_left_to_protobuf() -> None:
 
     fragments, _ = decoder.slow(payload)
 
-    assert [(piece.step, piece.seq, piece.values) for piece in fragments] == [(5, 5, {"loss": 1.0})]
+    assert [(piece.step, piece.seq, piece.values) for piece in fragments] == [
+        (5, 5, {"loss": 1.0})
+    ]
     assert decoder.fast(payload) is None
 
 
@@ -144,7 +158,9 @@ def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(
     place: int, change: int
 ) -> None:
     payload = bytearray(
-        RowEncoder().encode({"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}, T0, 300, "judge", 200)
+        RowEncoder().encode(
+            {"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}, T0, 300, "judge", 200
+        )
     )
     decoder = RowDecoder("trainer", 0)
     decoder.slow(bytes(payload))
@@ -158,20 +174,26 @@ def test_of_a_frame_with_a_changed_byte_fast_reads_what_slow_reads_or_nothing(
 
 def test_ever_new_shapes_take_no_more_than_the_bound() -> None:
     decoder = RowDecoder(None, 0, max_bytes=20_000, max_shapes=8)
-    shapes = [row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(50)]
+    shapes = [
+        row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(50)
+    ]
 
     for payload in shapes:
         decoder.slow(payload)
 
     fast_ones = [
-        number for number, payload in enumerate(shapes) if decoder.fast(payload) is not None
+        number
+        for number, payload in enumerate(shapes)
+        if decoder.fast(payload) is not None
     ]
     assert fast_ones == list(range(42, 50))
 
 
 def test_shapes_that_never_come_again_are_not_learned_for_ever() -> None:
     decoder = RowDecoder(None, 0)
-    shapes = [row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(300)]
+    shapes = [
+        row(1, {f"key-{number}": 1.0}).SerializeToString() for number in range(300)
+    ]
 
     for payload in shapes:
         decoder.slow(payload)
@@ -198,7 +220,9 @@ def test_bytes_that_are_not_message_are_refused() -> None:
         RowDecoder(None, 0).slow(b"\x0a\xff")
 
 
-def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times() -> None:
+def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times() -> (
+    None
+):
     merged = pb.ScopeMetrics(
         scope=SCOPE, metrics=[*row(2, {"a": 2.0}).metrics, *row(1, {"a": 1.0}).metrics]
     )
@@ -206,6 +230,7 @@ def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times
     pieces, others = RowDecoder("trainer", 0).slow(merged.SerializeToString())
 
     assert pieces == [
-        RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)}) for seq in (1, 2)
+        RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)})
+        for seq in (1, 2)
     ]
     assert list(others) == []

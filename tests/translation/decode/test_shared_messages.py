@@ -15,9 +15,14 @@ from support.otlp import trace_samples as sample
 QUESTION = sample.text("user", "What is 1+1?")
 ASKS = {
     "role": "assistant",
-    "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}],
+    "parts": [
+        {"type": "tool_call", "id": "c1", "name": "calc", "arguments": {"x": "1+1"}}
+    ],
 }
-RESULT = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}]}
+RESULT = {
+    "role": "tool",
+    "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}],
+}
 ANSWER = sample.text("assistant", "It is 2.")
 THANKS = sample.text("user", "Thanks.")
 CHAT = {"gen_ai.operation.name": "chat"}
@@ -25,7 +30,10 @@ TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.id": "c1"}
 
 
 def root(given: list[Any], made: list[Any]) -> Span:
-    said = {"gen_ai.input.messages": json.dumps(given), "gen_ai.output.messages": json.dumps(made)}
+    said = {
+        "gen_ai.input.messages": json.dumps(given),
+        "gen_ai.output.messages": json.dumps(made),
+    }
     return sample.span("a", 1, "rollout", said)
 
 
@@ -37,7 +45,9 @@ def texts(span: Span) -> dict[str, Any]:
     """Attributes, those that hold JSON parsed."""
     found = mapping_of(span.attributes)
     return {
-        key: json.loads(value) if isinstance(value, str) and value[:1] in "[{" else value
+        key: json.loads(value)
+        if isinstance(value, str) and value[:1] in "[{"
+        else value
         for key, value in found.items()
     }
 
@@ -51,7 +61,11 @@ def test_each_span_gets_the_texts_of_its_message_and_loses_the_index() -> None:
     assert whole[0] is top
     assert [texts(span) for span in whole[1:]] == [
         {**CHAT, "gen_ai.input.messages": [QUESTION], "gen_ai.output.messages": [ASKS]},
-        {**TOOL, "gen_ai.tool.call.arguments": {"x": "1+1"}, "gen_ai.tool.call.result": "2"},
+        {
+            **TOOL,
+            "gen_ai.tool.call.arguments": {"x": "1+1"},
+            "gen_ai.tool.call.result": "2",
+        },
         {**CHAT, "gen_ai.input.messages": [RESULT], "gen_ai.output.messages": [ANSWER]},
     ]
     assert [span.span_id for span in whole] == [span.span_id for span in spans]
@@ -81,7 +95,9 @@ def test_texts_that_a_span_brings_hold() -> None:
     }
 
 
-def test_spans_with_messages_of_their_own_and_without_an_index_are_not_touched() -> None:
+def test_spans_with_messages_of_their_own_and_without_an_index_are_not_touched() -> (
+    None
+):
     spans = sample.rollout_spans("a")
 
     whole = with_messages(spans, spans[0])
@@ -107,9 +123,14 @@ def test_a_root_that_cannot_be_read_leaves_its_children_bare(broken: Any) -> Non
 def test_of_calls_with_one_id_the_nearest_is_meant() -> None:
     again = {
         "role": "assistant",
-        "parts": [{"type": "tool_call", "id": "c1", "name": "calc", "arguments": "second"}],
+        "parts": [
+            {"type": "tool_call", "id": "c1", "name": "calc", "arguments": "second"}
+        ],
     }
-    top, tool = root([QUESTION, ASKS, RESULT, again, RESULT], [ANSWER]), child(3, 4, TOOL)
+    top, tool = (
+        root([QUESTION, ASKS, RESULT, again, RESULT], [ANSWER]),
+        child(3, 4, TOOL),
+    )
 
     whole = with_messages([top, tool, child(4, 5, CHAT)], top)
 

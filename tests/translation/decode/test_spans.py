@@ -70,7 +70,10 @@ def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> No
     ("result", "output"), [("2", "2"), ('{"y": 2}', {"y": 2}), ({"y": 2}, {"y": 2})]
 )
 def test_a_tool_span_holds_arguments_and_result(result: Any, output: Any) -> None:
-    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.arguments": '{"x": 1}'}
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.call.arguments": '{"x": 1}',
+    }
 
     record = read_span(
         sample.span("a", 3, "t", {**attributes, "gen_ai.tool.call.result": result})
@@ -105,11 +108,19 @@ def test_messages_of_older_instrumentations_are_read() -> None:
         "gen_ai.prompt.0.role": "user",
         "gen_ai.prompt.0.content": "q",
     }
-    flat |= {"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "a"}
-    inference = {"openinference.span.kind": "LLM", "llm.input_messages.0.message.role": "user"}
+    flat |= {
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "a",
+    }
+    inference = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+    }
     inference |= {"llm.input_messages.0.message.content": "q", "output.value": "o"}
     event = sample.span("a", 1, "chat m", {"gen_ai.operation.name": "chat"})
-    event.events.add(name="gen_ai.client.inference.operation.details").attributes.extend(
+    event.events.add(
+        name="gen_ai.client.inference.operation.details"
+    ).attributes.extend(
         sample.pairs({"gen_ai.input.messages": [sample.text("user", "q")]})
     )
 
@@ -131,7 +142,8 @@ def test_an_error_is_the_status_message_else_the_exception_else_said_bare() -> N
     )
 
     errors = [
-        read_span(one).error for one in (sample.span("a", 1, "x", error="boom"), thrown, silent)
+        read_span(one).error
+        for one in (sample.span("a", 1, "x", error="boom"), thrown, silent)
     ]
 
     assert errors == ["boom", "ValueError: bad", "error"]
@@ -168,4 +180,12 @@ def test_values_of_any_type_become_numbers_and_names_or_nothing() -> None:
     ]
     assert [as_float(value) for value in values[:6]] == [3.0, 3.0, 3.0, 1.0, 2.5, None]
     assert as_float(10**400) == math.inf
-    assert [as_name(value) for value in values[:7]] == ["3", "3.0", "3", None, "2.5", "x", None]
+    assert [as_name(value) for value in values[:7]] == [
+        "3",
+        "3.0",
+        "3",
+        None,
+        "2.5",
+        "x",
+        None,
+    ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
@@ -39,7 +41,9 @@ def job() -> Bench:
     return bench
 
 
-def scrape(bench: Bench, engine: Engine, address: str, second: float) -> dict[tuple[str, str], Any]:
+def scrape(
+    bench: Bench, engine: Engine, address: str, second: float
+) -> dict[tuple[str, str], Any]:
     """Let the bridge read an engine, and return what it had."""
     bench.now_ns = T0 + int(second * S)
     request = engine_request(engine.text(), HERE, address, bench.now_ns)
@@ -54,7 +58,11 @@ def step(bench: Bench, number: int) -> list[Row]:
 
 
 def of_engines(records: list[Record]) -> list[Row]:
-    return [record for record in records if isinstance(record, Row) and record.role == "engine"]
+    return [
+        record
+        for record in records
+        if isinstance(record, Row) and record.role == "engine"
+    ]
 
 
 def under(values: dict[str, float], prefix: str = "") -> dict[str, float]:
@@ -75,7 +83,9 @@ def test_every_family_of_two_engines_equals_a_computation_by_hand(version: str) 
     for second in (10, 20):
         for number, engine in enumerate(engines):
             engine.work()
-            readings[number].append(scrape(bench, engine, addresses[number], second + number))
+            readings[number].append(
+                scrape(bench, engine, addresses[number], second + number)
+            )
     (shown,) = step(bench, 3)
 
     parts = [(engines[number], readings[number], 19.0) for number in (0, 1)]
@@ -110,7 +120,10 @@ def test_a_restart_of_an_engine_is_skipped_and_counted() -> None:
 
     (shown,) = step(bench, 3)
 
-    assert before["counter", "vllm:prompt_tokens"] > again[0]["counter", "vllm:prompt_tokens"]
+    assert (
+        before["counter", "vllm:prompt_tokens"]
+        > again[0]["counter", "vllm:prompt_tokens"]
+    )
     assert dict(shown.values) == pytest.approx(
         {
             "engine/engines": 1,
@@ -121,14 +134,20 @@ def test_a_restart_of_an_engine_is_skipped_and_counted() -> None:
     assert bench.counts() == {"engine/restarted": 1}
 
 
-def test_a_step_in_which_an_engine_restarts_has_what_was_counted_before_and_after() -> None:
+def test_a_step_in_which_an_engine_restarts_has_what_was_counted_before_and_after() -> (
+    None
+):
     bench = job()
     for second, value in ((1, 100.0), (2, 110.0), (3, 5.0), (5, 45.0)):
-        bench.request(scraped(counter("vllm:prompt_tokens_total", value, second)), sender=BRIDGE)
+        bench.request(
+            scraped(counter("vllm:prompt_tokens_total", value, second)), sender=BRIDGE
+        )
 
     (shown,) = step(bench, 2)
 
-    assert shown.values["engine/vllm:prompt_tokens/per_s"] == pytest.approx((10 + 40) / (1 + 2))
+    assert shown.values["engine/vllm:prompt_tokens/per_s"] == pytest.approx(
+        (10 + 40) / (1 + 2)
+    )
 
 
 def test_engines_come_and_go() -> None:
@@ -190,19 +209,29 @@ def test_a_collector_that_reads_the_engines_gives_the_same_row() -> None:
 def test_a_label_may_hold_any_character_but_the_end_of_a_line() -> None:
     text = 'vllm:num_requests_running{adapter="a\u2028b\x0cc"} 3\n'
 
-    request = ExportMetricsServiceRequest.FromString(engine_request(text, HERE, "a:1", T0) or b"")
+    request = ExportMetricsServiceRequest.FromString(
+        engine_request(text, HERE, "a:1", T0) or b""
+    )
 
     (point,) = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
-    assert (point.attributes[0].value.string_value, point.as_double) == ("a\u2028b\x0cc", 3)
+    assert (point.attributes[0].value.string_value, point.as_double) == (
+        "a\u2028b\x0cc",
+        3,
+    )
 
 
-def test_a_collector_that_never_stops_reading_engines_does_not_keep_the_run_open() -> None:
+def test_a_collector_that_never_stops_reading_engines_does_not_keep_the_run_open() -> (
+    None
+):
     bench = job()
     who = {"rl.run.id": RUN, "rl.role": "engine", "service.instance.id": "a:1"}
     for second in (1, 2):
         bench.request(
             metrics_request(
-                (who, [third_party(counter("vllm:prompt_tokens_total", second, second))])
+                (
+                    who,
+                    [third_party(counter("vllm:prompt_tokens_total", second, second))],
+                )
             )
         )
     bench.logs(TRAINER, end("finished", 1, last_row=1))
@@ -210,7 +239,9 @@ def test_a_collector_that_never_stops_reading_engines_does_not_keep_the_run_open
     assert bench.translator.status() == "finished"
 
     bench.request(
-        metrics_request((who, [third_party(counter("vllm:prompt_tokens_total", 9.0, 3))]))
+        metrics_request(
+            (who, [third_party(counter("vllm:prompt_tokens_total", 9.0, 3))])
+        )
     )
     bench.tick(1)
 
@@ -223,7 +254,8 @@ def test_without_a_trainer_rows_are_placed_by_time_each_minute() -> None:
     for second in (1, 31):
         bench.now_ns = T0 + second * S
         bench.request(
-            scraped(counter("sglang:num_requests_total", second * 2.0, second)), sender=BRIDGE
+            scraped(counter("sglang:num_requests_total", second * 2.0, second)),
+            sender=BRIDGE,
         )
 
     early = of_engines(bench.tick(20))
@@ -243,7 +275,9 @@ def test_a_step_that_was_logged_again_by_another_rank_gives_no_further_row() -> 
     other = source("i2", "trainer", rl_rank=1)
     bench.open(other)
 
-    late = of_engines(bench.metrics(other, row(2, {"loss": 1.0}), row(3, {"loss": 1.0})))
+    late = of_engines(
+        bench.metrics(other, row(2, {"loss": 1.0}), row(3, {"loss": 1.0}))
+    )
 
     assert late == []
 
@@ -257,7 +291,9 @@ def test_more_engines_than_have_keys_of_their_own_are_counted_and_are_in_the_val
     for address in ("a:1", "b:1", "c:1"):
         for second in (1, 2):
             bench.request(
-                scraped(counter("vllm:prompt_tokens_total", second * 5.0, second), address),
+                scraped(
+                    counter("vllm:prompt_tokens_total", second * 5.0, second), address
+                ),
                 sender=BRIDGE,
             )
 
@@ -273,11 +309,16 @@ def test_more_engines_than_have_keys_of_their_own_are_counted_and_are_in_the_val
 
 def test_engines_whose_buckets_differ_are_not_mixed() -> None:
     bench = job()
-    for address, bounds in (("a:1", [1.0, 2.0]), ("b:1", [1.0, 2.0]), ("c:1", [10.0, 20.0])):
+    for address, bounds in (
+        ("a:1", [1.0, 2.0]),
+        ("b:1", [1.0, 2.0]),
+        ("c:1", [10.0, 20.0]),
+    ):
         for second in (1, 2):
             counts = [0, 10 * second, 0]
             bench.request(
-                scraped(histogram("vllm:x_seconds", counts, bounds, second), address), sender=BRIDGE
+                scraped(histogram("vllm:x_seconds", counts, bounds, second), address),
+                sender=BRIDGE,
             )
 
     (shown,) = step(bench, 2)
@@ -290,8 +331,10 @@ def test_info_families_are_the_config_of_the_role_and_change_with_the_engine() -
     bench = job()
     info = "# TYPE vllm:cache_config_info gauge\n"
     texts = [
-        info + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
-        info + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
+        info
+        + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
+        info
+        + 'vllm:cache_config_info{block_size="16",engine="0",cache_dtype="auto"} 1\n',
         info + 'vllm:cache_config_info{block_size="32",engine="0"} 1\n',
         '# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora="1"} 1.8e9\n',
     ]
@@ -305,7 +348,10 @@ def test_info_families_are_the_config_of_the_role_and_change_with_the_engine() -
     configs = [record for record in bench.records if isinstance(record, Config)]
     assert [(config.role, config.config) for config in configs] == [
         ("engine", {"e:1": {"vllm:cache_config_info": labels}})
-        for labels in ({"block_size": "16", "cache_dtype": "auto"}, {"block_size": "32"})
+        for labels in (
+            {"block_size": "16", "cache_dtype": "auto"},
+            {"block_size": "32"},
+        )
     ]
     assert of_engines(bench.records) == []
 
@@ -325,7 +371,9 @@ def test_every_engine_that_is_read_has_its_facts_in_the_config() -> None:
     assert bench.counts() == {}
 
 
-def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_again() -> None:
+def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_again() -> (
+    None
+):
     bench = job()
     whole = "# TYPE vllm:old gauge\nvllm:old 1\n# TYPE vllm:new gauge\nvllm:new 1\n"
     problems: list[list[str]] = []
@@ -337,7 +385,11 @@ def test_a_family_that_an_engine_no_longer_sends_is_named_until_it_sends_it_agai
         step(bench, number + 2)
         problems.append(bench.translator.engine_problems())
 
-    assert problems == [[], ["e:1 no longer sends vllm:old"], ["e:1 no longer sends vllm:newer"]]
+    assert problems == [
+        [],
+        ["e:1 no longer sends vllm:old"],
+        ["e:1 no longer sends vllm:newer"],
+    ]
 
 
 def test_series_that_are_unusable_cost_only_themselves() -> None:
@@ -366,17 +418,26 @@ def counter(name: str, value: float, second: float) -> pb.Metric:
     temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
     return pb.Metric(
         name=name,
-        sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True),
+        sum=pb.Sum(
+            data_points=[point], aggregation_temporality=temporality, is_monotonic=True
+        ),
     )
 
 
-def histogram(name: str, counts: list[int], bounds: list[float], second: float) -> pb.Metric:
+def histogram(
+    name: str, counts: list[int], bounds: list[float], second: float
+) -> pb.Metric:
     point = pb.HistogramDataPoint(
-        time_unix_nano=T0 + int(second * S), bucket_counts=counts, explicit_bounds=bounds
+        time_unix_nano=T0 + int(second * S),
+        bucket_counts=counts,
+        explicit_bounds=bounds,
     )
     temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
     return pb.Metric(
-        name=name, histogram=pb.Histogram(data_points=[point], aggregation_temporality=temporality)
+        name=name,
+        histogram=pb.Histogram(
+            data_points=[point], aggregation_temporality=temporality
+        ),
     )
 
 
@@ -386,5 +447,7 @@ def scraped(*metrics: pb.Metric | str) -> bytes:
     families = [metric for metric in metrics if isinstance(metric, pb.Metric)]
     described = Resource.FromString(TRAINER.resource)
     described.attributes.extend(pairs({"rl.system": True, "rl.engine": address}))
-    part = pb.ResourceMetrics(resource=described, scope_metrics=[third_party(*families)])
+    part = pb.ResourceMetrics(
+        resource=described, scope_metrics=[third_party(*families)]
+    )
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()

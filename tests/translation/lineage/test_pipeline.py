@@ -11,7 +11,14 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.emit.lineage.train_on import train_on
-from otel_bridge.records import Distribution, Evaluation, Record, RolloutRecord, Row, trace_id_of
+from otel_bridge.records import (
+    Distribution,
+    Evaluation,
+    Record,
+    RolloutRecord,
+    Row,
+    trace_id_of,
+)
 from otel_bridge.translation import span_steps, step_rows
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench, row
@@ -23,10 +30,14 @@ SENDER = rank(0)
 
 def rollout(number: int, step: int, **fields: object) -> Rollout:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-    return Rollout(messages, id=f"{step}-{number}", step=step, policy_version=step - 1, **fields)  # type: ignore[arg-type]
+    return Rollout(
+        messages, id=f"{step}-{number}", step=step, policy_version=step - 1, **fields
+    )  # type: ignore[arg-type]
 
 
-def deliver(bench: Bench, run: MemoryRun, order: Sequence[int] | None = None) -> list[Record]:
+def deliver(
+    bench: Bench, run: MemoryRun, order: Sequence[int] | None = None
+) -> list[Record]:
     """Translate what *run* has appended since, in *order*, each frame of it as often as it is named."""
     frames, run.records = run.records, []
     records: list[Record] = []
@@ -54,7 +65,9 @@ def bench() -> Bench:
 def lineage_rows(records: Sequence[Record]) -> dict[int | None, Row]:
     """The last row of each training step."""
     return {
-        row.step: row for row in rows_of(records) if any("lineage/" in key for key in row.values)
+        row.step: row
+        for row in rows_of(records)
+        if any("lineage/" in key for key in row.values)
     }
 
 
@@ -95,14 +108,19 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(
     }  # fmt: skip
 
 
-def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: MemoryRun) -> None:
+def test_what_training_passed_without_a_use_has_its_reason(
+    bench: Bench, run: MemoryRun
+) -> None:
     for step in (0, 1):
         log_rollouts(
             run,
             [rollout(i, step, reward=1.0) for i in range(8)],
         )
     train_on(
-        run, 0, [f"0-{i}" for i in range(4)], unused={"filtered": ["0-4", "0-5"], "stale": ["0-6"]}
+        run,
+        0,
+        [f"0-{i}" for i in range(4)],
+        unused={"filtered": ["0-4", "0-5"], "stale": ["0-6"]},
     )
     train_on(run, 1, [f"1-{i}" for i in range(8)])
 
@@ -110,7 +128,9 @@ def test_what_training_passed_without_a_use_has_its_reason(bench: Bench, run: Me
     rows = lineage_rows(bench.close())
 
     assert "lineage/unused" not in values_of(rows[0])
-    unused = {key: value for key, value in values_of(rows[1]).items() if "unused" in key}
+    unused = {
+        key: value for key, value in values_of(rows[1]).items() if "unused" in key
+    }
     assert unused == {
         "lineage/unused": 0.5, "lineage/unused/filtered": 0.25, "lineage/unused/stale": 0.125,
         "lineage/unused/unknown": 0.125,
@@ -133,12 +153,18 @@ def test_a_rollout_shows_every_step_that_consumed_it_also_hours_later(
 
     assert isinstance(first, Evaluation)
     assert isinstance(second, Evaluation)
-    assert (first.label, first.value, first.rollout_id) == ("0,9", 9.0, trace_id_of(RUN, "0-0"))
+    assert (first.label, first.value, first.rollout_id) == (
+        "0,9",
+        9.0,
+        trace_id_of(RUN, "0-0"),
+    )
     assert (second.label, second.value) == ("9", 9.0)
     assert values_of(lineage_rows(bench.tick(60))[9])["lineage/uses/mean"] == 1.5
 
 
-def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run: MemoryRun) -> None:
+def test_a_rollout_may_arrive_after_the_step_that_consumed_it(
+    bench: Bench, run: MemoryRun
+) -> None:
     train_on(run, 3, ["3-0", "3-1"], unused={"cap": ["3-2"]})
     deliver(bench, run)
     first = values_of(lineage_rows(bench.tick(60))[3])
@@ -153,7 +179,9 @@ def test_a_rollout_may_arrive_after_the_step_that_consumed_it(bench: Bench, run:
         later["lineage/reward/consumed"],
         "lineage/unknown" in later,
     ) == (2, 1.0, False)
-    assert trained_on(bench.records) == {trace_id_of(RUN, name): "3" for name in ("3-0", "3-1")}
+    assert trained_on(bench.records) == {
+        trace_id_of(RUN, name): "3" for name in ("3-0", "3-1")
+    }
 
 
 def test_the_row_of_a_step_does_not_come_due_while_no_bridge_receives(
@@ -246,7 +274,10 @@ def test_of_too_many_steps_the_one_that_got_no_spans_for_the_longest_time_is_for
 
     rows = lineage_rows(bench.close())
 
-    assert {step: values_of(row)["lineage/consumed"] for step, row in rows.items()} == {1: 3, 3: 1}
+    assert {step: values_of(row)["lineage/consumed"] for step, row in rows.items()} == {
+        1: 3,
+        3: 1,
+    }
     assert bench.counts() == {"lineage/late": 1}
     assert bench.state.get("dropkey/lineage/late") == "2"
 
@@ -282,13 +313,18 @@ def replay_job(run: MemoryRun, seed: int) -> Truth:
     truth = Truth({}, {}, {})
     for step in range(12):
         rollouts = [
-            rollout(i, step, reward=draw.random(), group=f"{step}-{i // 8}") for i in range(64)
+            rollout(i, step, reward=draw.random(), group=f"{step}-{i // 8}")
+            for i in range(64)
         ]
         truth.rewards |= {str(each.id): float(each.reward) for each in rollouts}  # type: ignore[arg-type]
-        truth.versions |= {str(each.id): int(each.policy_version or 0) for each in rollouts}
+        truth.versions |= {
+            str(each.id): int(each.policy_version or 0) for each in rollouts
+        }
         log_rollouts(run, rollouts)
         if step >= 2:
-            ids = [name for name in truth.rewards if int(name.split("-")[0]) >= step - 4]
+            ids = [
+                name for name in truth.rewards if int(name.split("-")[0]) >= step - 4
+            ]
             truth.consumed[step] = draw.sample(ids, 48)
             for start in range(0, 48, 16):  # three ranks
                 train_on(run, step, truth.consumed[step][start : start + 16])
@@ -296,7 +332,9 @@ def replay_job(run: MemoryRun, seed: int) -> Truth:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts(seed: int) -> None:
+def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts(
+    seed: int,
+) -> None:
     run = MemoryRun(RUN, MAX_ROLLOUTS_PER_STEP="4")
     truth = replay_job(run, seed)
     draw = random.Random(seed)
@@ -322,7 +360,10 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
         values = values_of(rows[step])
         lags = np.array([step - truth.versions[name] for name in consumed])
         uses = np.array(
-            [sum(name in truth.consumed[past] for past in range(2, step + 1)) for name in consumed]
+            [
+                sum(name in truth.consumed[past] for past in range(2, step + 1))
+                for name in consumed
+            ]
         )
         assert values["lineage/consumed"] == 48
         assert values["lineage/staleness/mean"] == pytest.approx(lags.mean())

@@ -11,7 +11,9 @@ DEFINE = "rl.metric.summary"
 
 
 def summaries(bench: Bench) -> list[dict[str, object]]:
-    return [dict(record.values) for record in bench.records if isinstance(record, Summary)]
+    return [
+        dict(record.values) for record in bench.records if isinstance(record, Summary)
+    ]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -26,7 +28,11 @@ def test_a_killed_run_has_the_summaries_of_all_its_rows(restarts: bool) -> None:
     for number, (acc, loss) in enumerate([(0.5, 3.0), (0.75, 1.0), (0.25, 2.0)], 1):
         bench.metrics(
             source("i1", None),
-            row(number, {"acc": acc, "loss/a": loss, "none": 1.0, "other": 1.0}, role=None),
+            row(
+                number,
+                {"acc": acc, "loss/a": loss, "none": 1.0, "other": 1.0},
+                role=None,
+            ),
         )
         if restarts:
             bench.restart()
@@ -45,11 +51,15 @@ def test_the_later_definition_of_a_name_holds_and_an_empty_one_ends_it() -> None
     bench = Bench()
     bench.logs(source(), event(DEFINE, 2, {"acc": "max"}, T0))
     bench.logs(
-        source(), event(DEFINE, 1, {"acc": "min"}, T0), event(DEFINE, 3, {"loss": "min"}, T0)
+        source(),
+        event(DEFINE, 1, {"acc": "min"}, T0),
+        event(DEFINE, 3, {"loss": "min"}, T0),
     )
     bench.logs(source(), event(DEFINE, 4, {"loss": ""}, T0))
 
-    bench.metrics(source(), row(1, {"acc": 1.0, "loss": 1.0}), row(2, {"acc": 2.0, "loss": 2.0}))
+    bench.metrics(
+        source(), row(1, {"acc": 1.0, "loss": 1.0}), row(2, {"acc": 2.0, "loss": 2.0})
+    )
     bench.logs(source(), end("finished", 5, last_row=2))
     bench.close()
 

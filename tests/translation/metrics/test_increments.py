@@ -10,7 +10,14 @@ from otel_bridge.records import Distribution, Row
 from otel_bridge.translation.metrics.increments import Increments
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.memory_state import MemoryState
-from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
+from support.otlp.otlp_samples import (
+    RUN,
+    T0,
+    Bench,
+    metrics_request,
+    pairs,
+    third_party,
+)
 
 CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 
@@ -27,7 +34,9 @@ def explicit(
 
 
 def exponential(counts: list[int], scale: int, offset: int, at_ns: int) -> bytes:
-    buckets = pb.ExponentialHistogramDataPoint.Buckets(offset=offset, bucket_counts=counts)
+    buckets = pb.ExponentialHistogramDataPoint.Buckets(
+        offset=offset, bucket_counts=counts
+    )
     point = pb.ExponentialHistogramDataPoint(
         start_time_unix_nano=T0, time_unix_nano=at_ns, count=sum(counts), sum=1.0, scale=scale, positive=buckets,
         attributes=pairs({"peer": "a"}),
@@ -37,7 +46,9 @@ def exponential(counts: list[int], scale: int, offset: int, at_ns: int) -> bytes
 
 
 def request(metric: pb.Metric) -> bytes:
-    return metrics_request(({"service.name": "agent", "rl.run.id": RUN}, [third_party(metric)]))
+    return metrics_request(
+        ({"service.name": "agent", "rl.run.id": RUN}, [third_party(metric)])
+    )
 
 
 def shown(bench: Bench) -> list[Distribution]:
@@ -57,7 +68,9 @@ def test_each_point_shows_what_it_adds_and_one_that_adds_nothing_makes_no_row() 
     bench.restart()
     bench.request(explicit([2, 4, 1], 10.5, T0 + 2, high=3.0))
     bench.request(explicit([2, 4, 1], 10.5, T0 + 3, high=3.0))
-    bench.request(explicit([2, 1, 0], 2.5, T0 + 1, high=1.5))  # an older one that comes again
+    bench.request(
+        explicit([2, 1, 0], 2.5, T0 + 1, high=1.5)
+    )  # an older one that comes again
 
     first, second = shown(bench)
     assert (first.count, first.sum, first.min, first.max, first.counts) == (
@@ -67,11 +80,18 @@ def test_each_point_shows_what_it_adds_and_one_that_adds_nothing_makes_no_row() 
         1.5,
         (2, 1),
     )
-    assert (second.count, second.sum, second.max, second.counts) == (4, 8.0, 3.0, (3, 1))
+    assert (second.count, second.sum, second.max, second.counts) == (
+        4,
+        8.0,
+        3.0,
+        (3, 1),
+    )
     assert math.isnan(second.min)
 
 
-def test_a_producer_that_began_again_is_shown_whole_and_two_that_look_alike_apart() -> None:
+def test_a_producer_that_began_again_is_shown_whole_and_two_that_look_alike_apart() -> (
+    None
+):
     bench = Bench()
 
     bench.request(explicit([2, 0, 0], 1.0, T0 + 1, high=1.0))
@@ -81,7 +101,9 @@ def test_a_producer_that_began_again_is_shown_whole_and_two_that_look_alike_apar
     assert [one.count for one in shown(bench)] == [2, 1, 1]
 
 
-def test_an_exponential_histogram_whose_scale_fell_is_compared_at_the_new_scale() -> None:
+def test_an_exponential_histogram_whose_scale_fell_is_compared_at_the_new_scale() -> (
+    None
+):
     bench = Bench()
 
     bench.request(exponential([1, 1, 1, 1], 1, 0, T0 + 1))
@@ -100,7 +122,9 @@ def test_by_a_setting_they_are_shown_as_sent() -> None:
     assert [one.count for one in shown(bench)] == [3, 7]
 
 
-def test_after_a_restart_too_the_series_that_was_silent_longest_is_forgotten_at_the_limit() -> None:
+def test_after_a_restart_too_the_series_that_was_silent_longest_is_forgotten_at_the_limit() -> (
+    None
+):
     def point(time_ns: int, count: int) -> pb.HistogramDataPoint:
         return pb.HistogramDataPoint(
             start_time_unix_nano=1,

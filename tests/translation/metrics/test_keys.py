@@ -48,7 +48,9 @@ def test_attributes_become_a_readable_part_of_the_key(
 
 @given(
     st.dictionaries(
-        st.text(max_size=20), st.text(max_size=80) | st.integers() | st.floats(), max_size=6
+        st.text(max_size=20),
+        st.text(max_size=80) | st.integers() | st.floats(),
+        max_size=6,
     )
 )
 def test_any_attributes_become_a_part_that_every_tracker_takes(
@@ -98,11 +100,16 @@ def test_axes_and_keys_are_bounded() -> None:
         steps = axes.advance(f"role{number}/step", number)
 
     assert len(axes.steps()) == MAX_AXES
-    assert (len(steps), steps[f"role{MAX_AXES + 49}/step"]) == (MAX_AXES + 1, MAX_AXES + 49)
+    assert (len(steps), steps[f"role{MAX_AXES + 49}/step"]) == (
+        MAX_AXES + 1,
+        MAX_AXES + 49,
+    )
     assert len(state.items("key/")) == 10
 
 
-def test_keys_beyond_the_limit_of_a_run_are_left_out_counted_and_the_first_is_named() -> None:
+def test_keys_beyond_the_limit_of_a_run_are_left_out_counted_and_the_first_is_named() -> (
+    None
+):
     state = MemoryState()
     axes = StepAxes(state, max_keys=3)
 

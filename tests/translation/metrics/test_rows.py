@@ -43,7 +43,8 @@ def trainer_row(
 def only(scope: pb.ScopeMetrics, *names: str) -> pb.ScopeMetrics:
     """The part of a row that holds these metrics."""
     return pb.ScopeMetrics(
-        scope=SCOPE, metrics=[metric for metric in scope.metrics if metric.name in names]
+        scope=SCOPE,
+        metrics=[metric for metric in scope.metrics if metric.name in names],
     )
 
 
@@ -56,7 +57,15 @@ def test_a_row_of_a_process_becomes_one_record_with_full_keys_axis_and_steps() -
 
     values = {"trainer/loss": 0.5, "trainer/actor/lr": 1e-6, "trainer/tokens": 7}
     assert records == [
-        Row("m:i1:1", "trainer", 10, "trainer/step", T0 + 1, values, {"trainer/step": 10})
+        Row(
+            "m:i1:1",
+            "trainer",
+            10,
+            "trainer/step",
+            T0 + 1,
+            values,
+            {"trainer/step": 10},
+        )
     ]
     assert type(records[0].values["trainer/tokens"]) is int
 
@@ -64,10 +73,20 @@ def test_a_row_of_a_process_becomes_one_record_with_full_keys_axis_and_steps() -
 def test_without_a_role_keys_stay_as_given() -> None:
     bench = Bench()
 
-    records = bench.metrics(source(role=None), row(1, {"loss": 0.5, "step": 3.0}, step=3))
+    records = bench.metrics(
+        source(role=None), row(1, {"loss": 0.5, "step": 3.0}, step=3)
+    )
 
     assert records == [
-        Row("m:i1:1", None, 3, "step", T0 + 1, {"loss": 0.5, "step_value": 3.0}, {"step": 3})
+        Row(
+            "m:i1:1",
+            None,
+            3,
+            "step",
+            T0 + 1,
+            {"loss": 0.5, "step_value": 3.0},
+            {"step": 3},
+        )
     ]
 
 
@@ -95,7 +114,11 @@ def test_not_a_number_and_infinities_arrive() -> None:
     bench = Bench()
 
     bench.metrics(
-        source(), *(row(seq, {"a": math.nan, "b": math.inf, "c": -math.inf}) for seq in (1, 2, 3))
+        source(),
+        *(
+            row(seq, {"a": math.nan, "b": math.inf, "c": -math.inf})
+            for seq in (1, 2, 3)
+        ),
     )
 
     assert [str(dict(record.values)) for record in bench.records] == [
@@ -111,7 +134,10 @@ def test_a_distribution_is_a_value_of_its_row() -> None:
     )  # fmt: skip
     scope.metrics.insert(
         0,
-        pb.Metric(name="ratio", exponential_histogram=pb.ExponentialHistogram(data_points=[point])),
+        pb.Metric(
+            name="ratio",
+            exponential_histogram=pb.ExponentialHistogram(data_points=[point]),
+        ),
     )
     scope.metrics[-1].gauge.data_points[0].as_int = 2
     bench = Bench()
@@ -128,7 +154,9 @@ def test_a_distribution_with_buckets_of_its_own_is_a_value_of_its_row() -> None:
         attributes=pairs({"rl.step": 1}), time_unix_nano=T0 + 1, count=3, sum=2.0, min=-1.0, max=2.0,
         explicit_bounds=[0.0, 0.5], bucket_counts=[1, 0, 2],
     )  # fmt: skip
-    scope.metrics.insert(0, pb.Metric(name="ratio", histogram=pb.Histogram(data_points=[point])))
+    scope.metrics.insert(
+        0, pb.Metric(name="ratio", histogram=pb.Histogram(data_points=[point]))
+    )
     scope.metrics[-1].gauge.data_points[0].as_int = 2
     bench = Bench()
 
@@ -141,8 +169,15 @@ def test_a_distribution_with_buckets_of_its_own_is_a_value_of_its_row() -> None:
 def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_restart_is_between() -> (
     None
 ):
-    first, second, third, cut = (row(seq, {"loss": float(seq), "lr": 0.5}) for seq in (1, 2, 3, 4))
-    for scope, own_ns in ((first, 5_000), (second, 5_000), (third, 4_000), (cut, 3_000)):
+    first, second, third, cut = (
+        row(seq, {"loss": float(seq), "lr": 0.5}) for seq in (1, 2, 3, 4)
+    )
+    for scope, own_ns in (
+        (first, 5_000),
+        (second, 5_000),
+        (third, 4_000),
+        (cut, 3_000),
+    ):
         scope.metrics[-1].gauge.data_points[0].attributes.extend(
             pairs({"rl.row.time_unix_ns": own_ns})
         )
@@ -154,7 +189,8 @@ def test_rows_with_a_time_of_their_own_have_that_time_also_when_it_repeats_or_a_
     bench.request(metrics_request((who(), [only(cut, "lr")])))
 
     assert [
-        (record.step, record.time_unix_ns, dict(record.values)) for record in bench.records
+        (record.step, record.time_unix_ns, dict(record.values))
+        for record in bench.records
     ] == [
         (seq, own_ns, {"trainer/loss": float(seq), "trainer/lr": 0.5})
         for seq, own_ns in ((1, 5_000), (2, 5_000), (3, 4_000), (4, 3_000))
@@ -172,7 +208,10 @@ def test_a_row_that_comes_again_is_passed_over_and_counted() -> None:
         row(2, {"loss": 2.0}),
     )
 
-    assert bench.records == [trainer_row(1, {"loss": 1.0}), trainer_row(2, {"loss": 2.0})]
+    assert bench.records == [
+        trainer_row(1, {"loss": 1.0}),
+        trainer_row(2, {"loss": 2.0}),
+    ]
     assert (bench.translator.redelivered(), bench.counts()) == (2, {})
 
 
@@ -181,7 +220,10 @@ def test_a_gap_in_a_local_segment_delays_nothing_and_is_reported() -> None:
 
     bench.metrics(source(), row(1, {"loss": 1.0}), row(5, {"loss": 5.0}))
 
-    assert bench.records == [trainer_row(1, {"loss": 1.0}), trainer_row(5, {"loss": 5.0})]
+    assert bench.records == [
+        trainer_row(1, {"loss": 1.0}),
+        trainer_row(5, {"loss": 5.0}),
+    ]
     assert bench.translator.missing_rows() == 3
 
 
@@ -189,7 +231,8 @@ def test_rows_from_a_receiver_wait_for_those_before_them() -> None:
     bench = Bench()
 
     late = [
-        bench.request(metrics_request((who(), [row(seq, {"loss": float(seq)})]))) for seq in (3, 2)
+        bench.request(metrics_request((who(), [row(seq, {"loss": float(seq)})])))
+        for seq in (3, 2)
     ]
     rest = bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
 
@@ -197,11 +240,16 @@ def test_rows_from_a_receiver_wait_for_those_before_them() -> None:
     assert rest == [trainer_row(seq, {"loss": float(seq)}) for seq in (1, 2, 3)]
 
 
-def test_behind_a_row_that_never_comes_the_others_wait_once_and_no_longer_than_row_wait() -> None:
+def test_behind_a_row_that_never_comes_the_others_wait_once_and_no_longer_than_row_wait() -> (
+    None
+):
     bench = Bench()
     bench.request(
         metrics_request(
-            (who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0}), row(4, {"loss": 4.0})])
+            (
+                who(),
+                [row(1, {"loss": 1.0}), row(3, {"loss": 3.0}), row(4, {"loss": 4.0})],
+            )
         )
     )
 
@@ -215,7 +263,9 @@ def test_behind_a_row_that_never_comes_the_others_wait_once_and_no_longer_than_r
     assert bench.translator.missing_rows() == 1
 
 
-def test_a_row_that_comes_after_it_was_given_up_is_written_and_no_longer_missing() -> None:
+def test_a_row_that_comes_after_it_was_given_up_is_written_and_no_longer_missing() -> (
+    None
+):
     bench = Bench()
     bench.request(metrics_request((who(), [row(2, {"loss": 2.0})])))
     bench.tick(10)
@@ -228,12 +278,16 @@ def test_a_row_that_comes_after_it_was_given_up_is_written_and_no_longer_missing
 
 def test_what_time_let_through_is_known_behind_a_restart() -> None:
     bench = Bench()
-    bench.request(metrics_request((who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0})])))
+    bench.request(
+        metrics_request((who(), [row(1, {"loss": 1.0}), row(3, {"loss": 3.0})]))
+    )
     bench.restart()
     bench.tick(10)
     bench.restart()
 
-    again = bench.request(metrics_request((who(), [row(3, {"loss": 3.0}), row(4, {"loss": 4.0})])))
+    again = bench.request(
+        metrics_request((who(), [row(3, {"loss": 3.0}), row(4, {"loss": 4.0})]))
+    )
 
     assert again == [trainer_row(4, {"loss": 4.0})]
     assert bench.translator.missing_rows() == 1
@@ -245,7 +299,9 @@ def test_a_late_row_does_not_move_its_axis_back() -> None:
     bench.tick(10)
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
 
-    records = bench.request(metrics_request((who("i2", "explorer"), [row(1, {"reward": 1.0})])))
+    records = bench.request(
+        metrics_request((who("i2", "explorer"), [row(1, {"reward": 1.0})]))
+    )
 
     assert records[0].steps == {"trainer/step": 2, "explorer/step": 1}
 
@@ -262,7 +318,9 @@ def test_the_pieces_of_a_row_are_joined() -> None:
     assert third == [trainer_row(1, {"b": 2.0, "a": 1.0, "c": 3.0})]
 
 
-def test_a_request_grouped_by_metric_and_cut_through_all_its_rows_gives_whole_rows() -> None:
+def test_a_request_grouped_by_metric_and_cut_through_all_its_rows_gives_whole_rows() -> (
+    None
+):
     rows = [row(seq, {"a": float(seq), "b": -float(seq)}) for seq in range(1, 6)]
     merged = [
         pb.Metric(
@@ -280,8 +338,12 @@ def test_a_request_grouped_by_metric_and_cut_through_all_its_rows_gives_whole_ro
     ]
     bench = Bench()
 
-    bench.request(metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[:1])])))
-    bench.request(metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[1:])])))
+    bench.request(
+        metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[:1])]))
+    )
+    bench.request(
+        metrics_request((who(), [pb.ScopeMetrics(scope=SCOPE, metrics=merged[1:])]))
+    )
 
     assert bench.records == [
         trainer_row(seq, {"a": float(seq), "b": -float(seq)}) for seq in range(1, 6)
@@ -323,7 +385,10 @@ def test_a_piece_whose_row_never_said_its_number_is_written_under_its_time_once_
     again = bench.request(metrics_request((who(), [whole])))
 
     assert (before, at_once) == ([], [])
-    assert cut == [trainer_row(1, {"a": 1.0}, id_=f"m:i1:t{T0 + 1}"), trainer_row(2, {"a": 3.0})]
+    assert cut == [
+        trainer_row(1, {"a": 1.0}, id_=f"m:i1:t{T0 + 1}"),
+        trainer_row(2, {"a": 3.0}),
+    ]
     assert later == [trainer_row(1, {"b": 2.0}, id_=f"m:i1:t{T0 + 1}:1")]
     assert again == []
     assert bench.translator.missing_rows() == 0
@@ -358,12 +423,14 @@ def test_metrics_of_our_scope_that_are_not_row_are_taken_as_foreign_ones() -> No
 
     bench.metrics(source(), scope)
 
-    assert [(r.role, r.step, r.time_unix_ns, dict(r.values)) for r in bench.records] == [
-        ("trainer", None, T0, {"trainer/otel_bridge.dropped/reason:disk": 4})
-    ]
+    assert [
+        (r.role, r.step, r.time_unix_ns, dict(r.values)) for r in bench.records
+    ] == [("trainer", None, T0, {"trainer/otel_bridge.dropped/reason:disk": 4})]
 
 
-def test_two_values_with_one_full_key_make_no_row_wait_and_one_of_them_is_counted() -> None:
+def test_two_values_with_one_full_key_make_no_row_wait_and_one_of_them_is_counted() -> (
+    None
+):
     bench = Bench()
 
     rows = bench.metrics(
@@ -400,7 +467,9 @@ def part(row_: pb.ScopeMetrics, step: int, *names: str) -> pb.ScopeMetrics:
     found = only(row_, *names)
     for metric in found.metrics:
         for point in metric.gauge.data_points:
-            next(pair for pair in point.attributes if pair.key == "rl.step").value.int_value = step
+            next(
+                pair for pair in point.attributes if pair.key == "rl.step"
+            ).value.int_value = step
     return found
 
 
@@ -416,7 +485,9 @@ def test_a_row_in_parts_waits_for_its_number_however_long_and_has_its_last_value
     bench.tick(3_600)
     before = list(bench.records)
     bench.metrics(
-        source(), part(later, 0, "loss", "acc"), part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row")
+        source(),
+        part(later, 0, "loss", "acc"),
+        part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row"),
     )
 
     assert [dict(one.values) for one in before if isinstance(one, Row)] == [
@@ -437,7 +508,9 @@ def test_a_row_in_parts_of_a_killed_process_is_written_at_its_end_without_a_coun
     bench.logs(source(), end("killed", 0))
     bench.tick()
 
-    found = [(one.step, dict(one.values)) for one in bench.records if isinstance(one, Row)]
+    found = [
+        (one.step, dict(one.values)) for one in bench.records if isinstance(one, Row)
+    ]
     assert found == [(1, {"trainer/loss": 1.0}), (2, {"trainer/loss": 0.5})]
     assert bench.counts() == {}
 
@@ -453,7 +526,9 @@ def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_howev
     bench.restart()
     before = [*bench.records, *bench.tick(60)]
     number = part(row(2, {"a": 1, "b": 2, "c": 3}), 7, "rl.row")
-    ended = bench.request(metrics_request((who(), [part(later, 0, "loss", "acc"), number])))
+    ended = bench.request(
+        metrics_request((who(), [part(later, 0, "loss", "acc"), number]))
+    )
 
     assert [dict(one.values) for one in before if isinstance(one, Row)] == [
         {"trainer/between": 1.0}
@@ -464,7 +539,9 @@ def test_a_row_in_parts_from_a_receiver_is_one_record_with_its_last_values_howev
     ]
 
 
-def test_a_row_that_is_added_to_very_often_takes_the_memory_of_its_values_only() -> None:
+def test_a_row_that_is_added_to_very_often_takes_the_memory_of_its_values_only() -> (
+    None
+):
     bench = Bench(options=TranslationOptions(run_id=RUN, max_waiting_bytes=400))
 
     for number in range(20):

@@ -11,7 +11,14 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.records import Row
 from otel_bridge.translation.metrics.keys import attribute_suffix
-from support.otlp.otlp_samples import RUN, T0, Bench, metrics_request, pairs, third_party
+from support.otlp.otlp_samples import (
+    RUN,
+    T0,
+    Bench,
+    metrics_request,
+    pairs,
+    third_party,
+)
 
 GEN_AI = {
     "gen_ai.operation.name": "chat",
@@ -33,14 +40,18 @@ def usage(*token_types: str, at_ns: int = T0, **more: object) -> bytes:
         )
         for kind in token_types
     ]  # fmt: skip
-    metric = pb.Metric(name="gen_ai.client.token.usage", histogram=pb.Histogram(data_points=points))
+    metric = pb.Metric(
+        name="gen_ai.client.token.usage", histogram=pb.Histogram(data_points=points)
+    )
     return metrics_request((AGENT, [third_party(metric)]))
 
 
 def keys(bench: Bench) -> list[str]:
     rows = [record for record in bench.records if isinstance(record, Row)]
     return [
-        key.removeprefix("agent/gen_ai.client.token.usage") for row in rows for key in row.values
+        key.removeprefix("agent/gen_ai.client.token.usage")
+        for row in rows
+        for key in row.values
     ]
 
 
@@ -50,10 +61,13 @@ def test_input_and_output_tokens_can_be_distinguished_by_a_reader() -> None:
     bench.request(usage("input", "output"))
 
     shown = keys(bench)
-    assert [re.search(r"token\.type:(\w+)", key) is not None for key in shown] == [True, True]
-    assert {key.replace("type:input", "").replace("type:output", "") for key in shown} == {
-        shown[0].replace("type:input", "")
-    }
+    assert [re.search(r"token\.type:(\w+)", key) is not None for key in shown] == [
+        True,
+        True,
+    ]
+    assert {
+        key.replace("type:input", "").replace("type:output", "") for key in shown
+    } == {shown[0].replace("type:input", "")}
     assert all("server.address" not in key and len(key) <= 120 for key in shown)
 
 
@@ -95,7 +109,10 @@ def test_any_series_have_names_of_their_own_that_every_tracker_takes(
 ) -> None:
     names = {attribute_suffix(attributes) for attributes in series}
 
-    assert len(names) == len({tuple(sorted(attributes.items())) for attributes in series})
+    assert len(names) == len(
+        {tuple(sorted(attributes.items())) for attributes in series}
+    )
     assert all(
-        re.fullmatch(r"(/[\w.\-: ]+)?", name, re.ASCII) and len(name) <= 120 for name in names
+        re.fullmatch(r"(/[\w.\-: ]+)?", name, re.ASCII) and len(name) <= 120
+        for name in names
     )

@@ -7,10 +7,22 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, T0, Bench, S, gauge, metrics_request, pairs, third_party
+from support.otlp.otlp_samples import (
+    RUN,
+    T0,
+    Bench,
+    S,
+    gauge,
+    metrics_request,
+    pairs,
+    third_party,
+)
 
 APP = {"rl.run.id": RUN, "service.name": "megatron"}
-DELTA, CUMULATIVE = pb.AGGREGATION_TEMPORALITY_DELTA, pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+DELTA, CUMULATIVE = (
+    pb.AGGREGATION_TEMPORALITY_DELTA,
+    pb.AGGREGATION_TEMPORALITY_CUMULATIVE,
+)
 
 
 def sent(
@@ -19,7 +31,9 @@ def sent(
     """Role, step, time after `T0` and values of the rows that a request of these metrics makes."""
     rows = bench.request(metrics_request((who, [third_party(*metrics)])))
     return [
-        (r.role, r.step, r.time_unix_ns - T0, dict(r.values)) for r in rows if isinstance(r, Row)
+        (r.role, r.step, r.time_unix_ns - T0, dict(r.values))
+        for r in rows
+        if isinstance(r, Row)
     ]
 
 
@@ -31,7 +45,9 @@ def total(
     )
     return pb.Metric(
         name=name,
-        sum=pb.Sum(data_points=[point], aggregation_temporality=temporality, is_monotonic=True),
+        sum=pb.Sum(
+            data_points=[point], aggregation_temporality=temporality, is_monotonic=True
+        ),
     )  # type: ignore[arg-type]
 
 
@@ -66,7 +82,9 @@ def test_a_row_without_a_step_has_no_axis_and_its_key_is_bound_to_none() -> None
     sent(bench, gauge("power", 300.0, T0, {}))
     bench.translator.flush()
 
-    assert [(row.axis, row.steps) for row in bench.records if isinstance(row, Row)] == [(None, {})]
+    assert [(row.axis, row.steps) for row in bench.records if isinstance(row, Row)] == [
+        (None, {})
+    ]
     assert (bench.state.items("key/"), bench.state.items("axis/")) == ([], [])
 
 
@@ -81,7 +99,12 @@ def test_remaining_attributes_and_ranks_report_series_apart() -> None:
     )
 
     assert rows == [
-        ("explorer", 1, 0, {"explorer/mem/gpu:0/rank2": 1.0, "explorer/mem/gpu:1/rank2": 2.0})
+        (
+            "explorer",
+            1,
+            0,
+            {"explorer/mem/gpu:0/rank2": 1.0, "explorer/mem/gpu:1/rank2": 2.0},
+        )
     ]
 
 
@@ -117,19 +140,25 @@ def test_a_cumulative_producer_that_sends_all_points_at_each_collection_gives_ea
         ]
         sent(bench, *points)
 
-    assert [(row.step, row.time_unix_ns) for row in bench.records if isinstance(row, Row)] == [
-        (step, T0 + (step // 10 + 1) * S) for step in range(100)
-    ]
+    assert [
+        (row.step, row.time_unix_ns) for row in bench.records if isinstance(row, Row)
+    ] == [(step, T0 + (step // 10 + 1) * S) for step in range(100)]
 
 
-def test_the_same_value_at_the_same_step_is_one_point_and_another_value_another() -> None:
+def test_the_same_value_at_the_same_step_is_one_point_and_another_value_another() -> (
+    None
+):
     bench = Bench()
 
     first = sent(bench, gauge("loss", 1.0, T0, {"step": 1}))
     same = sent(bench, gauge("loss", 1.0, T0 + 5, {"step": 1}))
     other = sent(bench, gauge("loss", 1.5, T0 + 5, {"step": 1}))
 
-    assert (len(first), same, other) == (1, [], [("megatron", 1, 5, {"megatron/loss": 1.5})])
+    assert (len(first), same, other) == (
+        1,
+        [],
+        [("megatron", 1, 5, {"megatron/loss": 1.5})],
+    )
 
 
 def test_a_step_that_goes_back_to_a_former_value_shows_the_last_one_and_what_alternates_is_counted() -> (
@@ -184,19 +213,26 @@ def test_not_a_number_is_one_point_too() -> None:
 
 def test_the_oldest_points_are_forgotten_but_not_those_that_are_still_sent() -> None:
     bench = Bench(options=TranslationOptions(run_id=RUN, seen_limit=3_000))
-    steady = [gauge("steady", float(number), T0, {"step": number}) for number in range(100)]
+    steady = [
+        gauge("steady", float(number), T0, {"step": number}) for number in range(100)
+    ]
 
     for batch in range(20):
         sent(
             bench,
             *steady,
-            *(gauge("new", 1.0, T0, {"step": batch * 300 + number}) for number in range(300)),
+            *(
+                gauge("new", 1.0, T0, {"step": batch * 300 + number})
+                for number in range(300)
+            ),
         )
         bench.restart()
 
     rows = [row for row in bench.records if isinstance(row, Row)]
     assert sum("megatron/steady" in row.values for row in rows) == 100
-    assert len(b"".join(value for _, value in bench.state.items("seen/"))) <= 8 * (3_000 + 1_024)  # type: ignore[misc]
+    assert len(b"".join(value for _, value in bench.state.items("seen/"))) <= 8 * (
+        3_000 + 1_024
+    )  # type: ignore[misc]
 
 
 def test_a_cumulative_sum_is_shown_as_sent_and_a_delta_sum_is_added_up() -> None:
@@ -230,7 +266,9 @@ def test_a_cumulative_sum_is_shown_as_sent_and_a_delta_sum_is_added_up() -> None
 def test_a_delta_sum_with_a_step_belongs_to_its_step() -> None:
     bench = Bench()
 
-    rows = [sent(bench, total("tokens", 100.0, T0, DELTA, step=step)) for step in (1, 2)]
+    rows = [
+        sent(bench, total("tokens", 100.0, T0, DELTA, step=step)) for step in (1, 2)
+    ]
 
     assert [row[0][3] for row in rows] == [{"megatron/tokens": 100.0}] * 2
 
@@ -253,17 +291,22 @@ def test_histograms_become_distributions_and_summaries_their_numbers() -> None:
         pb.SummaryDataPoint.ValueAtQuantile(quantile=q, value=v)
         for q, v in ((0, 1), (0.5, 2), (0.999, 8), (1, 9))
     ]
-    summary = pb.SummaryDataPoint(time_unix_nano=T0, count=4, sum=20.0, quantile_values=quantiles)
+    summary = pb.SummaryDataPoint(
+        time_unix_nano=T0, count=4, sum=20.0, quantile_values=quantiles
+    )
     bench = Bench()
 
     rows = sent(
         bench,
         pb.Metric(
             name="wait",
-            histogram=pb.Histogram(data_points=[explicit], aggregation_temporality=CUMULATIVE),
+            histogram=pb.Histogram(
+                data_points=[explicit], aggregation_temporality=CUMULATIVE
+            ),
         ),
         pb.Metric(
-            name="size", exponential_histogram=pb.ExponentialHistogram(data_points=[exponential])
+            name="size",
+            exponential_histogram=pb.ExponentialHistogram(data_points=[exponential]),
         ),
         pb.Metric(name="rtt", summary=pb.Summary(data_points=[summary])),
     )
@@ -283,12 +326,17 @@ def test_points_without_a_value_are_passed_over_and_those_without_a_time_get_the
     empty = gauge("empty", 1.0, T0, {"step": 1})
     empty.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
     nothing = pb.Metric(
-        name="nothing", gauge=pb.Gauge(data_points=[pb.NumberDataPoint(time_unix_nano=T0)])
+        name="nothing",
+        gauge=pb.Gauge(data_points=[pb.NumberDataPoint(time_unix_nano=T0)]),
     )
     bench = Bench(now_ns=T0 + 9)
 
     assert sent(
-        bench, empty, nothing, pb.Metric(name="none"), gauge("timeless", 1.0, 0, {"step": 1})
+        bench,
+        empty,
+        nothing,
+        pb.Metric(name="none"),
+        gauge("timeless", 1.0, 0, {"step": 1}),
     ) == [("megatron", 1, 9, {"megatron/timeless": 1.0})]
 
 

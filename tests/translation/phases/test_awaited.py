@@ -17,7 +17,10 @@ def bench_of(ranks: int) -> Bench:
 
 def awaited(bench: Bench) -> list[tuple[int, str, int, float, int]]:
     ranks = bench.translator.awaited_ranks(bench.now_ns).values()
-    return [(one.rank, one.phase, one.step, (one.since_ns - T0) / S, one.others) for one in ranks]
+    return [
+        (one.rank, one.phase, one.step, (one.since_ns - T0) / S, one.others)
+        for one in ranks
+    ]
 
 
 def test_the_only_rank_that_has_not_ended_a_phase_is_awaited() -> None:

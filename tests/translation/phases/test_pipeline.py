@@ -20,15 +20,22 @@ def job(steps: int, ranks: int) -> list[tuple[int, Span]]:
     found: list[tuple[float, int, Span]] = []
     for step in range(steps):
         for number in range(ranks):
-            begin, generate, train = step * 100.0, 10.0 + number, 20.0 * (3 if number == 1 else 1)
+            begin, generate, train = (
+                step * 100.0,
+                10.0 + number,
+                20.0 * (3 if number == 1 else 1),
+            )
             spans = (
                 ("generate", begin, begin + generate),
                 ("train", begin + generate, begin + generate + train),
             )
             found += [
-                (ended, number, phase(name, step, began, ended)) for name, began, ended in spans
+                (ended, number, phase(name, step, began, ended))
+                for name, began, ended in spans
             ]
-    return [(number, span) for _, number, span in sorted(found, key=lambda entry: entry[:2])]
+    return [
+        (number, span) for _, number, span in sorted(found, key=lambda entry: entry[:2])
+    ]
 
 
 def test_a_step_becomes_a_row_once_every_rank_has_a_phase_of_a_later_one() -> None:
@@ -62,11 +69,13 @@ def test_a_long_phase_is_awaited_and_the_end_of_the_run_closes_what_is_open() ->
     records = bench.logs(rank(0), end("finished", 1)) + bench.tick(60)
 
     assert [
-        type(record) for record in records if isinstance(record, End) or record in rows_of(records)
+        type(record)
+        for record in records
+        if isinstance(record, End) or record in rows_of(records)
     ][-1] is End
-    assert [(record.step, values_of(record)["time/generate"]) for record in rows_of(records)] == [
-        (0, 1.0)
-    ]
+    assert [
+        (record.step, values_of(record)["time/generate"]) for record in rows_of(records)
+    ] == [(0, 1.0)]
 
 
 def test_a_rank_that_died_is_not_awaited_and_its_open_phase_is_counted() -> None:
@@ -107,17 +116,28 @@ def test_a_late_phase_gives_a_further_row_of_its_step_with_all_of_it() -> None:
     (record,) = rows_of(bench.tick(31))
 
     assert (record.id, record.step) == ("p:trainer:0:a1:1", 0)
-    assert (values_of(record)["time/train"], values_of(record)["time/save"]) == (1.0, 1.0)
+    assert (values_of(record)["time/train"], values_of(record)["time/save"]) == (
+        1.0,
+        1.0,
+    )
     assert rows_of(bench.tick(31)) == []
 
 
 def test_a_phase_that_is_redelivered_changes_nothing() -> None:
     bench = bench_of()
     bench.open(rank(0))
-    send(bench, rank(0), phase("train", 0, 0, 1), phase("train", 0, 0, 1), phase("train", 1, 2, 3))
+    send(
+        bench,
+        rank(0),
+        phase("train", 0, 0, 1),
+        phase("train", 0, 0, 1),
+        phase("train", 1, 2, 3),
+    )
     send(bench, rank(0), phase("train", 0, 0, 1))
 
-    assert [values_of(record)["time/overlap"] for record in rows_of(bench.records)] == [0.0]
+    assert [values_of(record)["time/overlap"] for record in rows_of(bench.records)] == [
+        0.0
+    ]
     assert rows_of(bench.tick(60)) == []
 
 
@@ -125,15 +145,20 @@ def test_a_phase_of_another_role_is_a_row_of_that_role() -> None:
     bench = bench_of()
     bench.open(rank(0))
     records = send(
-        bench, rank(0), phase("score", 0, 0, 1, role="judge"), phase("score", 1, 2, 3, role="judge")
+        bench,
+        rank(0),
+        phase("score", 0, 0, 1, role="judge"),
+        phase("score", 1, 2, 3, role="judge"),
     )
 
-    assert [(record.role, record.values["judge/time/score"]) for record in rows_of(records)] == [
-        ("judge", 1.0)
-    ]
+    assert [
+        (record.role, record.values["judge/time/score"]) for record in rows_of(records)
+    ] == [("judge", 1.0)]
 
 
-def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step() -> None:
+def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step() -> (
+    None
+):
     bench = bench_of()
     again = rank(1, instance="i1b", began_s=70)
     bench.open(rank(0), rank(1))
@@ -145,7 +170,10 @@ def test_a_restarted_rank_replaces_the_phases_of_the_one_that_died_in_the_step()
     send(bench, again, phase("train", 0, 70, 71), phase("train", 1, 71, 72))
 
     (record,) = rows_of(bench.records)
-    assert (values_of(record)["time/ranks"], values_of(record)["time/max/train"]) == (2, 1.0)
+    assert (values_of(record)["time/ranks"], values_of(record)["time/max/train"]) == (
+        2,
+        1.0,
+    )
 
 
 def test_a_rank_that_sends_no_phases_delays_a_row_and_prevents_none() -> None:
@@ -179,11 +207,15 @@ def test_steps_that_go_back_are_rows_too() -> None:
     bench = bench_of()
     bench.open(rank(0))
     send(
-        bench, rank(0), *(phase("train", step, at, at + 1) for at, step in enumerate((5, 6, 3, 4)))
+        bench,
+        rank(0),
+        *(phase("train", step, at, at + 1) for at, step in enumerate((5, 6, 3, 4))),
     )
     bench.close()
 
-    assert sorted(row.step for row in rows_of(bench.records) if row.step is not None) == [
+    assert sorted(
+        row.step for row in rows_of(bench.records) if row.step is not None
+    ) == [
         3,
         4,
         5,
@@ -191,7 +223,9 @@ def test_steps_that_go_back_are_rows_too() -> None:
     ]
 
 
-def test_bad_phases_are_counted_and_the_others_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_phases_are_counted_and_the_others_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pipeline, "_MAX_NAMES", 2)
     bench = bench_of()
     bench.open(rank(0))
@@ -222,7 +256,11 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     send(bench, rank(0), phase("save", 7, 0, 1))
     bench.translator.flush()
 
-    assert len(bench.state.items("phase/step/")) == len(bench.state.items("phase/time/")) == 5
+    assert (
+        len(bench.state.items("phase/step/"))
+        == len(bench.state.items("phase/time/"))
+        == 5
+    )
     assert bench.counts() == {"phase/late": 1}
 
 
@@ -235,10 +273,14 @@ def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(
     send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5)))
     send(bench, rank(0), phase("save", 0, 1, 2))
 
-    records = send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5, 9)))
+    records = send(
+        bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5, 9))
+    )
 
     assert [
-        values_of(record).get("time/save") for record in rows_of(records) if record.step == 0
+        values_of(record).get("time/save")
+        for record in rows_of(records)
+        if record.step == 0
     ] == [1.0]
     assert bench.counts() == {}
 
@@ -249,12 +291,19 @@ def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(
     monkeypatch.setattr(pipeline, "_MAX_CLOSED_PHASES", 10)
     bench = bench_of()
     bench.open(rank(0))
-    send(bench, rank(0), *(phase("score", step, step, step + 1, role="judge") for step in range(3)))
+    send(
+        bench,
+        rank(0),
+        *(phase("score", step, step, step + 1, role="judge") for step in range(3)),
+    )
     for step in range(4):
         send(
             bench,
             rank(0),
-            *(phase("train", step, 10 * step + part, 10 * step + part + 1) for part in range(9)),
+            *(
+                phase("train", step, 10 * step + part, 10 * step + part + 1)
+                for part in range(9)
+            ),
         )
 
     send(
@@ -278,16 +327,24 @@ def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(
 def test_a_phase_is_never_a_rollout_and_a_third_party_may_give_it_any_name() -> None:
     bench = bench_of()
     bench.open(rank(0))
-    mixed = ScopeSpans(scope={"name": "app"}, spans=[*rollout_spans("a"), phase("train", 0, 0, 1)])
+    mixed = ScopeSpans(
+        scope={"name": "app"}, spans=[*rollout_spans("a"), phase("train", 0, 0, 1)]
+    )
     mixed.spans[-1].name = "train"
 
-    bench.translator.frame(rank(0), 2, mixed.SerializeToString(), False, bench.now_ns, bench.now_ns)
+    bench.translator.frame(
+        rank(0), 2, mixed.SerializeToString(), False, bench.now_ns, bench.now_ns
+    )
     bench.close()
 
-    assert [row.step for row in rows_of(bench.records) if "trainer/time/train" in row.values] == [0]
-    assert [len(record.spans) for record in bench.records if isinstance(record, RolloutRecord)] == [
-        len(rollout_spans("a"))
-    ]
+    assert [
+        row.step for row in rows_of(bench.records) if "trainer/time/train" in row.values
+    ] == [0]
+    assert [
+        len(record.spans)
+        for record in bench.records
+        if isinstance(record, RolloutRecord)
+    ] == [len(rollout_spans("a"))]
     assert not [record for record in bench.records if isinstance(record, PlainTrace)]
 
 

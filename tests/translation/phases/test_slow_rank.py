@@ -22,7 +22,9 @@ def values(**phases: tuple[float, int, float]) -> dict[str, float | int]:
     return of_step
 
 
-def test_the_phase_that_costs_most_is_named_before_a_short_one_with_a_larger_ratio() -> None:
+def test_the_phase_that_costs_most_is_named_before_a_short_one_with_a_larger_ratio() -> (
+    None
+):
     of_step = values(save=(0.01, 0, 9.0), generate=(6.0, 2, 2.0), step=(9.0, 2, 1.6))
 
     assert slow_rank_of(of_step) == SlowRank(2, "generate", 2.0)
@@ -43,7 +45,9 @@ def test_a_rank_that_is_slow_in_half_of_the_last_steps_is_named_by_role() -> Non
         slow_ranks.note("explorer", values(generate=(2.0, 1, 3.0 if step % 2 else 1.1)))
         slow_ranks.note("trainer", values(train=(2.0, step % 3, 2.0)))
 
-    assert slow_ranks.by_role() == {"explorer": SlowRankOfSteps(1, "generate", 3.0, 4, 8)}
+    assert slow_ranks.by_role() == {
+        "explorer": SlowRankOfSteps(1, "generate", 3.0, 4, 8)
+    }
 
 
 def test_a_rank_that_is_as_fast_as_the_others_again_is_forgotten() -> None:
@@ -60,7 +64,9 @@ def test_a_step_of_which_a_phase_arrives_late_counts_once() -> None:
     for step in range(5):
         for number in range(2):
             begin = 10 * step
-            send(bench, rank(number), phase("generate", step, begin, begin + 1 + number))
+            send(
+                bench, rank(number), phase("generate", step, begin, begin + 1 + number)
+            )
     send(bench, rank(0), phase("save", 3, 35, 36))
     bench.close()
 

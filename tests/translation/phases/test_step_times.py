@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, length, step_values
+from otel_bridge.translation.phases.step_times import (
+    PhaseTime,
+    RankTimes,
+    length,
+    step_values,
+)
 
 S = 1_000_000_000
 
 
-def rank(number: int, *phases: tuple[str, str, float, float], forked: bool = False) -> RankTimes:
+def rank(
+    number: int, *phases: tuple[str, str, float, float], forked: bool = False
+) -> RankTimes:
     times = {
         PhaseTime(name, outer, round(start * S), round(end * S))
         for name, outer, start, end in phases
@@ -47,7 +54,9 @@ def test_values_equal_those_of_numpy_over_all_ranks() -> None:
     assert {key: values[key] for key in expected} == pytest.approx(expected)
 
 
-def test_nested_phases_of_one_name_count_once_and_those_inside_another_are_not_outermost() -> None:
+def test_nested_phases_of_one_name_count_once_and_those_inside_another_are_not_outermost() -> (
+    None
+):
     values = step_values(
         [
             rank(
@@ -72,7 +81,11 @@ def test_the_phase_step_is_the_step_and_what_it_holds_counts_as_outermost() -> N
         [rank(0, ("step", "", 0, 10), ("gen", "step", 1, 4), ("update", "step", 3, 8))]
     )
 
-    assert (values["time/step"], values["time/idle"], values["time/overlap"]) == (10.0, 3.0, 1.0)
+    assert (values["time/step"], values["time/idle"], values["time/overlap"]) == (
+        10.0,
+        3.0,
+        1.0,
+    )
     assert values["time/share/gen"] == 0.3
     assert "time/share/step" not in values
 
@@ -93,14 +106,23 @@ def test_a_phase_of_some_ranks_is_compared_among_these_alone() -> None:
         3 / 4.5,
         2,
     )
-    assert (values["time/slowest_rank/train"], values["time/slowest_ratio/train"]) == (1, 2.0)
+    assert (values["time/slowest_rank/train"], values["time/slowest_ratio/train"]) == (
+        1,
+        2.0,
+    )
     assert "time/slowest_rank/save" not in values
 
 
 def test_the_time_of_forked_children_is_not_that_of_a_step() -> None:
-    values = step_values([rank(0, ("train", "", 0, 2)), rank(0, ("load", "", 0, 100), forked=True)])
+    values = step_values(
+        [rank(0, ("train", "", 0, 2)), rank(0, ("load", "", 0, 100), forked=True)]
+    )
 
-    assert (values["time/step"], values["time/load"], values["time/ranks"]) == (2.0, 100.0, 1)
+    assert (values["time/step"], values["time/load"], values["time/ranks"]) == (
+        2.0,
+        100.0,
+        1,
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20))
@@ -113,7 +135,9 @@ def test_the_length_of_intervals_is_the_number_of_points_that_any_of_them_covers
 
 
 def test_phases_named_by_ended_ones_that_never_ended_are_unclosed() -> None:
-    assert rank(0, ("forward", "train", 0, 1), ("load", "", 0, 1)).unclosed() == {"train"}
+    assert rank(0, ("forward", "train", 0, 1), ("load", "", 0, 1)).unclosed() == {
+        "train"
+    }
 
 
 def slowest(values: dict[str, float | int], name: str) -> tuple[float, float]:
@@ -134,7 +158,9 @@ def test_a_rank_that_waits_for_the_slow_one_is_not_the_slowest() -> None:
     assert values["time/max/barrier"] == pytest.approx(4.01)
 
 
-def test_a_wait_before_each_of_several_parts_of_a_step_does_not_hide_the_slow_rank() -> None:
+def test_a_wait_before_each_of_several_parts_of_a_step_does_not_hide_the_slow_rank() -> (
+    None
+):
     def parts(forward_s: float) -> list[tuple[str, str, float, float]]:
         ends = [(part * 3, part * 3 + forward_s, part * 3 + 3) for part in range(4)]
         forward = [("forward", "", begin, end) for begin, end, _ in ends]

@@ -25,19 +25,27 @@ def three_ranks(
     begin_s = start_s + step * 10
     for number, sender in enumerate(ranks):
         send(
-            bench, sender, phase("generate", step, begin_s, begin_s + (2 if number == slow else 1))
+            bench,
+            sender,
+            phase("generate", step, begin_s, begin_s + (2 if number == slow else 1)),
         )
         if restarts:
             bench.restart()
 
 
-def job(rules: str, slow: Sequence[int | None], *, restarts: bool = False) -> list[Alert]:
+def job(
+    rules: str, slow: Sequence[int | None], *, restarts: bool = False
+) -> list[Alert]:
     """Return the alerts of three ranks, of which in each step *slow* takes twice as long in generate."""
     bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules(rules)))
     bench.open(*map(rank, range(3)))
     for step, slow_rank in enumerate(slow):
         three_ranks(
-            bench, [rank(number) for number in range(3)], step, slow_rank, restarts=restarts
+            bench,
+            [rank(number) for number in range(3)],
+            step,
+            slow_rank,
+            restarts=restarts,
         )
     bench.close()
     return [record for record in bench.records if isinstance(record, Alert)]
@@ -57,14 +65,21 @@ def test_a_rank_that_is_slow_for_enough_steps_raises_one_alert() -> None:
 
 
 def test_ranks_that_wait_for_the_slow_one_raise_no_alert() -> None:
-    bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:2")))
+    bench = Bench(
+        TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:2"))
+    )
     bench.open(*map(rank, range(3)))
     for step in range(4):
         begin_s = step * 10
         for number, taken_s in enumerate((1, 3, 1)):
             arrival_s = begin_s + taken_s
             forward = phase("forward", step, begin_s, arrival_s)
-            send(bench, rank(number), forward, phase("barrier", step, arrival_s, begin_s + 3.1))
+            send(
+                bench,
+                rank(number),
+                forward,
+                phase("barrier", step, arrival_s, begin_s + 3.1),
+            )
     bench.close()
 
     alerts = [record for record in bench.records if isinstance(record, Alert)]
@@ -76,8 +91,12 @@ def test_another_slow_rank_or_a_good_step_begins_anew() -> None:
     assert len(job("straggler>1.5x:2", [1, 1, None, 1, 1, None])) == 4
 
 
-def test_a_restart_from_a_checkpoint_repeats_steps_and_the_rank_is_named_all_the_same() -> None:
-    bench = Bench(TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:4")))
+def test_a_restart_from_a_checkpoint_repeats_steps_and_the_rank_is_named_all_the_same() -> (
+    None
+):
+    bench = Bench(
+        TranslationOptions(run_id=RUN, alert_rules=alert_rules("straggler>1.5x:4"))
+    )
     ranks = [rank(number) for number in range(3)]
     bench.open(*ranks)
     for step in range(10):
@@ -85,7 +104,9 @@ def test_a_restart_from_a_checkpoint_repeats_steps_and_the_rank_is_named_all_the
     for each in ranks:
         bench.logs(each, end("failed", 1, time_ns=T0 + 200 * S))
     bench.now_ns += 300 * S
-    restarted = [rank(number, instance=f"again{number}", began_s=300) for number in range(3)]
+    restarted = [
+        rank(number, instance=f"again{number}", began_s=300) for number in range(3)
+    ]
     bench.open(*restarted)
     for step in range(5, 9):
         three_ranks(bench, restarted, step, slow=2, start_s=300)
@@ -103,4 +124,6 @@ def test_a_smaller_ratio_or_another_role_raises_nothing() -> None:
 
 
 def test_a_bridge_that_is_killed_between_steps_raises_the_same_alerts() -> None:
-    assert job("straggler>1.5x:3", [1] * 5, restarts=True) == job("straggler>1.5x:3", [1] * 5)
+    assert job("straggler>1.5x:3", [1] * 5, restarts=True) == job(
+        "straggler>1.5x:3", [1] * 5
+    )

@@ -24,7 +24,9 @@ def test_attempts_count_the_starts_of_a_role() -> None:
 
     bench.metrics(source("i1"), *(row(seq, {"loss": 1.0}) for seq in (1, 2, 3)))
     bench.translator.mark_drained(["i1"])
-    bench.metrics(source("i2"), row(1, {"loss": 1.0}, step=2), row(2, {"loss": 1.0}, step=3))
+    bench.metrics(
+        source("i2"), row(1, {"loss": 1.0}, step=2), row(2, {"loss": 1.0}, step=3)
+    )
     bench.metrics(source("i3"), row(1, {"loss": 1.0}, step=4))
     bench.metrics(source("i4", rl_forked=True), row(1, {"loss": 1.0}, step=1))
     bench.metrics(source("i5", rl_attempt=7), row(1, {"loss": 1.0}, step=9))
@@ -63,7 +65,12 @@ def test_workers_of_one_role_side_by_side_are_one_attempt() -> None:
     bench.logs(source("i1", "explorer"), end("failed", 1))
     bench.metrics(source("i4", "explorer"), row(1, {"reward": 1.0}, step=1))
 
-    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_attempt_when_both_ran_at_once() -> (
@@ -83,7 +90,12 @@ def test_a_worker_whose_first_row_arrives_after_another_has_ended_is_the_same_at
     bench.open(again)
     bench.metrics(again, row(1, {"loss": 1.0}))
 
-    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 2]
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [
+        1,
+        1,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,10 +121,15 @@ def test_a_worker_after_one_that_finished_is_a_restart_only_if_it_goes_back_in_s
     bench.open(after)
     bench.metrics(after, row(1, {"loss": 1.0}, step=steps[1]))
 
-    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, attempt]
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [
+        1,
+        attempt,
+    ]
 
 
-def test_a_worker_is_not_a_restart_while_one_that_has_sent_nothing_yet_lives_since_before() -> None:
+def test_a_worker_is_not_a_restart_while_one_that_has_sent_nothing_yet_lives_since_before() -> (
+    None
+):
     bench = Bench()
     brief, silent, late = source("brief"), source("silent"), source("late")
     bench.open(brief, silent)
@@ -125,7 +142,12 @@ def test_a_worker_is_not_a_restart_while_one_that_has_sent_nothing_yet_lives_sin
     bench.metrics(late, row(1, {"loss": 1.0}))
     bench.metrics(silent, row(1, {"loss": 1.0}))
 
-    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 1, 1]
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the_next_attempt() -> (
@@ -138,14 +160,20 @@ def test_behind_a_receiver_a_process_that_was_silent_for_long_makes_room_for_the
         scope = row(1, {"loss": 1.0}, step=3)
         bench.request(metrics_request((who(instance), [scope])))
 
-    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [1, 1, 2]
+    assert [record.attempt for record in bench.records if isinstance(record, Row)] == [
+        1,
+        1,
+        2,
+    ]
 
 
 def test_an_attempt_that_the_user_names_himself_is_his() -> None:
     bench = Bench()
 
     bench.metrics(
-        source("i1", rl_attempt=3), row(1, {"attempt": 0.5}), row(2, {"loss": 1.0}, step=2)
+        source("i1", rl_attempt=3),
+        row(1, {"attempt": 0.5}),
+        row(2, {"loss": 1.0}, step=2),
     )
 
     rows = [record for record in bench.records if isinstance(record, Row)]
@@ -161,7 +189,9 @@ def test_attempts_without_a_role_and_of_further_ranks_have_keys_of_their_own() -
     bench.metrics(source("i1", rl_role="", rl_attempt=2), row(1, {"loss": 1.0}))
     bench.metrics(source("i2", rl_rank=1, rl_attempt=2), row(1, {"loss": 1.0}))
 
-    assert [dict(record.values) for record in bench.records if isinstance(record, Row)] == [
+    assert [
+        dict(record.values) for record in bench.records if isinstance(record, Row)
+    ] == [
         {"attempt": 2, "loss": 1.0},
         {"trainer/attempt/rank1": 2, "trainer/loss/rank1": 1.0},
     ]
@@ -171,7 +201,12 @@ def test_attempts_without_a_role_and_of_further_ranks_have_keys_of_their_own() -
 def counted(seq: int, step: int) -> LogRecord:
     """Statistics of two rollouts that an emitter left out."""
     group = {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}
-    more = {"rl.step": step, "rl.split": "train", "rl.rollouts.count": 2, "rl.event.seq": seq}
+    more = {
+        "rl.step": step,
+        "rl.split": "train",
+        "rl.rollouts.count": 2,
+        "rl.event.seq": seq,
+    }
     return LogRecord(
         time_unix_nano=T0,
         event_name="rl.rollouts",
@@ -182,12 +217,18 @@ def counted(seq: int, step: int) -> LogRecord:
 
 def statistics(bench: Bench) -> list[tuple[object, ...]]:
     rows = [
-        record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")
+        record
+        for record in bench.records
+        if isinstance(record, Row) and record.id.startswith("s:")
     ]
-    return [(row.id, row.attempt, row.values.get(f"{row.role}/attempt")) for row in rows]
+    return [
+        (row.id, row.attempt, row.values.get(f"{row.role}/attempt")) for row in rows
+    ]
 
 
-def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from() -> None:
+def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from() -> (
+    None
+):
     bench = Bench()
 
     bench.metrics(source("i1"), row(1, {"loss": 1.0}, step=4))
@@ -211,12 +252,14 @@ def test_statistics_of_a_step_report_the_attempt_that_their_rollouts_came_from()
         for record in bench.records
         if isinstance(record, Row) and record.id[0] != "s"
     ] == [1, 2]
-    assert [record.config for record in bench.records if isinstance(record, Config)] == [
-        {"attempt": 2}
-    ]
+    assert [
+        record.config for record in bench.records if isinstance(record, Config)
+    ] == [{"attempt": 2}]
 
 
-def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows() -> None:
+def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows() -> (
+    None
+):
     bench = Bench()
 
     bench.logs(source("i1", "explorer", rl_attempt=3), counted(1, 4))
@@ -229,5 +272,8 @@ def test_an_attempt_that_the_emitter_names_holds_for_a_role_that_sends_no_rows()
         if isinstance(record, Config)
     ]
     assert configs == [("c:otel_bridge:explorer:3", "explorer", {"attempt": 3})]
-    assert statistics(bench) == [("s:explorer:train:3:a2", 2, 2), ("s:explorer:train:4:a3", 3, 3)]
+    assert statistics(bench) == [
+        ("s:explorer:train:3:a2", 2, 2),
+        ("s:explorer:train:4:a3", 3, 3),
+    ]
     assert bench.state.get("key/explorer/attempt") == "explorer/step"

@@ -25,7 +25,12 @@ def counted(seq: int, step: int, reward: float) -> LogRecord:
         "min": reward,
         "max": reward,
     }
-    more = {"rl.step": step, "rl.split": "train", "rl.rollouts.count": 10, "rl.event.seq": seq}
+    more = {
+        "rl.step": step,
+        "rl.split": "train",
+        "rl.rollouts.count": 10,
+        "rl.event.seq": seq,
+    }
     return LogRecord(
         time_unix_nano=T0,
         event_name="rl.rollouts",
@@ -59,7 +64,9 @@ def configs(bench: Bench) -> list[object]:
     return [record.config for record in bench.records if isinstance(record, Config)]
 
 
-def test_rollouts_of_a_step_are_counted_together_when_a_rank_above_zero_sends_first() -> None:
+def test_rollouts_of_a_step_are_counted_together_when_a_rank_above_zero_sends_first() -> (
+    None
+):
     bench = Bench()
     first, second = rank(0), rank(1)
     bench.open(first, second)
@@ -72,16 +79,23 @@ def test_rollouts_of_a_step_are_counted_together_when_a_rank_above_zero_sends_fi
     bench.close()
 
     given = [
-        record for record in bench.records if isinstance(record, Row) and record.id.startswith("s:")
+        record
+        for record in bench.records
+        if isinstance(record, Row) and record.id.startswith("s:")
     ]
-    assert [(one.id, one.attempt, one.values["trainer/rollouts/total"]) for one in given] == [
-        ("s:trainer:train:1", 1, 20)
-    ]
+    assert [
+        (one.id, one.attempt, one.values["trainer/rollouts/total"]) for one in given
+    ] == [("s:trainer:train:1", 1, 20)]
     assert given[0].values["trainer/rollouts/reward/mean"] == 9.5
-    assert (attempts(bench), configs(bench)) == ({"rank1-start1": {1}, "rank0-start1": {1}}, [])
+    assert (attempts(bench), configs(bench)) == (
+        {"rank1-start1": {1}, "rank0-start1": {1}},
+        [],
+    )
 
 
-def test_rank_zero_is_not_a_restart_of_a_rank_that_has_ended_before_its_first_word() -> None:
+def test_rank_zero_is_not_a_restart_of_a_rank_that_has_ended_before_its_first_word() -> (
+    None
+):
     bench = Bench()
 
     speak(bench, rank(1), 1, 2, 3)
@@ -94,7 +108,8 @@ def test_rank_zero_is_not_a_restart_of_a_rank_that_has_ended_before_its_first_wo
 
 
 @pytest.mark.parametrize(
-    "order", [*itertools.permutations(range(3)), tuple(range(8)), tuple(reversed(range(8)))]
+    "order",
+    [*itertools.permutations(range(3)), tuple(range(8)), tuple(reversed(range(8)))],
 )
 def test_a_job_whose_ranks_all_start_again_from_a_checkpoint_is_the_second_attempt_in_any_order(
     order: tuple[int, ...],
@@ -109,7 +124,9 @@ def test_a_job_whose_ranks_all_start_again_from_a_checkpoint_is_the_second_attem
         speak(bench, rank(number, 2), 2, 3)
         bench.restart()
 
-    starts = {f"rank{number}-start{start}": {start} for number in order for start in (1, 2)}
+    starts = {
+        f"rank{number}-start{start}": {start} for number in order for start in (1, 2)
+    }
     assert (attempts(bench), configs(bench)) == (starts, [{"attempt": 2}])
 
 
@@ -144,7 +161,9 @@ def test_rank_zero_of_a_restarted_job_counts_though_a_rank_that_is_new_to_it_was
     assert attempts(bench)["rank0-start2"] == {2}
 
 
-def test_a_process_is_not_a_restart_of_the_forked_child_that_sent_data_before_it() -> None:
+def test_a_process_is_not_a_restart_of_the_forked_child_that_sent_data_before_it() -> (
+    None
+):
     bench = Bench()
     child = source("child", rl_forked=True)
 
@@ -155,7 +174,9 @@ def test_a_process_is_not_a_restart_of_the_forked_child_that_sent_data_before_it
     assert attempts(bench) == {"child": {1}, "rank0-start1": {1}}
 
 
-def test_a_rank_is_known_to_have_started_again_when_the_process_before_it_is_forgotten() -> None:
+def test_a_rank_is_known_to_have_started_again_when_the_process_before_it_is_forgotten() -> (
+    None
+):
     bench = Bench()
 
     speak(bench, rank(0), 1, 2)

@@ -113,7 +113,12 @@ def test_what_an_end_waits_for_outlives_a_kill_and_is_given_up_when_nothing_came
         [],
         ["e:1"],
     ]
-    assert [record.id for record in bench.records] == ["m:i1:1", "m:i1:3", "e:1", "m:i1:2"]
+    assert [record.id for record in bench.records] == [
+        "m:i1:1",
+        "m:i1:3",
+        "e:1",
+        "m:i1:2",
+    ]
     assert bench.translator.missing_rows() == 1
 
 
@@ -130,7 +135,9 @@ def test_rows_that_come_again_neither_hold_up_an_end_nor_open_the_run() -> None:
     assert bench.translator.status() == "finished"
 
 
-def test_a_process_whose_last_rows_are_under_way_is_forgotten_after_those_that_are_whole() -> None:
+def test_a_process_whose_last_rows_are_under_way_is_forgotten_after_those_that_are_whole() -> (
+    None
+):
     bench = Bench()
     bench.request(logs_request((who(), [end("finished", 1, last_row=2)])), LOGS)
     bench.request(of_rows(2))

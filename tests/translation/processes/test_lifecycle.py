@@ -44,7 +44,9 @@ def found_dead(
 ) -> list[Record]:
     """The bridge's word on a process that died."""
     return bench.request(
-        logs_request((who(instance, role, **more), [end(status, time_ns=bench.now_ns)])),
+        logs_request(
+            (who(instance, role, **more), [end(status, time_ns=bench.now_ns)])
+        ),
         LOGS,
         BRIDGE,
     )
@@ -123,7 +125,9 @@ def test_another_owner_role_may_be_named() -> None:
     assert ends(bench.records) == [("e:1", FINISHED, T0)]
 
 
-def test_forked_children_and_ranks_above_zero_hold_the_run_open_but_never_decide() -> None:
+def test_forked_children_and_ranks_above_zero_hold_the_run_open_but_never_decide() -> (
+    None
+):
     bench = Bench()
     fork, rank1 = source("i2", rl_forked=True), source("i3", rl_rank=1)
     bench.open(source(), fork, rank1)
@@ -138,7 +142,9 @@ def test_forked_children_and_ranks_above_zero_hold_the_run_open_but_never_decide
 
 
 def test_while_a_launcher_is_open_the_run_is_open_and_the_worse_of_both_holds() -> None:
-    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo(
+        "l1", "launcher", source("l1", None, rl_launcher=True).resource
+    )
     bench = Bench()
     bench.open(launcher, source())
 
@@ -151,7 +157,9 @@ def test_while_a_launcher_is_open_the_run_is_open_and_the_worse_of_both_holds() 
 
 
 def test_a_run_whose_processes_were_all_ended_by_the_launcher_ends_with_it() -> None:
-    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo(
+        "l1", "launcher", source("l1", None, rl_launcher=True).resource
+    )
     bench = Bench()
     bench.open(launcher, source())
 
@@ -182,7 +190,9 @@ def test_letting_go_releases_what_waits_and_ends_nobody_who_may_go_on() -> None:
 
     pause = bench.translator.pause(bench.now_ns)
 
-    assert [record.values for record in pause if isinstance(record, Row)] == [{"trainer/loss": 1.0}]
+    assert [record.values for record in pause if isinstance(record, Row)] == [
+        {"trainer/loss": 1.0}
+    ]
     assert (ends(pause), bench.translator.status()) == ([], "running")
     assert ends(bench.close()) == [("e:1", KILLED, T0)]
 
@@ -194,7 +204,9 @@ def test_a_local_process_may_be_silent_for_ever() -> None:
     assert (bench.tick(100_000), bench.translator.status()) == ([], "running")
 
 
-def test_rows_that_come_behind_a_bridges_word_on_a_forwarded_process_do_not_open_it() -> None:
+def test_rows_that_come_behind_a_bridges_word_on_a_forwarded_process_do_not_open_it() -> (
+    None
+):
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     bench.request(logs_request((who(), [end("failed")])), LOGS)
@@ -245,7 +257,9 @@ def test_a_process_that_goes_on_behind_its_end_is_open_again() -> None:
     assert ends(bench.records) == [("e:1", FINISHED, T0), ("e:2", FAILED, T0)]
 
 
-def test_a_living_process_whose_end_somebody_else_said_is_open_again_with_its_next_row() -> None:
+def test_a_living_process_whose_end_somebody_else_said_is_open_again_with_its_next_row() -> (
+    None
+):
     bench = Bench()
     bench.metrics(source(), row(1, {"loss": 1.0}))
     found_dead(bench, "i1", status="finished")
@@ -270,14 +284,18 @@ def test_what_comes_late_of_a_dead_process_opens_the_run_only_for_a_while() -> N
     assert ends(again) == [("e:2", KILLED, T0)]
 
 
-def test_a_forwarded_process_that_was_only_silent_is_open_again_with_its_next_word() -> None:
+def test_a_forwarded_process_that_was_only_silent_is_open_again_with_its_next_word() -> (
+    None
+):
     bench = Bench()
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     bench.tick(600)
 
     bench.request(metrics_request((who(), [row(2, {"loss": 1.0})])))
     waits = bench.tick(300)
-    bench.request(logs_request((who(), [end("finished", 1, last_row=2, time_ns=T0 + 9)])), LOGS)
+    bench.request(
+        logs_request((who(), [end("finished", 1, last_row=2, time_ns=T0 + 9)])), LOGS
+    )
 
     assert waits == []
     assert ends(bench.records) == [("e:1", KILLED, T0), ("e:2", FINISHED, T0 + 9)]
@@ -314,7 +332,9 @@ def test_a_local_process_that_never_ended_holds_the_run_open_even_then() -> None
 
 
 def test_a_run_that_failed_and_is_taken_up_again_may_finish() -> None:
-    launcher = SegmentInfo("l1", "launcher", source("l1", None, rl_launcher=True).resource)
+    launcher = SegmentInfo(
+        "l1", "launcher", source("l1", None, rl_launcher=True).resource
+    )
     bench = Bench()
     bench.open(launcher, source("i1", "explorer"))
     bench.logs(source("i1", "explorer"), end("failed", 1))
@@ -379,7 +399,10 @@ def test_a_drain_ends_no_run_that_a_process_of_our_api_belongs_to() -> None:
     bench.request(metrics_request((who(), [row(1, {"loss": 1.0})])))
     bench.request(
         metrics_request(
-            ({"service.name": "agent", "rl.run.id": RUN}, [third_party(gauge("x", 1.0, T0, {}))])
+            (
+                {"service.name": "agent", "rl.run.id": RUN},
+                [third_party(gauge("x", 1.0, T0, {}))],
+            )
         )
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from otel_bridge.records import End, Record
@@ -26,11 +28,15 @@ HOUR_S = 3600.0
 
 
 def of_rows(*seqs: int, instance: str = "i1") -> bytes:
-    return metrics_request((who(instance), [row(seq, {"loss": float(seq)}) for seq in seqs]))
+    return metrics_request(
+        (who(instance), [row(seq, {"loss": float(seq)}) for seq in seqs])
+    )
 
 
 def of_spans(*spans: Span) -> bytes:
-    part = ResourceSpans(resource=resource(who(role="explorer")), scope_spans=[scope_spans(spans)])
+    part = ResourceSpans(
+        resource=resource(who(role="explorer")), scope_spans=[scope_spans(spans)]
+    )
     return ExportTraceServiceRequest(resource_spans=[part]).SerializeToString()
 
 
@@ -143,7 +149,9 @@ def test_spans_that_never_come_are_given_up_a_grace_after_the_first_spans() -> N
     assert (len(rollouts_in(early)), len(rollouts_in(due))) == (0, 2)
 
 
-def test_where_no_spans_come_at_all_they_are_given_up_a_tail_wait_after_the_start() -> None:
+def test_where_no_spans_come_at_all_they_are_given_up_a_tail_wait_after_the_start() -> (
+    None
+):
     bench = Bench(TranslationOptions(run_id=RUN, selection="first"))
     bench.request(of_spans(rollout_spans("t")[0]), TRACES)
 
@@ -171,7 +179,9 @@ def test_what_was_in_a_segment_here_waits_for_nobody_elsewhere() -> None:
     here = source("i1", "explorer")
     bench.open(here)
     frame = scope_spans([rollout_spans("t")[0]]).SerializeToString()
-    bench.records += bench.translator.frame(here, TRACES, frame, False, bench.now_ns, bench.now_ns)
+    bench.records += bench.translator.frame(
+        here, TRACES, frame, False, bench.now_ns, bench.now_ns
+    )
 
     bench.restart(away_s=HOUR_S)
 

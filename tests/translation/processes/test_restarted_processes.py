@@ -11,7 +11,18 @@ from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.lifecycle import MAX_PROCESSES
 from otel_bridge.translation.processes.process import ProcessStart
 from otel_bridge.translation.translator import SegmentInfo
-from support.otlp.otlp_samples import LOGS, RUN, T0, Bench, S, end, logs_request, row, source, who
+from support.otlp.otlp_samples import (
+    LOGS,
+    RUN,
+    T0,
+    Bench,
+    S,
+    end,
+    logs_request,
+    row,
+    source,
+    who,
+)
 
 FINISHED, FAILED, KILLED = Status.FINISHED, Status.FAILED, Status.KILLED
 
@@ -20,7 +31,9 @@ def statuses(records: list[Record]) -> list[Status]:
     return [record.status for record in records if isinstance(record, End)]
 
 
-def started(instance: str, at_s: float, role: str | None = "trainer", **more: bool) -> SegmentInfo:
+def started(
+    instance: str, at_s: float, role: str | None = "trainer", **more: bool
+) -> SegmentInfo:
     """A process that joined the run *at_s* seconds after T0, of a machine that had run for 100 s by then."""
     start = ProcessStart(T0 + int(at_s * S), int((100 + at_s) * S), "boot-1")
     return replace(source(instance, role, "process", **more), start=start)
@@ -38,7 +51,9 @@ def test_the_start_decides_and_not_the_order_in_which_segments_are_found(
 ) -> None:
     first, second = started("i1", 0, role), started("i2", 20, role)
     bench = Bench()
-    bench.open(*((first, second) if read_first == "the first start" else (second, first)))
+    bench.open(
+        *((first, second) if read_first == "the first start" else (second, first))
+    )
 
     killed(bench, first, at_s=10)
     bench.logs(second, end("finished", 1, time_ns=T0 + 30 * S))
@@ -70,7 +85,9 @@ def test_of_workers_side_by_side_the_worst_holds_whichever_started_last() -> Non
     assert statuses(bench.records) == [FAILED]
 
 
-def test_a_wall_clock_that_is_set_back_between_two_starts_does_not_reverse_them() -> None:
+def test_a_wall_clock_that_is_set_back_between_two_starts_does_not_reverse_them() -> (
+    None
+):
     first = started("i1", 0)
     second = replace(first, instance_id="i2", resource=source("i2").resource,
                      start=ProcessStart(T0 - 3600 * S, 120 * S, "boot-1"))  # fmt: skip
@@ -120,9 +137,13 @@ def test_starts_at_one_instant_are_ordered_by_which_was_found_last() -> None:
     assert statuses(bench.records) == [FINISHED]
 
 
-def _forwarded(bench: Bench, instance: str, at_s: float, status: str, end_s: float) -> None:
+def _forwarded(
+    bench: Bench, instance: str, at_s: float, status: str, end_s: float
+) -> None:
     attributes = {**who(instance), "rl.instance.start_unix_ns": T0 + int(at_s * S)}
-    bench.request(logs_request((attributes, [end(status, 1, time_ns=T0 + int(end_s * S))])), LOGS)
+    bench.request(
+        logs_request((attributes, [end(status, 1, time_ns=T0 + int(end_s * S))])), LOGS
+    )
 
 
 @pytest.mark.parametrize("first", ["i1", "i2"])
@@ -155,7 +176,9 @@ def test_a_launcher_that_was_killed_and_started_again_does_not_count_either() ->
         return replace(started(instance, at_s, None, rl_launcher=True), kind="launcher")
 
     bench = Bench()
-    bench.open(launcher("l2", 20), started("i2", 21), launcher("l1", 0), started("i1", 1))
+    bench.open(
+        launcher("l2", 20), started("i2", 21), launcher("l1", 0), started("i1", 1)
+    )
 
     killed(bench, launcher("l1", 0), at_s=1)
     killed(bench, started("i1", 1), at_s=10)
@@ -167,7 +190,11 @@ def test_a_launcher_that_was_killed_and_started_again_does_not_count_either() ->
 
 def test_an_owner_that_was_forgotten_goes_before_one_that_started_earlier() -> None:
     bench = Bench(options=TranslationOptions(run_id=RUN))
-    judge, early, late = started("judge", 0, "judge"), started("early", 1), started("late", 2)
+    judge, early, late = (
+        started("judge", 0, "judge"),
+        started("early", 1),
+        started("late", 2),
+    )
     bench.open(judge, late)
     bench.logs(late, end("failed", 1, time_ns=T0 + 3 * S))
     for number in range(MAX_PROCESSES + 10):

@@ -5,7 +5,9 @@ from otel_bridge.translation.processes.run_metadata import KEY, RunMetadata
 from support.otlp.memory_state import MemoryState
 
 
-def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are_redacted() -> None:
+def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are_redacted() -> (
+    None
+):
     written, shown = "key sk-proj-" + "a1B2" * 12, "key [redacted]"
     state = MemoryState()
 
@@ -24,7 +26,10 @@ def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are
     )
 
     stored = dict(state.get(KEY) or {})
-    assert {fact: stored[fact] for fact in ("notes", "group", "tags", "job_type", "identity")} == {
+    assert {
+        fact: stored[fact]
+        for fact in ("notes", "group", "tags", "job_type", "identity")
+    } == {
         "notes": shown,
         "group": shown,
         "tags": [shown, "a"],

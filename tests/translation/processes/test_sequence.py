@@ -38,5 +38,9 @@ def test_gaps_are_bounded_and_the_oldest_stays_missing() -> None:
     for number in range(2, 2 * MAX_GAPS + 4, 2):
         sequence.add(number, number)
 
-    assert (len(sequence.gaps), sequence.given_up, sequence.missing) == (MAX_GAPS, 1, MAX_GAPS + 1)
+    assert (len(sequence.gaps), sequence.given_up, sequence.missing) == (
+        MAX_GAPS,
+        1,
+        MAX_GAPS + 1,
+    )
     assert sequence.seen(1)

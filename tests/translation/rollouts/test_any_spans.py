@@ -33,12 +33,19 @@ def test_spans_without_ids_are_counted_and_their_neighbours_arrive() -> None:
     assert bench.counted() == {"span/invalid": 3}
 
 
-def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm() -> None:
+def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm() -> (
+    None
+):
     bench = Bench(selection="first")
     root, *children = sample.rollout_spans("a", step=None, reward=None)
     root.attributes.extend(
         sample.pairs(
-            {"rl.step": "seven", "rl.reward": [1], "gen_ai.input.messages": 5, "rl.split": 2}
+            {
+                "rl.step": "seven",
+                "rl.reward": [1],
+                "gen_ai.input.messages": 5,
+                "rl.split": 2,
+            }
         )
     )
     root.end_time_unix_nano = 1
@@ -58,7 +65,8 @@ def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     bench = Bench(selection="first")
 
     bench.send(
-        *(sample.span("a", n + 2, "chat m") for n in range(15)), sample.span("a", 1, "rollout")
+        *(sample.span("a", n + 2, "chat m") for n in range(15)),
+        sample.span("a", 1, "rollout"),
     )
     records = bench.close()
 
@@ -69,10 +77,16 @@ def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 NAMES = ("a", "b", "c", "d", "e")
 FOREIGN_SPANS = [
     sample.span(
-        "f", 2, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '["q"]'}
+        "f",
+        2,
+        "chat m",
+        {"gen_ai.operation.name": "chat", "gen_ai.input.messages": '["q"]'},
     ),
     sample.span(
-        "f", 3, "chat m", {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '["a"]'}
+        "f",
+        3,
+        "chat m",
+        {"gen_ai.operation.name": "chat", "gen_ai.output.messages": '["a"]'},
     ),
     sample.span(
         "f",
@@ -93,7 +107,10 @@ def all_spans() -> list[Span]:
     spans: list[Span] = []
     for number, name in enumerate(NAMES):
         spans += sample.rollout_spans(
-            name, reward=number / 10, counted=number % 2 == 0, rl__group__id=f"p{number // 2}"
+            name,
+            reward=number / 10,
+            counted=number % 2 == 0,
+            rl__group__id=f"p{number // 2}",
         )
     return spans + FOREIGN_SPANS
 
@@ -121,12 +138,16 @@ EXPECTED = by_id(EXPECTED_RECORDS)
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.DataObject) -> None:
+def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(
+    data: st.DataObject,
+) -> None:
     assert len(EXPECTED) == 4
     spans = all_spans()
     items: list[Any] = data.draw(st.permutations([*spans, *EVENTS]))
     items += data.draw(st.lists(st.sampled_from(items), max_size=10))
-    bench = Bench(max_rollouts=4, trace_grace_ns=60 * SECOND, step_watermark_ns=300 * SECOND)
+    bench = Bench(
+        max_rollouts=4, trace_grace_ns=60 * SECOND, step_watermark_ns=300 * SECOND
+    )
     records: list[Any] = []
 
     while items:
@@ -150,7 +171,9 @@ def test_any_order_split_doubling_and_restart_gives_the_same_rollouts(data: st.D
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes) -> None:
+def test_any_bytes_in_names_values_and_ids_never_raise(
+    left: bytes, right: bytes
+) -> None:
     text = left.decode("utf-8", "replace")
     bench = Bench(selection="first", content=ContentPolicy(5))
     attributes = {
@@ -167,7 +190,10 @@ def test_any_bytes_in_names_values_and_ids_never_raise(left: bytes, right: bytes
         attributes=sample.pairs(attributes),
     )
     root = sample.span(
-        "a", 1, "rollout", {**attributes, "rl.rollout.spans": len(right), "rl.split": text}
+        "a",
+        1,
+        "rollout",
+        {**attributes, "rl.rollout.spans": len(right), "rl.split": text},
     )
 
     records = (

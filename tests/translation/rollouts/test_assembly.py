@@ -128,11 +128,18 @@ def test_the_order_in_which_spans_came_does_not_matter_and_doubles_are_one() -> 
 
 def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> None:
     history: list[Any] = [{"role": "user", "content": "q"}]
-    first = [*history, {"role": "assistant", "content": "a1"}, {"role": "user", "content": "q2"}]
+    first = [
+        *history,
+        {"role": "assistant", "content": "a1"},
+        {"role": "user", "content": "q2"},
+    ]
     chat = {"gen_ai.operation.name": "chat"}
     spans = [
         sample.span(
-            "a", 1, "invoke_agent bob", {"gen_ai.operation.name": "invoke_agent", "dl.iteration": 3}
+            "a",
+            1,
+            "invoke_agent bob",
+            {"gen_ai.operation.name": "invoke_agent", "dl.iteration": 3},
         ),
         sample.span(
             "a",
@@ -154,7 +161,9 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
                 "gen_ai.output.messages": json.dumps([sample.text("assistant", "a2")]),
             },
         ),
-        sample.span("a", 4, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.1}),
+        sample.span(
+            "a", 4, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.1}
+        ),
         sample.span(
             "a",
             5,
@@ -172,7 +181,12 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
     )
 
     assert (facts.role, facts.step, facts.reward) == ("agent", 3, 0.75)
-    assert [message["content"] for message in rollout.messages] == ["q", "a1", "q2", "a2"]
+    assert [message["content"] for message in rollout.messages] == [
+        "q",
+        "a1",
+        "q2",
+        "a2",
+    ]
     assert (rollout.reward, rollout.rewards) == (0.75, {"task": 0.75, "1": 0.5})
     assert rollout.metadata == {"rollout_id": "ro-1"}
     assert (rollout.key, rollout.axis, rollout.incomplete) == (
@@ -200,7 +214,11 @@ def test_without_its_root_a_rollout_is_incomplete_and_shows_what_came() -> None:
     _, rollout = assembled(spans)
 
     assert rollout.incomplete
-    assert (rollout.step, rollout.axis, rollout.steps) == (None, None, {"trainer/step": 4})
+    assert (rollout.step, rollout.axis, rollout.steps) == (
+        None,
+        None,
+        {"trainer/step": 4},
+    )
     assert [message["role"] for message in rollout.messages] == [
         "user",
         "assistant",
@@ -220,7 +238,11 @@ def test_evaluations_override_and_their_remarks_become_metadata() -> None:
 
     _, rollout = assembled(sample.rollout_spans("a"), scores=scores)
 
-    assert (rollout.reward, rollout.advantage, rollout.rewards) == (0.25, 2.0, {"style": 0.5})
+    assert (rollout.reward, rollout.advantage, rollout.rewards) == (
+        0.25,
+        2.0,
+        {"style": 0.5},
+    )
     assert rollout.metadata == {
         "reward.label": "good",
         "reward.explanation": "since",
@@ -229,7 +251,9 @@ def test_evaluations_override_and_their_remarks_become_metadata() -> None:
     assert rollout.remarks == {"reward": ["good", "since"], "verdict": ["pass", None]}
 
 
-def test_an_id_of_the_users_own_and_a_version_that_is_not_a_number_become_metadata() -> None:
+def test_an_id_of_the_users_own_and_a_version_that_is_not_a_number_become_metadata() -> (
+    None
+):
     _, rollout = assembled(
         sample.rollout_spans("a", rl__rollout__id="mine", rl__policy__version="v2")
     )

@@ -28,11 +28,18 @@ def test_whole_histories_do_not_double() -> None:
 def test_a_history_without_the_reasoning_is_the_same_history() -> None:
     thought: Message = {**A1, "reasoning_content": "hm"}
 
-    assert merged([([U1], [thought]), ([U1, A1, U2], [A2])], {}) == [U1, thought, U2, A2]
+    assert merged([([U1], [thought]), ([U1, A1, U2], [A2])], {}) == [
+        U1,
+        thought,
+        U2,
+        A2,
+    ]
 
 
 def test_a_history_trimmed_in_front_goes_on_behind_the_last_answer() -> None:
-    assert merged([([S, U1], [A1]), ([said("system", "summary"), A1, U2], [A2])], {}) == [
+    assert merged(
+        [([S, U1], [A1]), ([said("system", "summary"), A1, U2], [A2])], {}
+    ) == [
         S,
         U1,
         A1,
@@ -51,7 +58,14 @@ def test_a_second_sample_of_the_same_prompt_is_kept_beside_the_first() -> None:
 
 
 def test_the_same_question_asked_again_in_a_delta_is_not_lost() -> None:
-    assert merged([([U1], [A1]), ([U2], [A2]), ([U2], [A1])], {}) == [U1, A1, U2, A2, U2, A1]
+    assert merged([([U1], [A1]), ([U2], [A2]), ([U2], [A1])], {}) == [
+        U1,
+        A1,
+        U2,
+        A2,
+        U2,
+        A1,
+    ]
 
 
 def test_tool_spans_answer_calls_that_no_message_answers() -> None:
@@ -62,7 +76,9 @@ def test_tool_spans_answer_calls_that_no_message_answers() -> None:
     }
     answered: Message = {"role": "tool", "content": "given", "tool_call_id": "c1"}
 
-    messages = merged([([U1], [call]), ([answered], [A2])], {"c1": "span", "c2": "span"})
+    messages = merged(
+        [([U1], [call]), ([answered], [A2])], {"c1": "span", "c2": "span"}
+    )
 
     assert messages == [
         U1,
@@ -79,7 +95,12 @@ def test_what_was_said_after_the_last_answer_stands_behind_it() -> None:
     earlier: Message = {"role": "tool", "content": "1", "tool_call_id": "c0"}
 
     assert in_order([U1, U2], [A1], [([U1], [A1])]) == [U1, A1, U2]
-    assert in_order([U1, A1, U2], [A2], [([U1], [A1]), ([U2], [A2])]) == [U1, A1, U2, A2]
+    assert in_order([U1, A1, U2], [A2], [([U1], [A1]), ([U2], [A2])]) == [
+        U1,
+        A1,
+        U2,
+        A2,
+    ]
     assert in_order([U1, earlier, result], [asks], []) == [U1, earlier, asks, result]
     assert in_order([U1, earlier], [asks], []) == [U1, earlier, asks]
     assert in_order([U1], [], []) == [U1]

@@ -50,7 +50,9 @@ def test_a_value_after_its_rollout_is_a_record_that_names_it() -> None:
     bench.send(*sample.rollout_spans("a", step=3, rl__split="eval"))
 
     records = bench.evaluate(
-        sample.evaluation("a", "reward", 0.5, seq=4, score__label="ok", explanation="why")
+        sample.evaluation(
+            "a", "reward", 0.5, seq=4, score__label="ok", explanation="why"
+        )
     )
 
     assert records == [
@@ -95,7 +97,12 @@ def test_a_value_that_became_part_of_its_rollout_is_not_sent_again() -> None:
     bench.send(*sample.rollout_spans("a"))
     bench.close()
 
-    assert bench.evaluate(sample.evaluation("a", "reward", 0.25, explanation="a long story")) == []
+    assert (
+        bench.evaluate(
+            sample.evaluation("a", "reward", 0.25, explanation="a long story")
+        )
+        == []
+    )
     assert "a long story" not in repr(bench.counted("evaluation/"))
 
 
@@ -118,7 +125,9 @@ def test_of_two_values_the_higher_number_of_one_process_and_the_later_of_two_hol
     assert rollout.reward == 0.3
 
 
-def test_values_of_producers_that_number_nothing_are_distinguished_by_what_they_say() -> None:
+def test_values_of_producers_that_number_nothing_are_distinguished_by_what_they_say() -> (
+    None
+):
     bench = Bench(selection="first")
     bench.send(*sample.rollout_spans("a"))
     event = sample.evaluation("a", "reward", 0.5, seq=None, at_ns=5)
@@ -146,7 +155,10 @@ def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_th
 ) -> None:
     bench = Bench()
     run_id = str(sample.OURS["rl.run.id"])
-    early, late = sample.evaluation("a", "judge", 0.5), sample.evaluation("b", "judge", 0.5, seq=2)
+    early, late = (
+        sample.evaluation("a", "judge", 0.5),
+        sample.evaluation("b", "judge", 0.5, seq=2),
+    )
     for event, rollout in ((early, "r0"), (late, "r1")):
         event.trace_id = bytes.fromhex(trace_id_of(run_id, rollout))
     bench.evaluate(early)
@@ -265,7 +277,9 @@ def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     assert bench.counted() == {"trace/other": 1, "evaluation/other": 2}
 
 
-def test_an_address_is_redacted_of_a_third_party_evaluation_where_it_is_asked_for() -> None:
+def test_an_address_is_redacted_of_a_third_party_evaluation_where_it_is_asked_for() -> (
+    None
+):
     said = {"score__label": "by ann@example.org", "explanation": "ann@example.org says"}
     judged = sample.evaluation("a", "judge", 0.5, seq=None, **said)
     found = []
@@ -291,18 +305,28 @@ def test_the_policy_reaches_evaluations_of_third_party_producers_and_native_ones
     bench.send(*sample.rollout_spans("a"))
     said = {"score__label": "good as", "explanation": "it says so it"}
 
-    [unnumbered] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.5, seq=None, **said)))
-    [ours] = late_in(bench.evaluate(sample.evaluation("a", "judge", 0.75, seq=1, **said)))
+    [unnumbered] = late_in(
+        bench.evaluate(sample.evaluation("a", "judge", 0.5, seq=None, **said))
+    )
+    [ours] = late_in(
+        bench.evaluate(sample.evaluation("a", "judge", 0.75, seq=1, **said))
+    )
 
     assert (unnumbered.value, unnumbered.label, unnumbered.explanation) == (0.5, *shown)
-    assert (ours.value, ours.label, ours.explanation) == (0.75, "good as", "it says so it")
+    assert (ours.value, ours.label, ours.explanation) == (
+        0.75,
+        "good as",
+        "it says so it",
+    )
 
 
 def test_a_label_that_was_not_to_leave_is_a_value_all_the_same() -> None:
     bench = Bench(selection="first")
     bench.send(*sample.rollout_spans("a"))
 
-    [value] = late_in(bench.evaluate(sample.evaluation("a", "judge", None, score__label="")))
+    [value] = late_in(
+        bench.evaluate(sample.evaluation("a", "judge", None, score__label=""))
+    )
 
     assert (value.name, value.value, value.label) == ("judge", None, "")
     assert bench.counted() == {}
@@ -310,9 +334,16 @@ def test_a_label_that_was_not_to_leave_is_a_value_all_the_same() -> None:
 
 def test_the_policy_reaches_the_spans_of_foreign_producers() -> None:
     bench = Bench(selection="first", content=ContentPolicy(secrets=False, email=True))
-    said = {"gen_ai.operation.name": "chat", "gen_ai.prompt": "ann@example.org, sk-" + "A1" * 12}
+    said = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.prompt": "ann@example.org, sk-" + "A1" * 12,
+    }
 
-    bench.send(sample.span("a", 1, "chat m", said), resource=sample.FOREIGN, scope="app")
+    bench.send(
+        sample.span("a", 1, "chat m", said), resource=sample.FOREIGN, scope="app"
+    )
 
     [rollout] = rollouts_in(bench.close())
-    assert rollout.messages == [{"role": "user", "content": "[redacted], sk-" + "A1" * 12}]
+    assert rollout.messages == [
+        {"role": "user", "content": "[redacted], sk-" + "A1" * 12}
+    ]

@@ -79,7 +79,11 @@ def test_a_rollout_that_is_under_way_holds_its_step_open_when_another_task_has_g
     bench.open(worker)
 
     *before, last = run.records
-    early = [one for signal, payload in before for one in frame(bench, worker, signal, payload)]
+    early = [
+        one
+        for signal, payload in before
+        for one in frame(bench, worker, signal, payload)
+    ]
     if restart:
         bench.translator.flush()
         bench.restart()
@@ -90,7 +94,9 @@ def test_a_rollout_that_is_under_way_holds_its_step_open_when_another_task_has_g
     assert [rollout.reward for rollout in rollouts_in(found)] == [9.0]
 
 
-def test_a_live_rollout_that_never_closes_holds_its_step_open_for_the_step_wait_alone() -> None:
+def test_a_live_rollout_that_never_closes_holds_its_step_open_for_the_step_wait_alone() -> (
+    None
+):
     run = MemoryRun(role="explorer")
     left = open_rollout(run, step=1)
     left.__enter__()

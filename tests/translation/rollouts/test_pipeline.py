@@ -43,7 +43,9 @@ def test_many_traces_in_one_frame_are_parted() -> None:
     assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4, 4, 4]
 
 
-def test_a_rollout_in_pieces_is_complete_with_its_last_span_also_after_a_restart() -> None:
+def test_a_rollout_in_pieces_is_complete_with_its_last_span_also_after_a_restart() -> (
+    None
+):
     bench = Bench(selection="first")
     root, *children = sample.rollout_spans("a")
 
@@ -51,10 +53,14 @@ def test_a_rollout_in_pieces_is_complete_with_its_last_span_also_after_a_restart
     bench.restart()
 
     assert before == []
-    assert [len(rollout.spans) for rollout in rollouts_in(bench.send(children[2]))] == [4]
+    assert [len(rollout.spans) for rollout in rollouts_in(bench.send(children[2]))] == [
+        4
+    ]
 
 
-def test_a_trace_that_does_not_say_how_many_spans_it_has_waits_behind_its_root() -> None:
+def test_a_trace_that_does_not_say_how_many_spans_it_has_waits_behind_its_root() -> (
+    None
+):
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     root, *children = sample.rollout_spans("a", counted=False)
 
@@ -89,16 +95,20 @@ def test_a_root_that_never_comes_leaves_an_incomplete_rollout() -> None:
     early, late = bench.after(599), bench.after(1)
 
     assert early == []
-    assert [(len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)] == [
-        (2, True)
-    ]
+    assert [
+        (len(rollout.spans), rollout.incomplete) for rollout in rollouts_in(late)
+    ] == [(2, True)]
 
 
-def test_a_span_behind_its_rollout_completes_it_and_a_redelivered_one_does_not() -> None:
+def test_a_span_behind_its_rollout_completes_it_and_a_redelivered_one_does_not() -> (
+    None
+):
     bench = Bench(selection="first")
     bench.send(*sample.rollout_spans("a"))
 
-    records = bench.send(*sample.rollout_spans("a")) + bench.send(sample.span("a", 9, "chat x"))
+    records = bench.send(*sample.rollout_spans("a")) + bench.send(
+        sample.span("a", 9, "chat x")
+    )
     bench.restart()
     records += (
         bench.send(*sample.rollout_spans("a"))
@@ -120,7 +130,9 @@ def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
     bench.send(*sample.rollout_spans("a"))
 
     records = bench.send(
-        sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+        sample.span("a", 9, "llm_request", parent=2),
+        resource=sample.FOREIGN,
+        scope="vllm",
     )
 
     assert (records, bench.counted()) == ([], {"span/late": 1})
@@ -130,24 +142,33 @@ def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
 def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(
     early: bool,
 ) -> None:
-    server, job = Bench(selection="first"), Bench(selection="first", trace_grace_ns=2 * SECOND)
+    server, job = (
+        Bench(selection="first"),
+        Bench(selection="first", trace_grace_ns=2 * SECOND),
+    )
     root, *children = sample.rollout_spans("a", counted=False)
     if early:
         server.send(
-            sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+            sample.span("a", 9, "llm_request", parent=2),
+            resource=sample.FOREIGN,
+            scope="vllm",
         )
         job.send(children[0])
     else:
         job.send(children[0])
         server.send(
-            sample.span("a", 9, "llm_request", parent=2), resource=sample.FOREIGN, scope="vllm"
+            sample.span("a", 9, "llm_request", parent=2),
+            resource=sample.FOREIGN,
+            scope="vllm",
         )
     trace_id = sample.trace_id("a")
 
     assert (server.rollouts.strays(), job.rollouts.strays()) == ({trace_id}, set())
     assert job.rollouts.owned({trace_id, "cd" * 16}) == {trace_id}
     records = job.rollouts.adopt(server.rollouts.stray(trace_id), job.now)
-    records += job.rollouts.adopt(server.rollouts.stray(trace_id), job.now)  # as after a kill
+    records += job.rollouts.adopt(
+        server.rollouts.stray(trace_id), job.now
+    )  # as after a kill
     server.rollouts.give_away(trace_id)
     records += job.send(root, *children[1:]) + job.after(2)
 
@@ -194,7 +215,9 @@ def test_a_reward_in_a_span_that_joins_a_waiting_rollout_counts_in_the_choice() 
     records = bench.close()
 
     assert [rollout.reward for rollout in rollouts_in(records)] == [0.5]
-    assert [row.values["agent/rollouts/reward/mean"] for row in rows_in(records)] == [0.5]
+    assert [row.values["agent/rollouts/reward/mean"] for row in rows_in(records)] == [
+        0.5
+    ]
 
 
 def test_a_span_joins_its_rollout_while_that_waits_for_its_step() -> None:
@@ -218,7 +241,9 @@ def test_spans_of_other_processes_join_and_the_root_says_the_role() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(restart: bool) -> None:
+def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(
+    restart: bool,
+) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
     records = bench.send(sample.span("http", 2, "SELECT")) + bench.send(
         sample.span("http", 1, "GET /")
@@ -226,7 +251,9 @@ def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(restart: b
     if restart:
         bench.restart()
 
-    records += bench.after(2) + bench.send(sample.span("http", 3, "late")) + bench.close()
+    records += (
+        bench.after(2) + bench.send(sample.span("http", 3, "late")) + bench.close()
+    )
 
     assert records == []
     assert bench.counted() == {"trace/other": 1}
@@ -245,7 +272,9 @@ def test_a_trace_becomes_a_rollout_by_any_of_its_spans() -> None:
     )
     records = bench.after(2)
 
-    assert [(rollout.role, rollout.step) for rollout in rollouts_in(records)] == [("agent", None)]
+    assert [(rollout.role, rollout.step) for rollout in rollouts_in(records)] == [
+        ("agent", None)
+    ]
 
 
 def test_open_traces_are_bounded_and_those_that_are_not_rollouts_go_first() -> None:
@@ -276,7 +305,9 @@ def test_the_bytes_of_open_traces_are_bounded() -> None:
         records += bench.send(*sample.rollout_spans(f"{number}")[1:])
 
     stored = sum(
-        len(value) for _, value in bench.state.items("trace/spans/") if isinstance(value, bytes)
+        len(value)
+        for _, value in bench.state.items("trace/spans/")
+        if isinstance(value, bytes)
     )
     assert stored <= 5_000
     assert len(rollouts_in(records)) + bench.rollouts.waiting()[0] == 20
@@ -310,12 +341,18 @@ def test_every_record_carries_the_axes_known_so_far() -> None:
 
     [read] = rollouts_in(
         read_from_state.spans(
-            sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("a", step=3)), sample.NOW
+            sample.OURS,
+            "i1",
+            sample.scope_spans(sample.rollout_spans("a", step=3)),
+            sample.NOW,
         )
     )
     [given] = rollouts_in(
         given.spans(
-            sample.OURS, "i1", sample.scope_spans(sample.rollout_spans("b", step=3)), sample.NOW
+            sample.OURS,
+            "i1",
+            sample.scope_spans(sample.rollout_spans("b", step=3)),
+            sample.NOW,
         )
     )
 
@@ -335,17 +372,26 @@ def test_a_trace_that_is_not_a_rollout_becomes_a_record_where_somebody_shows_it(
     fate: OtherTraces, counted: dict[str, int], shown: list[tuple[str, int]]
 ) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
-    bench.rollouts = RolloutPipeline(bench.state, bench.options, other_traces=lambda: fate)
-    bench.send(sample.span("w", 2, "SELECT"), sample.span("w", 1, "GET /health", parent=None))
+    bench.rollouts = RolloutPipeline(
+        bench.state, bench.options, other_traces=lambda: fate
+    )
+    bench.send(
+        sample.span("w", 2, "SELECT"), sample.span("w", 1, "GET /health", parent=None)
+    )
 
     records = bench.after(3)
 
     assert [
-        (record.name, len(record.spans)) for record in records if isinstance(record, PlainTrace)
+        (record.name, len(record.spans))
+        for record in records
+        if isinstance(record, PlainTrace)
     ] == shown
     assert len(records) == len(shown)
     assert bench.counted() == counted
-    assert bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3) == []
+    assert (
+        bench.send(sample.span("w", 1, "GET /health", parent=None)) + bench.after(3)
+        == []
+    )
 
 
 def test_a_child_of_a_process_whose_clock_is_off_stays_in_its_rollout() -> None:
@@ -363,7 +409,10 @@ def test_a_child_of_a_process_whose_clock_is_off_stays_in_its_rollout() -> None:
         root.end_time_unix_nano,
     )
     assert rollout.spans[0].name == "rollout"
-    assert {span.name for span in rollout.spans[1:]} == {"chat policy", "execute_tool calc"}
+    assert {span.name for span in rollout.spans[1:]} == {
+        "chat policy",
+        "execute_tool calc",
+    }
     assert [message["role"] for message in rollout.messages] == [
         "user",
         "assistant",

@@ -14,7 +14,11 @@ from support.otlp.translation_bench import ids
 
 
 def filled(
-    bench: Bench, step: int, rewards: list[float | None], prefix: str = "", **attributes: Any
+    bench: Bench,
+    step: int,
+    rewards: list[float | None],
+    prefix: str = "",
+    **attributes: Any,
 ) -> list[Any]:
     records: list[Any] = []
     for number, reward in enumerate(rewards):
@@ -47,7 +51,9 @@ def test_a_step_closes_when_a_later_one_comes_and_keeps_what_the_rule_chooses() 
 def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
     bench = Bench(max_rollouts=1)
     bench.leave_out(
-        sample.left_out(1, {"p": {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}}, 3)
+        sample.left_out(
+            1, {"p": {"count": 2, "sum": 1, "sum_squares": 1, "min": 0, "max": 1}}, 3
+        )
     )
     filled(bench, 1, [1.0, 0.0], rl__group__id="q")
     bench.now += 5
@@ -60,7 +66,8 @@ def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
             role="explorer",
             step=1,
             axis="explorer/step",
-            time_unix_ns=sample.NOW + 101,  # when its last rollout ended, not when it came
+            time_unix_ns=sample.NOW
+            + 101,  # when its last rollout ended, not when it came
             values={
                 "explorer/rollouts/total": 5,
                 "explorer/rollouts/kept": 1,
@@ -80,7 +87,9 @@ def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
 def test_a_flood_of_names_of_splits_leaves_no_more_closed_steps_than_are_remembered(
     restart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_bridge.translation.rollouts.sampling._REMEMBERED_IN_ALL", 5)
+    monkeypatch.setattr(
+        "otel_bridge.translation.rollouts.sampling._REMEMBERED_IN_ALL", 5
+    )
     bench = Bench(selection="first", step_watermark_ns=sample.SECOND)
     rows: list[Row] = []
     for number in range(20):
@@ -116,7 +125,9 @@ def test_a_step_closes_after_its_time_without_rollouts_and_with_the_run() -> Non
 
 
 def test_a_step_that_trickles_on_closes_at_last() -> None:
-    bench = Bench(step_watermark_ns=30 * sample.SECOND, step_timeout_ns=100 * sample.SECOND)
+    bench = Bench(
+        step_watermark_ns=30 * sample.SECOND, step_timeout_ns=100 * sample.SECOND
+    )
 
     records: list[Any] = []
     for number in range(12):
@@ -127,7 +138,9 @@ def test_a_step_that_trickles_on_closes_at_last() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once(restart: bool) -> None:
+def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once(
+    restart: bool,
+) -> None:
     bench = Bench(max_rollouts=3)
     filled(bench, 1, [0.1, 0.2])
     filled(bench, 2, [0.5])
@@ -140,7 +153,11 @@ def test_late_rollouts_fill_the_seats_left_and_correct_the_statistics_once(resta
     assert [rollout.reward for rollout in rollouts_in(late)] == [0.3]
     first = [row for row in rows_in(corrected) if row.step == 1]
     assert [
-        (row.id, row.values["explorer/rollouts/total"], row.values["explorer/rollouts/kept"])
+        (
+            row.id,
+            row.values["explorer/rollouts/total"],
+            row.values["explorer/rollouts/kept"],
+        )
         for row in first
     ] == [("s:explorer:train:1:1", 4, 3)]
     assert bench.after(1_000) == []
@@ -155,7 +172,8 @@ def test_caps_hold_for_each_role_split_and_step_alone() -> None:
     records = bench.close()
 
     kept = sorted(
-        (rollout.role or "", rollout.split or "", rollout.key) for rollout in rollouts_in(records)
+        (rollout.role or "", rollout.split or "", rollout.key)
+        for rollout in rollouts_in(records)
     )
     assert kept == [
         ("explorer", "", "explorer/rollouts"),
@@ -163,7 +181,9 @@ def test_caps_hold_for_each_role_split_and_step_alone() -> None:
         ("explorer", "eval", "explorer/rollouts"),
         ("judge", "", "judge/rollouts"),
     ]
-    assert "explorer/rollouts/eval/total" in {key for row in rows_in(records) for key in row.values}
+    assert "explorer/rollouts/eval/total" in {
+        key for row in rows_in(records) for key in row.values
+    }
 
 
 @pytest.mark.parametrize(
@@ -213,7 +233,9 @@ def test_rollouts_without_a_step_share_seats_for_one_waiting_time() -> None:
     records: list[Any] = []
     for second in range(3):
         for number in range(4):
-            records += bench.send(*sample.rollout_spans(f"{second}-{number}", step=None))
+            records += bench.send(
+                *sample.rollout_spans(f"{second}-{number}", step=None)
+            )
         records += bench.after(30)
 
     assert len(rollouts_in(records)) == 6
@@ -260,7 +282,9 @@ def test_only_the_last_steps_are_remembered_and_the_state_stays_small() -> None:
     records = filled(bench, 3, [0.0], prefix="late", rl__group__id="p")
 
     assert ids(records) == set()
-    groups = [list(value["statistics"]["groups"]) for _, value in bench.state.items("step/")]  # type: ignore[index]
+    groups = [
+        list(value["statistics"]["groups"]) for _, value in bench.state.items("step/")
+    ]  # type: ignore[index]
     assert groups.count([""]) == 199 - 64 - 1
     assert groups.count(["p"]) == 64
 
@@ -317,7 +341,9 @@ def test_after_a_restart_the_statistics_of_rollouts_without_a_step_keep_their_id
 
     expected, found = rows_in(straight.after(100)), rows_in(restarted.after(100))
     assert found == expected
-    assert [row.id for row in found] == [f"s:explorer:train:{sample.NOW + 600 * sample.SECOND}"]
+    assert [row.id for row in found] == [
+        f"s:explorer:train:{sample.NOW + 600 * sample.SECOND}"
+    ]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -336,7 +362,11 @@ def test_statistics_of_rollouts_without_a_step_have_an_id_each_also_at_one_time(
     assert [row.id for row in rows_in(records)] == [
         f"s:explorer:train:{number}" for number in (at, at + 1, at + 2)
     ]
-    assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [1, 1, 1]
+    assert [row.values["explorer/rollouts/total"] for row in rows_in(records)] == [
+        1,
+        1,
+        1,
+    ]
     assert len(bench.counted("stepless/")) == 1
 
 

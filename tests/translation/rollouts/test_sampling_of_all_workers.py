@@ -14,7 +14,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, rows_in
 from support.otlp.translation_bench import ids
-from support.trainers.emit_rollout_doubles import MemoryRun, log_generations, log_rollouts
+from support.trainers.emit_rollout_doubles import (
+    MemoryRun,
+    log_generations,
+    log_rollouts,
+)
 
 _SAMPLES = st.lists(
     st.tuples(
@@ -27,7 +31,11 @@ _SAMPLES = st.lists(
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(workers=st.lists(_SAMPLES, min_size=1, max_size=4), cap=st.integers(0, 6), data=st.data())
+@given(
+    workers=st.lists(_SAMPLES, min_size=1, max_size=4),
+    cap=st.integers(0, 6),
+    data=st.data(),
+)
 def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_with_kills(
     workers: list[list[tuple[float | None, str | None]]], cap: int, data: st.DataObject
 ) -> None:
@@ -43,13 +51,20 @@ def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_w
     records = records_after(Bench(max_rollouts=cap), order, kills)
 
     [row] = rows_in(records)
-    rewards = [reward for samples in workers for reward, _ in samples if reward is not None]
+    rewards = [
+        reward for samples in workers for reward, _ in samples if reward is not None
+    ]
     total = sum(map(len, workers))
     assert ids(records) == ids(expected)
     assert {
-        key.removeprefix("explorer/rollouts/"): value for key, value in row.values.items()
+        key.removeprefix("explorer/rollouts/"): value
+        for key, value in row.values.items()
     } == pytest.approx(
-        {"total": total, "kept": min(cap, total), "zero_variance_groups": zero_variance(workers)}
+        {
+            "total": total,
+            "kept": min(cap, total),
+            "zero_variance_groups": zero_variance(workers),
+        }
         | (
             {f"reward/{name}": float(getattr(np, name)(rewards)) for name in _FIGURES}
             if rewards
@@ -59,21 +74,31 @@ def test_over_all_workers_the_same_are_kept_and_counted_in_any_order_twice_and_w
 
 
 @pytest.mark.parametrize("call", ["rollouts", "lists"])
-def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(call: str) -> None:
+def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(
+    call: str,
+) -> None:
     run = MemoryRun("r1", role="explorer", MAX_ROLLOUTS_PER_STEP="2")
     versions = [9, 8, 3, None, 10, 7]
     if call == "lists":
         log_generations(
-            run, prompts=["q"] * 6, responses=["a"] * 6, policy_versions=versions, step=10
+            run,
+            prompts=["q"] * 6,
+            responses=["a"] * 6,
+            policy_versions=versions,
+            step=10,
         )
     else:
         log_rollouts(
-            run, [{"messages": "q", "policy_version": version} for version in versions], step=10
+            run,
+            [{"messages": "q", "policy_version": version} for version in versions],
+            step=10,
         )
     log_rollouts(run, [{"messages": "q", "policy_version": 2}], step=10, split="eval")
 
     evaluation, train = rows_in(
-        records_after(Bench(max_rollouts=2), [("w", *record) for record in run.records], {1})
+        records_after(
+            Bench(max_rollouts=2), [("w", *record) for record in run.records], {1}
+        )
     )
 
     shown = {key: value for key, value in train.values.items() if "staleness" in key}
@@ -97,7 +122,9 @@ def logged(
     return run.records
 
 
-def records_after(bench: Bench, frames: list[tuple[str, int, bytes]], kills: set[int]) -> list[Any]:
+def records_after(
+    bench: Bench, frames: list[tuple[str, int, bytes]], kills: set[int]
+) -> list[Any]:
     """Give a bridge *frames*, kill it behind some of them, and end the run."""
     records: list[Any] = []
     for number, (worker, signal, payload) in enumerate(frames):
@@ -119,4 +146,6 @@ def zero_variance(workers: list[list[tuple[float | None, str | None]]]) -> int:
     for reward, group in (pair for samples in workers for pair in samples):
         if group is not None and reward is not None:
             groups.setdefault(group, []).append(reward)
-    return sum(len(rewards) > 1 and len(set(rewards)) == 1 for rewards in groups.values())
+    return sum(
+        len(rewards) > 1 and len(set(rewards)) == 1 for rewards in groups.values()
+    )

@@ -101,7 +101,9 @@ def test_folding_forgets_the_groups_and_keeps_the_numbers() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["p", "q", None]), st.floats(-1e6, 1e6)), min_size=1),
+    st.lists(
+        st.tuples(st.sampled_from(["p", "q", None]), st.floats(-1e6, 1e6)), min_size=1
+    ),
     st.integers(0, 50),
 )
 def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
@@ -125,7 +127,9 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
 
     numbers = [reward for _, reward in rewards]
     assert values["rollouts/total"] == len(numbers)
-    assert values["rollouts/reward/mean"] == pytest.approx(statistics.fmean(numbers), abs=1e-6)
+    assert values["rollouts/reward/mean"] == pytest.approx(
+        statistics.fmean(numbers), abs=1e-6
+    )
     assert values["rollouts/reward/std"] == pytest.approx(
         statistics.pstdev(numbers), abs=1.0, rel=1e-3
     )
@@ -135,7 +139,9 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     )
 
 
-def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_restart() -> None:
+def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_restart() -> (
+    None
+):
     merged = Statistics()
     merged.add("p", 1.0, 1)
     merged.add("p", 1.0)
@@ -144,7 +150,10 @@ def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_resta
 
     values = merged.values(2, None)
 
-    assert (values["rollouts/staleness/mean"], values["rollouts/staleness/max"]) == (3.25, 7)
+    assert (values["rollouts/staleness/mean"], values["rollouts/staleness/max"]) == (
+        3.25,
+        7,
+    )
 
 
 def test_a_policy_ahead_of_its_step_has_a_negative_staleness() -> None:

@@ -42,7 +42,9 @@ def rollout_below(
 
 
 def ambient(**attributes: object) -> Span:
-    return sample.span("job", 1, "train", {k.replace("__", "."): v for k, v in attributes.items()})
+    return sample.span(
+        "job", 1, "train", {k.replace("__", "."): v for k, v in attributes.items()}
+    )
 
 
 def send(bench: Bench, *spans: Span) -> list[Record]:
@@ -53,7 +55,9 @@ def id_of(number: int) -> str:
     return TRACE if number == 1 else sub_trace_id(TRACE, span_id(number * 10))
 
 
-def shown(records: list[Record]) -> list[tuple[str, float | None, list[str], list[object]]]:
+def shown(
+    records: list[Record],
+) -> list[tuple[str, float | None, list[str], list[object]]]:
     return sorted(
         (
             one.id,
@@ -99,7 +103,9 @@ def test_each_rollout_below_one_span_of_an_application_is_a_record_of_its_own() 
     assert bench.counted("trace/meta/") == bench.counted("trace/spans/") == {}
 
 
-def test_a_rollout_of_its_own_has_no_parent_names_its_trace_and_links_the_one_it_was_in() -> None:
+def test_a_rollout_of_its_own_has_no_parent_names_its_trace_and_links_the_one_it_was_in() -> (
+    None
+):
     bench = Bench(selection="first")
 
     send(bench, ambient(), *rollout_below(1), *rollout_below(2))
@@ -108,7 +114,9 @@ def test_a_rollout_of_its_own_has_no_parent_names_its_trace_and_links_the_one_it
     spans = [Span.FromString(span.otlp) for span in second.spans]
     assert {span.trace_id.hex() for span in spans} == {id_of(2)}
     assert [span.parent_id for span in second.spans] == [None, span_id(20).hex()]
-    assert [(link.trace_id.hex(), link.span_id) for link in spans[0].links] == [(TRACE, span_id(1))]
+    assert [(link.trace_id.hex(), link.span_id) for link in spans[0].links] == [
+        (TRACE, span_id(1))
+    ]
     assert not second.incomplete
 
 
@@ -128,9 +136,18 @@ def test_one_rollout_in_a_trace_is_what_it_was() -> None:
 def test_a_rollout_inside_a_rollout_belongs_to_it() -> None:
     bench = Bench(selection="first")
 
-    send(bench, ambient(), *rollout_below(1), *rollout_below(2, parent=11), *rollout_below(3))
+    send(
+        bench,
+        ambient(),
+        *rollout_below(1),
+        *rollout_below(2, parent=11),
+        *rollout_below(3),
+    )
 
-    assert {one.id: len(one.spans) for one in rollouts_in(bench.close())} == {TRACE: 5, id_of(3): 2}
+    assert {one.id: len(one.spans) for one in rollouts_in(bench.close())} == {
+        TRACE: 5,
+        id_of(3): 2,
+    }
 
 
 def test_spans_side_by_side_that_name_one_rollout_are_one() -> None:
@@ -142,9 +159,15 @@ def test_spans_side_by_side_that_name_one_rollout_are_one() -> None:
 
     send(bench, ambient(), *turns)
 
-    found = {one.id: [span.parent_id for span in one.spans] for one in rollouts_in(bench.close())}
+    found = {
+        one.id: [span.parent_id for span in one.spans]
+        for one in rollouts_in(bench.close())
+    }
     root, second = span_id(1).hex(), span_id(3).hex()
-    assert found == {TRACE: [None, root, root], sub_trace_id(TRACE, span_id(3)): [None, second]}
+    assert found == {
+        TRACE: [None, root, root],
+        sub_trace_id(TRACE, span_id(3)): [None, second],
+    }
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -154,7 +177,11 @@ def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     for number, about in ((1, 10), (2, 20), (3, 31)):
         bench.evaluate(judged(about, number * 1.5, seq=number))
-    send(bench, *(span for number in (1, 2, 3) for span in rollout_below(number)), ambient())
+    send(
+        bench,
+        *(span for number in (1, 2, 3) for span in rollout_below(number)),
+        ambient(),
+    )
     if restart:
         bench.restart()
 
@@ -166,8 +193,15 @@ def test_a_value_for_a_span_goes_to_the_rollout_of_that_span_before_and_after(
         ]
     )
 
-    assert {one.id: one.reward for one in rollouts} == {id_of(1): 1.5, id_of(2): 3.0, id_of(3): 4.5}
-    assert [(value.rollout_id, value.value) for value in later] == [(id_of(2), 9.0), (TRACE, 8.0)]
+    assert {one.id: one.reward for one in rollouts} == {
+        id_of(1): 1.5,
+        id_of(2): 3.0,
+        id_of(3): 4.5,
+    }
+    assert [(value.rollout_id, value.value) for value in later] == [
+        (id_of(2), 9.0),
+        (TRACE, 8.0),
+    ]
     assert [key for key in bench.counted("evaluation/") if "." in key] == []
 
 
@@ -175,7 +209,9 @@ def test_a_value_for_a_span_of_a_trace_that_never_came_names_the_trace() -> None
     bench = Bench()
     bench.evaluate(judged(20, 9.0))
 
-    assert [(value.rollout_id, value.value) for value in late_in(bench.close())] == [(TRACE, 9.0)]
+    assert [(value.rollout_id, value.value) for value in late_in(bench.close())] == [
+        (TRACE, 9.0)
+    ]
 
 
 def test_rollouts_that_follow_in_a_trace_that_is_complete_are_rollouts_too() -> None:
@@ -189,7 +225,10 @@ def test_rollouts_that_follow_in_a_trace_that_is_complete_are_rollouts_too() -> 
     bench.restart()
     second = bench.after(2)
     third = send(bench, root3) + bench.after(2)
-    again = send(bench, *rollout_below(1), chat2, root2, chat3, root3, ambient()) + bench.close()
+    again = (
+        send(bench, *rollout_below(1), chat2, root2, chat3, root3, ambient())
+        + bench.close()
+    )
 
     assert (waits, rollouts_in(again)) == ([], [])
     assert shown(first + second + third) == expected(1, 2, 3)
@@ -197,7 +236,9 @@ def test_rollouts_that_follow_in_a_trace_that_is_complete_are_rollouts_too() -> 
 
 
 def test_an_application_whose_span_never_ends_shows_its_rollouts_all_the_same() -> None:
-    bench = Bench(selection="first", trace_timeout_ns=600 * SECOND, trace_grace_ns=2 * SECOND)
+    bench = Bench(
+        selection="first", trace_timeout_ns=600 * SECOND, trace_grace_ns=2 * SECOND
+    )
     records: list[Record] = []
     for number in range(1, 20):
         records += send(bench, *rollout_below(number)) + bench.after(100)
@@ -207,7 +248,9 @@ def test_an_application_whose_span_never_ends_shows_its_rollouts_all_the_same() 
 
 
 def test_spans_of_a_further_rollout_that_never_comes_are_counted_in_the_end() -> None:
-    bench = Bench(selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND)
+    bench = Bench(
+        selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND
+    )
     send(bench, *rollout_below(1), ambient())
     bench.after(2)
 
@@ -215,13 +258,21 @@ def test_spans_of_a_further_rollout_that_never_comes_are_counted_in_the_end() ->
     waiting = bench.rollouts.waiting()
     records = bench.after(600)
 
-    assert (waiting, rollouts_in(records), bench.rollouts.waiting()) == ((1, 0), [], (0, 0))
+    assert (waiting, rollouts_in(records), bench.rollouts.waiting()) == (
+        (1, 0),
+        [],
+        (0, 0),
+    )
     assert bench.counted() == {"span/late": 1}
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(restart: bool) -> None:
-    bench = Bench(selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND)
+def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(
+    restart: bool,
+) -> None:
+    bench = Bench(
+        selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND
+    )
     send(bench, *rollout_below(1), ambient())
     bench.after(2)
     send(bench, *rollout_below(2), rollout_below(3)[0])
@@ -240,7 +291,9 @@ def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(restart: bool
     )
 
 
-def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> None:
+def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> (
+    None
+):
     bench = Bench(trace_grace_ns=2 * SECOND)
     send(bench, *rollout_below(1), *rollout_below(2), ambient())
     bench.after(2)
@@ -250,7 +303,10 @@ def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step(
     bench.restart()
     send(bench, late)
 
-    assert {one.id: len(one.spans) for one in rollouts_in(bench.close())} == {TRACE: 3, id_of(2): 3}
+    assert {one.id: len(one.spans) for one in rollouts_in(bench.close())} == {
+        TRACE: 3,
+        id_of(2): 3,
+    }
 
 
 SPANS = [span for number in (1, 2, 3) for span in rollout_below(number)] + [ambient()]
@@ -286,7 +342,9 @@ def renumbered(spans: list[Span], by: int) -> list[Span]:
         copy = Span.FromString(span.SerializeToString())
         copy.span_id = span_id(int.from_bytes(span.span_id, "big") + by)
         if span.parent_span_id:
-            copy.parent_span_id = span_id(int.from_bytes(span.parent_span_id, "big") + by)
+            copy.parent_span_id = span_id(
+                int.from_bytes(span.parent_span_id, "big") + by
+            )
         copy.start_time_unix_nano += by
         found.append(copy)
     return found
@@ -310,14 +368,21 @@ def test_two_rollouts_with_one_id_are_two_records_and_values_go_to_the_first(
         (sample.trace_id("a"), 1, 0.25, 4),
         (other, 2, 0.75, 4),
     ]
-    assert [r.metadata for r in rollouts_in(records)] == [{}, {"rollout_id": sample.trace_id("a")}]
+    assert [r.metadata for r in rollouts_in(records)] == [
+        {},
+        {"rollout_id": sample.trace_id("a")},
+    ]
     assert [value.rollout_id for value in late] == [sample.trace_id("a")]
 
 
 def test_a_large_rollout_that_comes_again_is_not_treated_as_another_of_its_id() -> None:
     bench = Bench(selection="first")
     root, *children = sample.rollout_spans("a", counted=False)
-    many = [root, *children, *(sample.span("a", number, "step") for number in range(10, 400))]
+    many = [
+        root,
+        *children,
+        *(sample.span("a", number, "step") for number in range(10, 400)),
+    ]
     first = bench.send(*many) + bench.close()
 
     again = bench.send(*many) + bench.send(*many[5:]) + bench.close()

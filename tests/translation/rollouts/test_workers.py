@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 from otel_bridge.records import Record
@@ -87,11 +89,15 @@ def test_a_process_of_the_role_that_sends_no_rollouts_holds_a_step_up_for_the_st
     assert (at_once, early, points(due)) == ([], [], [(1, 1), (2, 1)])
 
 
-def test_further_ranks_and_forked_children_that_send_no_rollouts_hold_no_step_up() -> None:
+def test_further_ranks_and_forked_children_that_send_no_rollouts_hold_no_step_up() -> (
+    None
+):
     bench = bench_of()
     [explorer] = explorers("e")
     bench.open(
-        explorer, source("rank", "explorer", rl_rank=1), source("child", "explorer", rl_forked=True)
+        explorer,
+        source("rank", "explorer", rl_rank=1),
+        source("child", "explorer", rl_forked=True),
     )
     send(bench, explorer, 1, 1.0)
 
@@ -168,7 +174,9 @@ def test_a_worker_that_dies_is_waited_for_no_more() -> None:
     for step in range(1, 4):
         send(bench, fast, step, 0.5)
 
-    bench.request(logs_request((who("slow", "explorer"), [end("killed")])), LOGS, BRIDGE)
+    bench.request(
+        logs_request((who("slow", "explorer"), [end("killed")])), LOGS, BRIDGE
+    )
     closed = bench.tick(1)
 
     assert points(closed) == [(1, 2), (2, 1)]
@@ -192,7 +200,9 @@ def test_a_worker_that_is_behind_is_waited_for_longer_than_a_step_wait() -> None
     assert [rollout.reward for rollout in rollouts_in(closed)] == [1.0]
 
 
-def test_a_worker_that_is_behind_and_sends_nothing_holds_steps_up_for_the_step_timeout() -> None:
+def test_a_worker_that_is_behind_and_sends_nothing_holds_steps_up_for_the_step_timeout() -> (
+    None
+):
     bench = bench_of(step_timeout_ns=100 * 10**9)
     fast, stuck = explorers("fast", "stuck")
     bench.open(fast, stuck)
@@ -216,23 +226,32 @@ def test_the_first_evaluation_of_a_slower_worker_is_waited_for() -> None:
     def evaluate(worker: SegmentInfo) -> list[Record]:
         spans = rollout_spans(f"eval-{worker.instance_id}", step=10, rl__split="eval")
         payload = scope_spans(spans).SerializeToString()
-        return bench.translator.frame(worker, TRACES, payload, False, bench.now_ns, bench.now_ns)
+        return bench.translator.frame(
+            worker, TRACES, payload, False, bench.now_ns, bench.now_ns
+        )
 
     evaluate(fast)
     early = [row for row in rows_in(bench.tick(60)) if row.step == 10]
     evaluate(slow)
     due = [row for row in rows_in(bench.tick(30)) if row.step == 10]
 
-    assert (early, [row.values["explorer/rollouts/eval/total"] for row in due]) == ([], [2])
+    assert (early, [row.values["explorer/rollouts/eval/total"] for row in due]) == (
+        [],
+        [2],
+    )
 
 
-def test_a_role_that_goes_back_to_its_checkpoint_has_seats_and_statistics_of_its_own() -> None:
+def test_a_role_that_goes_back_to_its_checkpoint_has_seats_and_statistics_of_its_own() -> (
+    None
+):
     bench = bench_of(max_rollouts=1)
     before, after = explorers("before", "after")
     bench.open(before)
     for step in range(1, 5):
         send(bench, before, step, 0.5)
-    bench.request(logs_request((who("before", "explorer"), [end("killed")])), LOGS, BRIDGE)
+    bench.request(
+        logs_request((who("before", "explorer"), [end("killed")])), LOGS, BRIDGE
+    )
 
     bench.open(after)
     for step in range(3, 6):
@@ -240,8 +259,12 @@ def test_a_role_that_goes_back_to_its_checkpoint_has_seats_and_statistics_of_its
         bench.restart()
     bench.close()
 
-    rows = [row for row in rows_in(bench.records) if "explorer/rollouts/total" in row.values]
-    assert [(row.id, row.attempt, row.values["explorer/rollouts/total"]) for row in rows] == [
+    rows = [
+        row for row in rows_in(bench.records) if "explorer/rollouts/total" in row.values
+    ]
+    assert [
+        (row.id, row.attempt, row.values["explorer/rollouts/total"]) for row in rows
+    ] == [
         ("s:explorer:train:1", 1, 1),
         ("s:explorer:train:2", 1, 1),
         ("s:explorer:train:3", 1, 1),
@@ -263,7 +286,9 @@ def test_a_rollout_whose_spans_are_still_awaited_holds_its_step_open() -> None:
 
     def frame(*spans: Span) -> list[Record]:
         payload = scope_spans(spans).SerializeToString()
-        return bench.translator.frame(worker, TRACES, payload, False, bench.now_ns, bench.now_ns)
+        return bench.translator.frame(
+            worker, TRACES, payload, False, bench.now_ns, bench.now_ns
+        )
 
     frame(root)
     held = send(bench, worker, 1, 1.0) + send(bench, worker, 2, 1.0)
@@ -275,7 +300,9 @@ def test_a_rollout_whose_spans_are_still_awaited_holds_its_step_open() -> None:
     assert points(done + bench.tick(1)) == [(1, 2)]
 
 
-def test_behind_a_receiver_a_passed_step_waits_for_what_the_network_carries_last() -> None:
+def test_behind_a_receiver_a_passed_step_waits_for_what_the_network_carries_last() -> (
+    None
+):
     bench = bench_of()
     sums = {"p": {"count": 3, "sum": 3.0, "sum_squares": 3.0, "min": 1.0, "max": 1.0}}
     overtaken = logs_request((who("far", "explorer"), [left_out(1, sums, 3)]))
@@ -344,13 +371,16 @@ def test_the_end_of_a_far_worker_may_overtake_its_rollouts() -> None:
     assert points(bench.records) == [(1, 2), (2, 2)]
 
 
-def test_third_party_processes_that_cannot_be_distinguished_close_steps_by_the_step_wait() -> None:
+def test_third_party_processes_that_cannot_be_distinguished_close_steps_by_the_step_wait() -> (
+    None
+):
     bench = bench_of(max_rollouts=1)
     agents = {"service.name": "agent", "rl.run.id": RUN}
 
     def agent(name: str, step: int, reward: float) -> list[Record]:
         return bench.request(
-            request("", *rollout_spans(name, step=step, reward=reward), **agents), TRACES
+            request("", *rollout_spans(name, step=step, reward=reward), **agents),
+            TRACES,
         )
 
     agent("fast1", 1, 0.5)
@@ -373,12 +403,16 @@ def test_third_party_processes_with_an_id_are_distinguished() -> None:
     assert points(bench.tick(10)) == [(1, 1)]
 
 
-def test_at_the_memory_bound_rollouts_are_chosen_ahead_and_their_steps_stay_open() -> None:
+def test_at_the_memory_bound_rollouts_are_chosen_ahead_and_their_steps_stay_open() -> (
+    None
+):
     bench = bench_of(max_rollouts=2, max_open_traces=6)
     fast, slow = explorers("fast", "slow")
     bench.open(fast, slow)
 
-    ahead = send(bench, fast, 1, 0.1, 0.2, 0.3, 0.4) + send(bench, fast, 2, 0.5, 0.5, 0.5, 0.5)
+    ahead = send(bench, fast, 1, 0.1, 0.2, 0.3, 0.4) + send(
+        bench, fast, 2, 0.5, 0.5, 0.5, 0.5
+    )
     bench.restart()
     send(bench, slow, 1, 1.0)
     closed = send(bench, slow, 2, 0.0)

@@ -16,7 +16,9 @@ _JOBS = st.lists(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_s
                  min_size=2, max_size=3)  # fmt: skip
 
 
-def play(job: list[list[list[float | None]]], order: list[int], kills: set[int]) -> list[Record]:
+def play(
+    job: list[list[list[float | None]]], order: list[int], kills: set[int]
+) -> list[Record]:
     """Let each worker send its steps in order, interleaved by *order*, and the bridge be killed behind some of them."""
     bench = bench_of(max_rollouts=2)
     workers = explorers(*(f"w{number}" for number in range(len(job))))
@@ -46,7 +48,9 @@ def test_the_same_job_keeps_the_same_rollouts_at_any_pace_and_with_kills(
 
     expected = play(job, lockstep, set())
     records = play(
-        job, data.draw(st.permutations(turns)), data.draw(st.sets(st.integers(0, len(turns))))
+        job,
+        data.draw(st.permutations(turns)),
+        data.draw(st.sets(st.integers(0, len(turns)))),
     )
 
     def kept(of: list[Record]) -> set[str]:

@@ -23,7 +23,13 @@ from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
 TRAINER = rank(0)
 EXPLORER = rank(5, "explorer")
-FIGURES = ("mismatch/k1", "mismatch/k3", "mismatch/mean", "mismatch/max", "mismatch/beyond")
+FIGURES = (
+    "mismatch/k1",
+    "mismatch/k3",
+    "mismatch/mean",
+    "mismatch/max",
+    "mismatch/beyond",
+)
 
 
 def token_rows(
@@ -36,7 +42,9 @@ def token_rows(
         if row.role == role and any("tokens/" in key for key in row.values)
     ]
     return {
-        row.step: {key.removeprefix("tokens/"): value for key, value in values_of(row).items()}
+        row.step: {
+            key.removeprefix("tokens/"): value for key, value in values_of(row).items()
+        }
         for row in rows
     }
 
@@ -47,7 +55,9 @@ def figures_shown(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     for record in records:
         if isinstance(record, RolloutRecord):
             parts = {
-                key: value for key, value in record.rewards.items() if key.startswith("tokens/")
+                key: value
+                for key, value in record.rewards.items()
+                if key.startswith("tokens/")
             }
             figures.setdefault(record.id, {}).update(parts)
         elif (
@@ -59,7 +69,9 @@ def figures_shown(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     return figures
 
 
-def deliver(bench: Bench, frames: Sequence[tuple[SegmentInfo, tuple[int, bytes]]]) -> None:
+def deliver(
+    bench: Bench, frames: Sequence[tuple[SegmentInfo, tuple[int, bytes]]]
+) -> None:
     for sender, (signal, payload) in frames:
         bench.records += bench.translator.frame(
             sender, signal, payload, False, bench.now_ns, bench.now_ns
@@ -74,7 +86,9 @@ def sent(
     return [(sender, frame) for frame in frames]
 
 
-def truth(engine: np.ndarray[Any, Any], trainer: np.ndarray[Any, Any]) -> dict[str, float]:
+def truth(
+    engine: np.ndarray[Any, Any], trainer: np.ndarray[Any, Any]
+) -> dict[str, float]:
     delta = trainer.astype("f8") - engine.astype("f8")
     return {
         "mismatch/k1": float((-delta).mean()),
@@ -97,7 +111,9 @@ def run() -> MemoryRun:
     return MemoryRun(RUN)
 
 
-def test_the_row_of_a_step_equals_numpy_over_all_tokens(bench: Bench, run: MemoryRun) -> None:
+def test_the_row_of_a_step_equals_numpy_over_all_tokens(
+    bench: Bench, run: MemoryRun
+) -> None:
     draw = np.random.default_rng(1)
     lengths = [3, 40, 1000, 0, 7]
     engine = [-draw.exponential(0.5, length).astype("f4") for length in lengths]
@@ -121,7 +137,9 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(bench: Bench, run: Memor
         "masked": np.concatenate(masked).mean(), "count": 1050, "rollouts": 4,
         "logprob/engine": everything[0].mean(), "logprob/trainer": everything[1].mean(),
     }  # fmt: skip
-    assert {name: values[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert {name: values[name] for name in expected} == pytest.approx(
+        expected, rel=1e-5
+    )
     for side, numbers in zip(("engine", "trainer"), everything, strict=True):
         for percent in (1, 10, 50, 90, 99):
             # Log-probabilities above 0, which only noise gives, count by their distance from it.
@@ -129,10 +147,14 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(bench: Bench, run: Memor
             assert values[f"logprob/{side}/p{percent:02d}"] == pytest.approx(
                 true, rel=0.02, abs=0.002
             )
-    positions = np.concatenate([10 * np.arange(length) // max(length, 1) for length in lengths])
+    positions = np.concatenate(
+        [10 * np.arange(length) // max(length, 1) for length in lengths]
+    )
     for tenth in range(10):
         chosen = np.concatenate(entropies)[positions == tenth]
-        assert values[f"entropy/tenth_{tenth + 1:02d}"] == pytest.approx(chosen.mean(), rel=1e-5)
+        assert values[f"entropy/tenth_{tenth + 1:02d}"] == pytest.approx(
+            chosen.mean(), rel=1e-5
+        )
 
 
 def test_tokens_that_were_certain_have_a_log_probability_of_zero(
@@ -153,7 +175,9 @@ def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_eith
     engine = {"a": [-1.0, -2.0], "b": [-0.5, -0.5, -3.0]}
     late = {"b": [-0.25, -0.5, -2.0], "a": [-1.5, -2.0]}
     annotate(explorer, list(engine), {"logprobs": list(engine.values())}, TokensCall(2))
-    annotate(trainer, list(late), {"trainer_logprobs": list(late.values())}, TokensCall(4))
+    annotate(
+        trainer, list(late), {"trainer_logprobs": list(late.values())}, TokensCall(4)
+    )
     first, second = sent(explorer, EXPLORER), sent(trainer)
 
     for order in ([*first, *second], [*second, *first]):
@@ -164,7 +188,8 @@ def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_eith
         deliver(other, order[1:])
         rows = token_rows(other.close())
         expected = truth(
-            np.array([-1.0, -2.0, -0.5, -0.5, -3.0]), np.array([-1.5, -2.0, -0.25, -0.5, -2.0])
+            np.array([-1.0, -2.0, -0.5, -0.5, -3.0]),
+            np.array([-1.5, -2.0, -0.25, -0.5, -2.0]),
         )
         assert {name: rows[4][name] for name in FIGURES} == pytest.approx(expected)
         assert "mismatch/k1" not in token_rows(other.records, "explorer")[2]
@@ -208,14 +233,22 @@ def test_rollouts_that_are_annotated_twice_in_a_step_count_once_and_are_counted(
     deliver(bench, sent(run))
     rows = token_rows(bench.close())
 
-    assert (rows[3]["entropy"], rows[3]["rollouts"], rows[3]["advantage"]) == (2.0, 3, 1.0)
+    assert (rows[3]["entropy"], rows[3]["rollouts"], rows[3]["advantage"]) == (
+        2.0,
+        3,
+        1.0,
+    )
     assert rows[4]["entropy"] == 7.0
     assert bench.counts() == {"tokens/twice": 1}
 
 
-def test_halves_of_another_length_are_counted_and_named(bench: Bench, run: MemoryRun) -> None:
+def test_halves_of_another_length_are_counted_and_named(
+    bench: Bench, run: MemoryRun
+) -> None:
     annotate(run, ["a", "b"], {"logprobs": [[-1.0], [-1.0]]}, TokensCall(3))
-    annotate(run, ["a", "b"], {"trainer_logprobs": [[-1.0, -1.0], [-1.25]]}, TokensCall(3))
+    annotate(
+        run, ["a", "b"], {"trainer_logprobs": [[-1.0, -1.0], [-1.25]]}, TokensCall(3)
+    )
 
     deliver(bench, sent(run))
     values = token_rows(bench.close())[3]
@@ -268,13 +301,17 @@ def with_arrays(payload: bytes) -> bytes:
     scope = ScopeSpans.FromString(payload)
     for pair in (pair for span in scope.spans for pair in span.attributes):
         if pair.value.HasField("bytes_value"):
-            kind = {"stream": "<f4", "lengths": "<i8", "buckets": "<i8"}.get(pair.key.split(".")[2])
+            kind = {"stream": "<f4", "lengths": "<i8", "buckets": "<i8"}.get(
+                pair.key.split(".")[2]
+            )
             numbers = np.frombuffer(pair.value.bytes_value, kind or "<f8").tolist()
             pair.value.CopyFrom(any_value(numbers))
     return scope.SerializeToString()
 
 
-def test_arrays_of_numbers_are_read_as_bytes_since_most_sdks_have_no_bytes(run: MemoryRun) -> None:
+def test_arrays_of_numbers_are_read_as_bytes_since_most_sdks_have_no_bytes(
+    run: MemoryRun,
+) -> None:
     streams = {
         "logprobs": [[-1.0, -0.5], [-2.0]],
         "trainer_logprobs": [[-1.5, -0.5], [None]],
@@ -286,7 +323,10 @@ def test_arrays_of_numbers_are_read_as_bytes_since_most_sdks_have_no_bytes(run: 
     for convert in (bytes, with_arrays):
         bench = Bench()
         bench.open(TRAINER)
-        deliver(bench, [(TRAINER, (signal, convert(payload))) for signal, payload in run.records])
+        deliver(
+            bench,
+            [(TRAINER, (signal, convert(payload))) for signal, payload in run.records],
+        )
         rows.append(token_rows(bench.close())[3])
 
     assert rows[0] == rows[1]
@@ -315,7 +355,9 @@ class Truth:
     trained: dict[int, dict[str, np.ndarray[Any, Any]]] = field(default_factory=dict)
 
 
-def asynchronous_job(seed: int) -> tuple[Truth, list[tuple[SegmentInfo, tuple[int, bytes]]]]:
+def asynchronous_job(
+    seed: int,
+) -> tuple[Truth, list[tuple[SegmentInfo, tuple[int, bytes]]]]:
     """Three trainer ranks and an explorer: half of the ranks know the log-probabilities of the engine, half do not."""
     draw = np.random.default_rng(seed)
     job = Truth()
@@ -324,22 +366,35 @@ def asynchronous_job(seed: int) -> tuple[Truth, list[tuple[SegmentInfo, tuple[in
     trainer = MemoryRun(RUN)
     for step in range(6):
         ids = [f"{seed}-{step}-{index}" for index in range(24)]
-        rollouts = [Rollout("q", id=name, step=step, reward=float(draw.random())) for name in ids]
+        rollouts = [
+            Rollout("q", id=name, step=step, reward=float(draw.random()))
+            for name in ids
+        ]
         job.engine |= {
-            name: -draw.exponential(0.5, draw.integers(0, 60)).astype("f4") for name in ids
+            name: -draw.exponential(0.5, draw.integers(0, 60)).astype("f4")
+            for name in ids
         }
         log_rollouts(explorer, rollouts)
-        annotate(explorer, ids, {"logprobs": [job.engine[name] for name in ids]}, TokensCall(step))
+        annotate(
+            explorer,
+            ids,
+            {"logprobs": [job.engine[name] for name in ids]},
+            TokensCall(step),
+        )
         frames += sent(explorer, EXPLORER)
         if step < 2:
             continue
         chosen = list(
             draw.choice(
-                [name for name in job.engine if int(name.split("-")[1]) >= step - 2], 36, False
+                [name for name in job.engine if int(name.split("-")[1]) >= step - 2],
+                36,
+                False,
             )
         )
         job.trained[step] = {
-            name: (job.engine[name] + draw.normal(0, 0.4, len(job.engine[name]))).astype("f4")
+            name: (
+                job.engine[name] + draw.normal(0, 0.4, len(job.engine[name]))
+            ).astype("f4")
             for name in chosen
         }
         for number in range(3):
@@ -355,7 +410,9 @@ def asynchronous_job(seed: int) -> tuple[Truth, list[tuple[SegmentInfo, tuple[in
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts(seed: int) -> None:
+def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts(
+    seed: int,
+) -> None:
     job, frames = asynchronous_job(seed)
     draw = random.Random(seed)
     order = [*frames, *draw.sample(frames, 20)]
@@ -383,7 +440,9 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
         assert rows[step]["count"] == len(engine)
     kept = {record.id for record in bench.records if isinstance(record, RolloutRecord)}
     shown = {
-        trace_id: figures for trace_id, figures in figures_shown(bench.records).items() if figures
+        trace_id: figures
+        for trace_id, figures in figures_shown(bench.records).items()
+        if figures
     }
     names = {trace_id_of(RUN, name): name for name in job.engine}
     trained_last = {
@@ -405,10 +464,17 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
             )
 
 
-def test_rows_of_tokens_are_not_rows_of_the_program(bench: Bench, run: MemoryRun) -> None:
+def test_rows_of_tokens_are_not_rows_of_the_program(
+    bench: Bench, run: MemoryRun
+) -> None:
     annotate(run, ["a"], {"entropies": [[1.0]]}, TokensCall(1, "judge"))
     deliver(bench, sent(run))
 
     (row,) = (record for record in bench.close() if isinstance(record, Row))
 
-    assert (row.is_derived, row.role, row.step, row.id) == (True, "judge", 1, "k:judge:1:a1")
+    assert (row.is_derived, row.role, row.step, row.id) == (
+        True,
+        "judge",
+        1,
+        "k:judge:1:a1",
+    )

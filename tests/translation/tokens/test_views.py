@@ -67,7 +67,9 @@ def bench_with(options: TranslationOptions | None = None) -> Bench:
 
 
 @pytest.mark.parametrize("first", ["rollout", "tokens"])
-def test_the_page_of_a_rollout_has_its_turns_its_tokens_and_their_values(first: str) -> None:
+def test_the_page_of_a_rollout_has_its_turns_its_tokens_and_their_values(
+    first: str,
+) -> None:
     bench = bench_with()
     run = MemoryRun(RUN)
     job(run, first=first)
@@ -78,7 +80,11 @@ def test_the_page_of_a_rollout_has_its_turns_its_tokens_and_their_values(first: 
     (record,) = pages([*bench.records, *bench.close()])[:1]
     view = view_in(page_of(record))
 
-    assert (record.key, record.step, record.role) == ("trainer/rollouts/tokens", 3, "trainer")
+    assert (record.key, record.step, record.role) == (
+        "trainer/rollouts/tokens",
+        3,
+        "trainer",
+    )
     assert record.id == f"k:{trace_id_of(RUN, 'a')}:0"
     assert view is not None
     assert (view.title, view.facts["reward"], view.facts["tokens/mismatch/max"]) == (
@@ -136,7 +142,9 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
-        self.addresses += [value for name, value in attrs if name in {"src", "href", "data"}]
+        self.addresses += [
+            value for name, value in attrs if name in {"src", "href", "data"}
+        ]
 
     def handle_data(self, data: str) -> None:
         if self.names and self.names[-1] == "script":
@@ -159,4 +167,6 @@ def test_a_page_needs_nothing_else_and_no_text_of_it_becomes_html() -> None:
     assert json.loads(elements.scripts[0])["tokens"] == TEXTS
     node = shutil.which("node")
     if node is not None:
-        subprocess.run([node, "--check", "-"], input=elements.scripts[-1], text=True, check=True)
+        subprocess.run(
+            [node, "--check", "-"], input=elements.scripts[-1], text=True, check=True
+        )

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Final
+from typing import Any
 
 from otel_bridge import settings
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import table_of
 from otel_bridge.capture.seen_rows import MAX_ROWS, CompletedCell, SeenTables
-from otel_bridge.capture.tables import CountCell, RolloutTable, TableRollouts, has_step, split_of
+from otel_bridge.capture.tables import (
+    CountCell,
+    RolloutTable,
+    TableRollouts,
+    has_step,
+    split_of,
+)
 from otel_bridge.emit.config.snapshot import EVAL
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.run import Run
 
-_KEY: Final = "wandb_key"
+_KEY = "wandb_key"
 """Entry of a rollout's metadata: the key of its table, by which two tables of one step differ."""
-_WANDB: Final = "wandb"
-_CALL: Final = "wandb.Table: rollouts"
+_WANDB = "wandb"
+_CALL = "wandb.Table: rollouts"
 
 
 class TableRecorder:
@@ -62,7 +68,9 @@ class TableRecorder:
         if len(rows) > MAX_ROWS:
             beyond = len(rows) - MAX_ROWS
             counts.not_captured(f"{_CALL}: rows beyond {MAX_ROWS}", beyond)
-            self._run.count_drop("not_captured", beyond, f"{key}: rows beyond {MAX_ROWS}")
+            self._run.count_drop(
+                "not_captured", beyond, f"{key}: rows beyond {MAX_ROWS}"
+            )
         role, step = place
         new = self._seen.new_rows(
             key, table, rows[:MAX_ROWS], step, own_step=has_step(table.columns)
@@ -82,7 +90,11 @@ class TableRecorder:
         return True
 
     def _record_rollouts(
-        self, rollouts: TableRollouts, key: str, place: tuple[str | None, int], split: str
+        self,
+        rollouts: TableRollouts,
+        key: str,
+        place: tuple[str | None, int],
+        split: str,
     ) -> None:
         """Record the rollouts of one step of the table *key*."""
         role, call_step = place
@@ -91,11 +103,19 @@ class TableRecorder:
         metadata: list[dict[str, Any] | None] = rollouts.columns.pop("metadata")
         keyed_metadata = [{**(facts or {}), _KEY: key} for facts in metadata]
         self._run.log_generations(
-            **rollouts.columns, metadata=keyed_metadata, step=step, split=split, role=role
+            **rollouts.columns,
+            metadata=keyed_metadata,
+            step=step,
+            split=split,
+            role=role,
         )
 
     def _complete(
-        self, table: RolloutTable, cell: CompletedCell, role: str | None, count: CountCell
+        self,
+        table: RolloutTable,
+        cell: CompletedCell,
+        role: str | None,
+        count: CountCell,
     ) -> None:
         """Record a number or text that a recorded row has got since as an evaluation of its rollout."""
         name = table.evaluation_of(cell.column)
@@ -106,7 +126,9 @@ class TableRecorder:
         else:
             self._run.log_reward(cell.row_id, cell.value, name, role=role)
 
-    def _count(self, rollouts: TableRollouts, step: int, role: str | None, split: str) -> None:
+    def _count(
+        self, rollouts: TableRollouts, step: int, role: str | None, split: str
+    ) -> None:
         """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
         options = self._run.rollout_options
         number = len(rollouts)
@@ -120,6 +142,10 @@ class TableRecorder:
         if number > kept_number:
             of_eval = split == EVAL and options.cap_eval != options.cap
             setting = (
-                settings.MAX_ROLLOUTS_PER_STEP_EVAL if of_eval else settings.MAX_ROLLOUTS_PER_STEP
+                settings.MAX_ROLLOUTS_PER_STEP_EVAL
+                if of_eval
+                else settings.MAX_ROLLOUTS_PER_STEP
             )
-            counts.not_captured(f"{_CALL} beyond {setting.name}={limit}", number - kept_number)
+            counts.not_captured(
+                f"{_CALL} beyond {setting.name}={limit}", number - kept_number
+            )

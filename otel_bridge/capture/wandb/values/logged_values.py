@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.capture.wandb.values.shown_values import shown_value, text_in
 from otel_bridge.emit.values.plain import CountKeyedDrop, by_text
 from otel_bridge.emit.values.reading import ReadBudget
 from otel_bridge.emit.values.scalars import single_of
 
-NUMBERS: Final = frozenset({int, float, bool})
-_MAX_DEPTH: Final = 32
-_MAX_ENTRIES: Final = 100_000
+NUMBERS = frozenset({int, float, bool})
+_MAX_DEPTH = 32
+_MAX_ENTRIES = 100_000
 """Most entries of nested dicts that are sorted; the row reads what is beyond, within its own limits."""
-_TEXTS: Final = frozenset({str})
-_EVERY_S: Final = 10.0
-_MAX_KEYS: Final = 10_000
-_OBJECTS: Final = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
+_TEXTS = frozenset({str})
+_EVERY_S = 10.0
+_MAX_KEYS = 10_000
+_OBJECTS = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
-_FRAME: Final = "DataFrame"
-_MAX_TYPES: Final = 256
+_FRAME = "DataFrame"
+_MAX_TYPES = 256
 
 
 @dataclass(slots=True)
@@ -56,7 +56,9 @@ class ValueSorter:
     def sort(self, values: Mapping[str, Any]) -> LoggedValues:
         """Return the values of one call by what becomes of them."""
         logged = LoggedValues({})
-        logged.row, logged.shown = self._sort(values, "", logged, ReadBudget(_MAX_ENTRIES), 0)
+        logged.row, logged.shown = self._sort(
+            values, "", logged, ReadBudget(_MAX_ENTRIES), 0
+        )
         return logged
 
     def _sort(
@@ -83,8 +85,12 @@ class ValueSorter:
             full = f"{prefix}{key}"
             if isinstance(value, Mapping):
                 nested = cast("Mapping[object, object]", value)
-                if depth < _MAX_DEPTH and budget.share(nested, len(nested)) == len(nested):
-                    row[key], inner = self._sort(nested, f"{full}/", logged, budget, depth + 1)
+                if depth < _MAX_DEPTH and budget.share(nested, len(nested)) == len(
+                    nested
+                ):
+                    row[key], inner = self._sort(
+                        nested, f"{full}/", logged, budget, depth + 1
+                    )
                     shown |= {key: inner} if inner else {}
             elif value is None:  # shown, as in W&B; there is nothing to record
                 shown[key] = row.pop(key)
@@ -129,7 +135,9 @@ class LatestTexts:
         drop: Counts the texts of keys beyond the limit.
     """
 
-    def __init__(self, record: Callable[[Mapping[str, str]], None], drop: CountKeyedDrop) -> None:
+    def __init__(
+        self, record: Callable[[Mapping[str, str]], None], drop: CountKeyedDrop
+    ) -> None:
         self._record = record
         self._drop = drop
         self._recorded: dict[str, str] = {}
@@ -152,7 +160,11 @@ class LatestTexts:
         """Record the texts that have changed."""
         pending = self._pending
         self._pending = {}
-        changed = {key: text for key, text in pending.items() if self._recorded.get(key) != text}
+        changed = {
+            key: text
+            for key, text in pending.items()
+            if self._recorded.get(key) != text
+        }
         if changed:
             self._recorded.update(changed)
             self._record(changed)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from otel_bridge.metric_summaries import NO_SUMMARY, SUMMARY_KINDS, KeySummary, SummaryDefinitions
+from otel_bridge.metric_summaries import (
+    NO_SUMMARY,
+    SUMMARY_KINDS,
+    KeySummary,
+    SummaryDefinitions,
+)
 
-_MAX_KEYS: Final = 10_000
+_MAX_KEYS = 10_000
 
 
 class ShownSummaries:
@@ -19,7 +24,12 @@ class ShownSummaries:
         self._set: set[str] = set()
 
     def define(
-        self, name: str, kinds: Collection[str], summary: Mapping[str, Any], *, replace: bool
+        self,
+        name: str,
+        kinds: Collection[str],
+        summary: Mapping[str, Any],
+        *,
+        replace: bool,
     ) -> list[str]:
         """Note the summaries of a key or glob.
 
@@ -35,7 +45,12 @@ class ShownSummaries:
         # A definition after the program's own value counts again.
         self._set.discard(name)
         value = summary.get(name)
-        if kinds and name not in self._keys and value is not None and not isinstance(value, dict):
+        if (
+            kinds
+            and name not in self._keys
+            and value is not None
+            and not isinstance(value, dict)
+        ):
             self._keys[name] = KeySummary(value)
         return self._definitions.define(name, kinds, replace=replace)
 
@@ -51,7 +66,9 @@ class ShownSummaries:
         self._set.update(had)
         return had
 
-    def of_row(self, values: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    def of_row(
+        self, values: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """Take the values of a row.
 
         Returns:
@@ -66,7 +83,9 @@ class ShownSummaries:
             kinds = self._definitions.kinds_of(key)
             if kinds and key not in self._set and not isinstance(value, dict):
                 del plain[key]
-                if NO_SUMMARY not in kinds and (result := self._added(key, value).result(kinds)):
+                if NO_SUMMARY not in kinds and (
+                    result := self._added(key, value).result(kinds)
+                ):
                     results[key] = result
         return plain, results
 

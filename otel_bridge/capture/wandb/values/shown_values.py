@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.emit.values.plain import (
     CountKeyedDrop,
@@ -21,21 +21,26 @@ from otel_bridge.emit.values.scalars import is_array, scalar_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
-_MAX_LIST: Final = 32
+_MAX_LIST = 32
 """Most numbers of an array that W&B keeps as a list."""
-_MAX_SHOWN: Final = 10_000
+_MAX_SHOWN = 10_000
 """Most entries of a list, or numbers of an array, that the summary shows."""
-_RULES: Final = ReadingRules(
+_RULES = ReadingRules(
     number=lambda number: number, entries=_MAX_SHOWN, array_numbers=_MAX_LIST
 )
-_BINS: Final = 32
-_FILES: Final = {
+_BINS = 32
+_FILES = {
     "Image": "image-file",
     "Audio": "audio-file",
     "Video": "video-file",
     "Html": "html-file",
 }
-_SEVERAL: Final = {"Image": "images/separated", "Audio": "audio", "Video": "videos", "Html": "html"}
+_SEVERAL = {
+    "Image": "images/separated",
+    "Audio": "audio",
+    "Video": "videos",
+    "Html": "html",
+}
 
 
 def text_in(value: object) -> str | None:
@@ -93,16 +98,25 @@ def _shown(value: Any, key: str, drop: CountKeyedDrop) -> Any:
 def _described(value: Any) -> dict[str, Any] | None:
     """Return what W&B keeps of a medium, a table or a histogram in the summary, without its file."""
     if hasattr(value, "histogram") and hasattr(value, "bins"):
-        return {"_type": "histogram", "values": list(value.histogram), "bins": list(value.bins)}
+        return {
+            "_type": "histogram",
+            "values": list(value.histogram),
+            "bins": list(value.bins),
+        }
     if hasattr(value, "columns") and hasattr(value, "data"):
-        return {"_type": "table-file", "ncols": len(value.columns), "nrows": len(value.data)}
+        return {
+            "_type": "table-file",
+            "ncols": len(value.columns),
+            "nrows": len(value.data),
+        }
     kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(
         type(value).__name__
     )
     if kind is None:
         return None
     facts = {
-        fact: getattr(value, f"_{fact}", None) for fact in ("width", "height", "format", "caption")
+        fact: getattr(value, f"_{fact}", None)
+        for fact in ("width", "height", "format", "caption")
     }
     return {"_type": str(kind)} | {
         fact: fact_value for fact, fact_value in facts.items() if fact_value is not None
@@ -114,7 +128,10 @@ def _histogram(value: Any) -> dict[str, Any] | None:
 
     ``None`` for anything else.
     """
-    if not is_array(value) or not _MAX_LIST < math.prod(tuple(value.shape)) <= _MAX_SHOWN:
+    if (
+        not is_array(value)
+        or not _MAX_LIST < math.prod(tuple(value.shape)) <= _MAX_SHOWN
+    ):
         return None
     numbers = sorted(float(number) for number in cast("Any", value).ravel().tolist())
     low = numbers[0]

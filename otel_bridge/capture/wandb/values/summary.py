@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from otel_bridge.capture.wandb.values.shown_values import shown_value
 
-_PLAIN: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
-_SHOWN: Final[frozenset[type]] = _PLAIN | {list}
-_MAX_KEYS: Final = 100_000
-_OWN: Final = "_wandb"
+_PLAIN: frozenset[type] = frozenset({int, float, bool, str, type(None)})
+_SHOWN: frozenset[type] = _PLAIN | {list}
+_MAX_KEYS = 100_000
+_OWN = "_wandb"
 
 
 class AttributeDict(dict[str, Any]):
@@ -97,7 +97,9 @@ class RecordedSummary(AttributeDict):
             return
         for key, value in values.items():
             if isinstance(value, dict):
-                entries: dict[str, Any] = shown_value(value)  # a dict that holds itself ends there
+                entries: dict[str, Any] = shown_value(
+                    value
+                )  # a dict that holds itself ends there
                 inner = self.get(key)
                 if isinstance(inner, RecordedSummary) and "_type" not in entries:
                     inner._set(entries, kinds)

@@ -13,12 +13,17 @@ def test_a_picture_of_a_question_is_named_in_its_cell_and_an_address_stays() -> 
     question: Message = {
         "role": "user",
         "content": [
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}},
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0K"},
+            },
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
             {"type": "text", "text": "What is it?"},
         ],
     }
-    record = replace(rollout(), messages=[question, {"role": "assistant", "content": "a dog"}])
+    record = replace(
+        rollout(), messages=[question, {"role": "assistant", "content": "a dog"}]
+    )
 
     cells = dict(zip(COLUMNS, rollout_cells(record, 1_000), strict=True))
 

@@ -20,12 +20,16 @@ def histogram(counts: list[int], edges: list[float]) -> object:
     return ("histogram", counts, edges)
 
 
-def row(values: dict[str, Value], *, step: int | None = 3, role: str | None = "trainer") -> Row:
+def row(
+    values: dict[str, Value], *, step: int | None = 3, role: str | None = "trainer"
+) -> Row:
     return samples.placed([samples.row(step, values, role=role)], 9)[0]
 
 
 def test_a_row_has_its_values_its_axis_and_its_time() -> None:
-    line = payload_of(row({"loss": 0.5, "n": 3, "on": True, "nan": math.inf}), histogram)
+    line = payload_of(
+        row({"loss": 0.5, "n": 3, "on": True, "nan": math.inf}), histogram
+    )
 
     assert line == {
         "trainer/loss": 0.5, "trainer/n": 3, "trainer/on": 1, "trainer/nan": math.inf, "trainer/step": 3,
@@ -33,7 +37,9 @@ def test_a_row_has_its_values_its_axis_and_its_time() -> None:
     }  # fmt: skip
 
 
-def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_not_a_line() -> None:
+def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_not_a_line() -> (
+    None
+):
     assert payload_of(row({"loss": 0.5}, step=None), histogram) == {
         "trainer/loss": 0.5,
         "_timestamp": TIME_S,
@@ -42,7 +48,9 @@ def test_a_row_without_a_step_has_its_time_alone_and_one_without_values_is_not_a
 
 
 def test_keys_that_are_the_axis_or_wandbs_own_are_shown_under_another_name() -> None:
-    line = payload_of(row({"step": 7.0, "_step": 1.0, "_timestamp": 2.0}, role=None), histogram)
+    line = payload_of(
+        row({"step": 7.0, "_step": 1.0, "_timestamp": 2.0}, role=None), histogram
+    )
 
     assert line == {
         "step_value": 7.0,
@@ -61,7 +69,9 @@ def test_a_value_that_is_not_a_number_costs_its_row(value: object) -> None:
     assert refused.value.position == 9
 
 
-def test_a_row_beyond_wandbs_line_limit_is_refused_instead_of_skipped_in_silence() -> None:
+def test_a_row_beyond_wandbs_line_limit_is_refused_instead_of_skipped_in_silence() -> (
+    None
+):
     fits = {f"{n:06}{'k' * 400}": float(n) for n in range(20_000)}
     beyond = {f"{n:06}{'k' * 400}": float(n) for n in range(26_000)}
 
@@ -90,7 +100,9 @@ def test_a_distribution_shows_its_minimum_and_maximum(
 
 
 def test_a_distribution_of_many_buckets_is_merged_to_what_wandb_takes() -> None:
-    many = Distribution(1500, 0.0, 0.25, 1499.5, tuple(map(float, range(1501))), (1,) * 1500)
+    many = Distribution(
+        1500, 0.0, 0.25, 1499.5, tuple(map(float, range(1501))), (1,) * 1500
+    )
 
     counts, edges = bins_of(many)
 

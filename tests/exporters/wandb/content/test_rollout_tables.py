@@ -27,7 +27,9 @@ server, run, memory, opened, limits = (
 )
 
 
-def traces(server: WandbServer, run: RunInfo, key: str = "explorer/rollouts") -> list[object]:
+def traces(
+    server: WandbServer, run: RunInfo, key: str = "explorer/rollouts"
+) -> list[object]:
     return [row["trace"] for row in server.table(run.id, key)]
 
 
@@ -86,7 +88,9 @@ def test_rollouts_whose_logging_failed_stand_in_the_table_once(
     writer.end(Status.FINISHED)
 
     assert traces(server, run) == [first.id, second.id]
-    assert [row["explorer/rollouts"]["increment_num"] for row in server.run(run.id).history] == [
+    assert [
+        row["explorer/rollouts"]["increment_num"] for row in server.run(run.id).history
+    ] == [
         0,
         1,
     ]
@@ -105,9 +109,14 @@ def test_each_rollout_stands_once_on_the_page_and_once_in_the_last_artifact(
     latest = server.store.latest(artifact_name(run.id, "explorer/rollouts"))
     assert latest is not None
     tables = [
-        json.loads(server.store.blobs[str(entry["digest"])]) for entry in latest.entries.values()
+        json.loads(server.store.blobs[str(entry["digest"])])
+        for entry in latest.entries.values()
     ]
-    stored = [row[table["columns"].index("trace")] for table in tables for row in table["data"]]
+    stored = [
+        row[table["columns"].index("trace")]
+        for table in tables
+        for row in table["data"]
+    ]
     assert traces(server, run) == [rollout.id for rollout in rollouts]
     assert sorted(stored) == sorted(rollout.id for rollout in rollouts)
 

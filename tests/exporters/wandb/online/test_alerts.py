@@ -76,7 +76,10 @@ def test_a_kill_around_an_alert_raises_none_twice(
 
 
 def test_an_alert_that_wandb_does_not_take_is_raised_again(
-    server: WandbServer, run: RunInfo, memory: MemoryTable, opened: Callable[[], WandbRunWriter]
+    server: WandbServer,
+    run: RunInfo,
+    memory: MemoryTable,
+    opened: Callable[[], WandbRunWriter],
 ) -> None:
     writer = opened()
     writer.close()
@@ -87,4 +90,7 @@ def test_an_alert_that_wandb_does_not_take_is_raised_again(
     again.write_alerts(ALERTS)
     again.close()
 
-    assert [alert["title"] for alert in server.run(run.id).alerts] == ["first", "second"]
+    assert [alert["title"] for alert in server.run(run.id).alerts] == [
+        "first",
+        "second",
+    ]

@@ -51,7 +51,9 @@ def post(url: str, body: object) -> tuple[int, Any]:
         return error.code, dict(error.headers).get("Retry-After")
 
 
-def test_it_records_what_the_sdk_sends(server: WandbServer, init: Callable[..., Any]) -> None:
+def test_it_records_what_the_sdk_sends(
+    server: WandbServer, init: Callable[..., Any]
+) -> None:
     run = init(run_name="nice", run_tags=("t",), run_group="g")
     run.config.update({"a": {"b": 1}})
     run.define_metric("x/step", hidden=True)
@@ -108,7 +110,9 @@ def test_two_writers_of_one_run_overwrite_each_other_as_they_do_at_wandb(
     path = f"{server.url}/files/stand-in/p/r/file_stream"
 
     for text in ("first", "second"):
-        files = {"wandb-history.jsonl": {"offset": 0, "content": [json.dumps({"who": text})]}}
+        files = {
+            "wandb-history.jsonl": {"offset": 0, "content": [json.dumps({"who": text})]}
+        }
         assert post(path, {"files": files})[0] == 200
 
     held = server.run("r")
@@ -129,12 +133,16 @@ def test_an_incremental_table_is_kept_whole_over_a_resume(
     assert server.table("r", "a/table") == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
 
 
-@pytest.mark.parametrize(("status", "retry_after"), [(503, None), (403, None), (429, "7")])
+@pytest.mark.parametrize(
+    ("status", "retry_after"), [(503, None), (403, None), (429, "7")]
+)
 def test_it_answers_with_a_status_as_often_as_reported(
     server: WandbServer, status: int, retry_after: str | None
 ) -> None:
     viewer = {"query": "query Viewer { viewer { id } }"}
-    server.answer(status, what="Viewer", times=2, retry_after_s=7 if retry_after else None)
+    server.answer(
+        status, what="Viewer", times=2, retry_after_s=7 if retry_after else None
+    )
 
     answers = [post(f"{server.url}/graphql", viewer) for _ in range(3)]
 
@@ -160,7 +168,10 @@ def test_it_refuses_and_listens_again_on_the_same_address(server: WandbServer) -
 def test_it_drops_a_connection_before_or_after_it_took_the_request(
     server: WandbServer, take: bool
 ) -> None:
-    upsert = {"query": "mutation UpsertBucket { x }", "variables": {"name": "r", "project": "p"}}
+    upsert = {
+        "query": "mutation UpsertBucket { x }",
+        "variables": {"name": "r", "project": "p"},
+    }
     server.drop(what="UpsertBucket", times=1, take=take)
 
     with pytest.raises(OSError, match=r".+"):
@@ -169,10 +180,16 @@ def test_it_drops_a_connection_before_or_after_it_took_the_request(
     assert len(server.store.runs) == int(take)
 
 
-def test_an_operation_it_does_not_know_is_an_error_and_noted(server: WandbServer) -> None:
-    status, answer = post(f"{server.url}/graphql", {"query": "query SomethingNew { x }"})
+def test_an_operation_it_does_not_know_is_an_error_and_noted(
+    server: WandbServer,
+) -> None:
+    status, answer = post(
+        f"{server.url}/graphql", {"query": "query SomethingNew { x }"}
+    )
 
     noted = [name for name, _ in server.resolver.unknown]
     server.resolver.unknown.clear()
     assert (status, noted) == (200, ["SomethingNew"])
-    assert "does not know the operation 'SomethingNew'" in answer["errors"][0]["message"]
+    assert (
+        "does not know the operation 'SomethingNew'" in answer["errors"][0]["message"]
+    )

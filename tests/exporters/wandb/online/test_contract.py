@@ -25,7 +25,9 @@ class TestOnlineWandb(WriterContract):
     target = "otel_bridge_wandb:exporter"
 
     def leaves_open(self, writer: RunWriter) -> bool:
-        return not any("shows a run as finished" in sentence for sentence in degraded_of(writer))
+        return not any(
+            "shows a run as finished" in sentence for sentence in degraded_of(writer)
+        )
 
     @pytest.fixture
     def server(self) -> Iterator[WandbServer]:
@@ -38,10 +40,18 @@ class TestOnlineWandb(WriterContract):
         # The bridge names all keys known so far at each open; W&B forgets the axes of those that are not named.
         name = f"{request.node.name}-{os.urandom(4).hex()}"
         run_id = run_id_of("contract", name)
-        rows = [record for record in [*samples.job(), *samples.rows(1)] if isinstance(record, Row)]
+        rows = [
+            record
+            for record in [*samples.job(), *samples.rows(1)]
+            if isinstance(record, Row)
+        ]
         keys = {key: str(row.axis) for row in rows for key in row.values}
         return RunInfo(
-            id=run_id, project="contract", name=name, folder=tmp_path / "runs" / run_id, keys=keys
+            id=run_id,
+            project="contract",
+            name=name,
+            folder=tmp_path / "runs" / run_id,
+            keys=keys,
         )
 
     @pytest.fixture

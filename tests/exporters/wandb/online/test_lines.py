@@ -47,7 +47,11 @@ def test_a_new_writer_goes_on_right_behind_the_servers_count() -> None:
 
     lines = LineLedger(memory, 5)
 
-    assert (lines.next, lines.durable(), list(lines.due([1, 4, 5, 6, 7]))) == (5, 5, [6, 7])
+    assert (lines.next, lines.durable(), list(lines.due([1, 4, 5, 6, 7]))) == (
+        5,
+        5,
+        [6, 7],
+    )
     logged(lines, 6, 7)
     lines.advance(7)
     assert lines.durable() == 7
@@ -76,10 +80,17 @@ def test_an_increment_is_safe_only_when_its_file_is_committed() -> None:
     other = lines.durable()
     lines.committed(lambda _: [102])
 
-    assert (before, other, lines.durable(), lines.awaited_tables()) == ((1, {"t": 100}), 1, 4, {})
+    assert (before, other, lines.durable(), lines.awaited_tables()) == (
+        (1, {"t": 100}),
+        1,
+        4,
+        {},
+    )
 
 
-def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_not() -> None:
+def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_not() -> (
+    None
+):
     memory = MemoryTable()
     before = LineLedger(memory, 0)
     logged_table(before, 1, 2, at=100)
@@ -95,7 +106,12 @@ def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_n
     waiting = lines.durable()
     lines.committed(lambda _: [203])
 
-    assert (due, list(lines.due([1, 2, 3, 4])), waiting, lines.durable()) == ([1, 2, 4], [], 0, 4)
+    assert (due, list(lines.due([1, 2, 3, 4])), waiting, lines.durable()) == (
+        [1, 2, 4],
+        [],
+        0,
+        4,
+    )
     assert dict(memory.items()) == {"held": b"[4, 4]", "tables/listed": b"1"}
 
 

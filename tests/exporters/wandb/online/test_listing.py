@@ -67,9 +67,18 @@ def test_a_run_ends_at_a_server_that_lists_no_artifacts_and_sends_its_rollouts_a
     until(lambda: again.durable() == 4)
     at_once = ended(again)
 
-    assert (lines, held, at_once, server.lines(run.id)) == (MAX_UNSEEN, 3, True, MAX_UNSEEN + 1)
+    assert (lines, held, at_once, server.lines(run.id)) == (
+        MAX_UNSEEN,
+        3,
+        True,
+        MAX_UNSEEN + 1,
+    )
     assert set(traces(server, run)) == {rollout.id for rollout in (*given, *more)}
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
     about_lists = [line for line in said if "lists no versions" in line]
     expected = (
         f"W&B: this server lists no versions of artifacts (table explorer/rollouts, {MAX_UNSEEN} uploads); "

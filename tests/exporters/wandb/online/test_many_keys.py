@@ -30,7 +30,9 @@ def run_of(tmp_path: Path, name: str, keys: Mapping[str, str] | None = None) -> 
 def wide_rows(count: int, each: int) -> list[Row]:
     """Rows of two roles, each with *each* keys of its own."""
     rows = [
-        samples.row(step, {f"metric/{step}/{n}": float(n) for n in range(each)}, role=role)
+        samples.row(
+            step, {f"metric/{step}/{n}": float(n) for n in range(each)}, role=role
+        )
         for step in range(count)
         for role in ("trainer", "explorer")
     ]
@@ -44,7 +46,10 @@ def axes_of(rows: list[Row]) -> dict[str, MetricDefinition]:
         for role in ("trainer", "explorer")
     }
     for row in rows:
-        expected |= {key: MetricDefinition(key, str(row.axis), hidden=False) for key in row.values}
+        expected |= {
+            key: MetricDefinition(key, str(row.axis), hidden=False)
+            for key in row.values
+        }
     return expected
 
 
@@ -102,7 +107,9 @@ def test_many_names_outlast_what_wandb_says_of_itself_and_are_reported_again_aft
 
 
 @pytest.mark.slow
-def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: Path) -> None:
+def test_ten_thousand_keys_arrive_on_their_axes(
+    server: WandbServer, tmp_path: Path
+) -> None:
     rows = wide_rows(25, 200)
     run = run_of(tmp_path, "wide")
     writer = open_run(server, run, MemoryTable())
@@ -110,7 +117,11 @@ def test_ten_thousand_keys_arrive_on_their_axes(server: WandbServer, tmp_path: P
     writer.end(Status.FINISHED)
 
     held = server.run(run.id)
-    assert (held.metrics, len(held.history), held.state) == (axes_of(rows), len(rows), "finished")
+    assert (held.metrics, len(held.history), held.state) == (
+        axes_of(rows),
+        len(rows),
+        "finished",
+    )
     assert len(held.metrics) == 10_007
 
 
@@ -137,7 +148,10 @@ def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
             writer.close()
 
     assert tries > 1
-    assert (len(server.run(run.id).history), server.run(run.id).state) == (1, "finished")
+    assert (len(server.run(run.id).history), server.run(run.id).state) == (
+        1,
+        "finished",
+    )
     assert memory.get("online/given-up") is None
 
 
@@ -162,5 +176,11 @@ def test_a_wait_is_doubled_with_each_try_that_gave_up_once_and_is_the_first_agai
     UploadTimeouts(memory).completed()
     seen.append(waits())
 
-    assert seen == [(20.0, 120.0), (40.0, 240.0), (80.0, 480.0), (MAX_S, MAX_S), (20.0, 120.0)]
+    assert seen == [
+        (20.0, 120.0),
+        (40.0, 240.0),
+        (80.0, 480.0),
+        (MAX_S, MAX_S),
+        (20.0, 120.0),
+    ]
     assert UploadTimeouts(memory).wait_s(3 * MAX_S) == 3 * MAX_S

@@ -44,7 +44,10 @@ def limits() -> Mapping[str, str]:
 
 
 def test_safe_follows_the_lines_that_the_server_holds(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], memory: MemoryTable
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    memory: MemoryTable,
 ) -> None:
     server.hang(what="filestream")
     writer = opened()
@@ -108,7 +111,10 @@ def test_an_upload_that_stands_still_at_a_server_that_answers_is_opened_anew(
 
     assert said == ["W&B answers, but 4 lines did not arrive within 3 s"]
     assert losses(server, run) == list(range(1, 10))
-    assert (server.run(run.id).overwritten, server.run(run.id).state) == ([], "finished")
+    assert (server.run(run.id).overwritten, server.run(run.id).state) == (
+        [],
+        "finished",
+    )
 
 
 def uploads(server: WandbServer) -> int:
@@ -116,7 +122,9 @@ def uploads(server: WandbServer) -> int:
     return sum(request.what == "filestream" for request in server.received)
 
 
-@pytest.mark.parametrize("fault", ["503", "429", "refuse", "hang", "drop", "drop taken"])
+@pytest.mark.parametrize(
+    "fault", ["503", "429", "refuse", "hang", "drop", "drop taken"]
+)
 def test_an_outage_of_the_upload_loses_and_doubles_nothing(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], fault: str
 ) -> None:
@@ -144,7 +152,10 @@ def test_an_outage_of_the_upload_loses_and_doubles_nothing(
     until(lambda: writer.durable() == 6)
     writer.end(Status.FINISHED)
 
-    assert (losses(server, run), server.run(run.id).overwritten) == ([1, 2, 3, 4, 5, 6], [])
+    assert (losses(server, run), server.run(run.id).overwritten) == (
+        [1, 2, 3, 4, 5, 6],
+        [],
+    )
 
 
 def test_a_server_that_is_gone_at_the_end_is_retryable_and_the_run_ends_later(
@@ -185,10 +196,19 @@ def test_too_many_rows_without_the_servers_word_are_pushed_back(
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, BlockedError), (403, BlockedError), (404, BlockedError), (503, RetryableError)],
+    [
+        (401, BlockedError),
+        (403, BlockedError),
+        (404, BlockedError),
+        (503, RetryableError),
+    ],
 )
 def test_an_answer_at_opening_is_blocked_or_retryable(
-    server: WandbServer, run: RunInfo, memory: MemoryTable, status: int, kind: type[Exception]
+    server: WandbServer,
+    run: RunInfo,
+    memory: MemoryTable,
+    status: int,
+    kind: type[Exception],
 ) -> None:
     settings = settings_at(server, run.folder, **IMPATIENT)
     server.answer(status, what="graphql")
@@ -212,7 +232,9 @@ def test_a_run_that_the_server_refuses_without_a_reason_is_blocked_with_what_to_
 ) -> None:
     server.answer(status, what="UpsertBucket")
 
-    with pytest.raises(BlockedError, match=f"opening the run: returned error {status}") as refused:
+    with pytest.raises(
+        BlockedError, match=f"opening the run: returned error {status}"
+    ) as refused:
         exporter.open(run, settings_at(server, run.folder, **IMPATIENT), memory)
 
     assert refused.value.help.startswith(help_)
@@ -247,7 +269,9 @@ def test_rollouts_whose_artifact_never_came_are_sent_again_and_rows_are_not(
     again.end(Status.FINISHED)
 
     assert (held, losses(server, run)) == (1, [1, 2])
-    assert [row["trace"] for row in server.table(run.id, "explorer/rollouts")] == [records[1].id]
+    assert [row["trace"] for row in server.table(run.id, "explorer/rollouts")] == [
+        records[1].id
+    ]
 
 
 @pytest.mark.long
@@ -273,19 +297,34 @@ def test_kills_at_any_time_lose_nothing_and_double_nothing(
 
     held = server.run(run.id)
     tables = sorted(
-        {key for row in held.history for key in row if key.startswith("explorer/rollouts")}
+        {
+            key
+            for row in held.history
+            for key in row
+            if key.startswith("explorer/rollouts")
+        }
     )
-    assert (losses(server, run), held.overwritten) == ([float(n) for n in range(1, 151)], [])
+    assert (losses(server, run), held.overwritten) == (
+        [float(n) for n in range(1, 151)],
+        [],
+    )
     assert sorted(
         str(row["trace"]) for key in tables for row in server.table(run.id, key)
     ) == sorted(rollout_ids(records))
 
 
 def _write(job: Path, *, kill_after_s: float | None) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     command = [sys.executable, "-m", "support.trackers.wandb_writing", str(job)]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()

@@ -22,7 +22,12 @@ from support.trackers.wandb_backend.server import WandbServer
 from support.trackers.wandb_backend.state import WandbRun
 from support.trackers.wandb_online_runs import losses, made, open_run, rows, settings_at
 
-server, memory, opened, limits = online.server, online.memory, online.opened, online.limits
+server, memory, opened, limits = (
+    online.server,
+    online.memory,
+    online.opened,
+    online.limits,
+)
 
 
 @pytest.fixture
@@ -50,7 +55,9 @@ def test_resume_never_keeps_every_bridge_of_the_folder_out_of_a_run_that_exists(
     settings = settings_at(server, second.folder)
 
     refusals: list[BlockedError] = []
-    for _attempt in range(3):  # the first start, its retry, the next bridge of the folder
+    for _attempt in range(
+        3
+    ):  # the first start, its retry, the next bridge of the folder
         with pytest.raises(BlockedError) as refused:
             exporter.open(second, settings, memory)
         refusals.append(refused.value)
@@ -85,7 +92,9 @@ def test_resume_must_recovers_once_the_run_exists(
     second = job(tmp_path, run, "must")
     settings = settings_at(server, second.folder)
     for _attempt in range(2):
-        with pytest.raises(BlockedError, match="WANDB_RESUME=must, but there is no run"):
+        with pytest.raises(
+            BlockedError, match="WANDB_RESUME=must, but there is no run"
+        ):
             exporter.open(second, settings, memory)
     write(open_run(server, run, MemoryTable()), 1, 2)
 
@@ -114,7 +123,9 @@ def test_a_start_that_fails_does_not_keep_the_next_one_from_succeeding(
     if fault == "silence":
         server.hang(what="UpsertBucket", times=1)
     else:
-        server.answer(int(fault), what="UpsertBucket", times=1 if fault == "403" else 100)
+        server.answer(
+            int(fault), what="UpsertBucket", times=1 if fault == "403" else 100
+        )
     with pytest.raises((BlockedError, RetryableError)):
         exporter.open(run, settings_at(server, run.folder, INIT_TIMEOUT_S="1"), memory)
     server.heal()
@@ -153,7 +164,10 @@ class ForgetfulTable(MemoryTable):
 def test_a_bridge_that_was_killed_while_it_created_the_run_goes_on_in_it(
     server: WandbServer, run: RunInfo, resume: str
 ) -> None:
-    run, memory = dataclasses.replace(run, identity={"rl.wandb.resume": resume}), ForgetfulTable()
+    run, memory = (
+        dataclasses.replace(run, identity={"rl.wandb.resume": resume}),
+        ForgetfulTable(),
+    )
     with pytest.raises(KeyboardInterrupt):
         exporter.open(run, settings_at(server, run.folder), memory)
     created = server.run(run.id).state
@@ -179,7 +193,10 @@ def test_a_run_of_a_killed_start_stays_the_job_s_own_when_the_server_refuses_the
 
 
 def test_a_run_that_somebody_created_while_this_start_failed_is_not_taken(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], memory: MemoryTable
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    memory: MemoryTable,
 ) -> None:
     server.answer(503, what="UpsertBucket", times=100)
     with pytest.raises(RetryableError):
@@ -214,7 +231,9 @@ def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_a_
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])
-@pytest.mark.parametrize(("sweep", "allowed"), [({"rl.wandb.sweep_id": "s"}, True), ({}, False)])
+@pytest.mark.parametrize(
+    ("sweep", "allowed"), [({"rl.wandb.sweep_id": "s"}, True), ({}, False)]
+)
 def test_a_trial_goes_on_in_the_empty_run_that_the_server_made_for_it(
     server: WandbServer,
     run: RunInfo,
@@ -227,7 +246,12 @@ def test_a_trial_goes_on_in_the_empty_run_that_the_server_made_for_it(
     second = job(tmp_path, run, "never")
     second = dataclasses.replace(second, identity={**second.identity, **sweep})
     server.store.runs["stand-in", run.project, run.id] = WandbRun(
-        "stand-in", run.project, run.id, "made", state=state, raw_config={"lr": {"value": 0.5}}
+        "stand-in",
+        run.project,
+        run.id,
+        "made",
+        state=state,
+        raw_config={"lr": {"value": 0.5}},
     )
 
     if not allowed:
@@ -251,7 +275,9 @@ def test_a_trial_stays_out_of_a_run_that_another_process_writes(
 ) -> None:
     deliver(open_run(server, run, MemoryTable()), rows(1, 3))
     second = job(tmp_path, run, "allow")
-    second = dataclasses.replace(second, identity={**second.identity, "rl.wandb.sweep_id": "s"})
+    second = dataclasses.replace(
+        second, identity={**second.identity, "rl.wandb.sweep_id": "s"}
+    )
 
     until(lambda: server.lines(run.id) == 3)
     with pytest.raises(BlockedError, match="is being written by another process"):

@@ -35,7 +35,10 @@ def server() -> Iterator[WandbServer]:
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("files", {"media files that W&B did not take (HTTP 403); their lines are there": 2}),
+        (
+            "files",
+            {"media files that W&B did not take (HTTP 403); their lines are there": 2},
+        ),
         ("", {}),
     ],
 )
@@ -63,7 +66,11 @@ def test_files_that_are_refused_are_counted_by_reason(
     assert all(text in shown.stdout for text in reason)
     assert (
         len(
-            [row for row in server.run(only_folder(runs(tmp_path)).run_id).history if "page" in row]
+            [
+                row
+                for row in server.run(only_folder(runs(tmp_path)).run_id).history
+                if "page" in row
+            ]
         )
         == 2
     )
@@ -87,4 +94,7 @@ def test_addresses_of_files_that_are_refused_are_counted(
     )
 
     (reason,) = report_of(runs(tmp_path)).exporters["wandb"].left_out
-    assert reason == "requests to upload files that W&B refused (HTTP 403); media may be missing"
+    assert (
+        reason
+        == "requests to upload files that W&B refused (HTTP 403); media may be missing"
+    )

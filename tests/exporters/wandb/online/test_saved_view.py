@@ -23,7 +23,9 @@ server, run = online.server, online.run
 KEYS = "loss, time/step"
 
 
-def write(server: WandbServer, run: RunInfo, memory: MemoryTable, keys: str = KEYS) -> None:
+def write(
+    server: WandbServer, run: RunInfo, memory: MemoryTable, keys: str = KEYS
+) -> None:
     env = {**server.environment(), **online.FAST, "OTEL_BRIDGE_FEATURED": keys}
     writer = open_writer(exporter, run, exporter.read_settings(env, run.folder), memory)
     writer.write_rows(online.rows(1, 2))
@@ -55,7 +57,9 @@ def test_the_featured_keys_are_the_first_section_of_a_view_that_the_project_keep
     assert workspaces.Workspace.from_url(url).name == "Featured by otel-bridge"
 
 
-def test_a_view_that_is_there_stays_as_a_person_left_it(server: WandbServer, run: RunInfo) -> None:
+def test_a_view_that_is_there_stays_as_a_person_left_it(
+    server: WandbServer, run: RunInfo
+) -> None:
     memory = MemoryTable()
     write(server, run, memory)
     (view,) = server.store.views.values()
@@ -69,7 +73,9 @@ def test_a_view_that_is_there_stays_as_a_person_left_it(server: WandbServer, run
     assert server.store.views == {}
 
 
-def test_without_featured_keys_the_project_gets_no_view(server: WandbServer, run: RunInfo) -> None:
+def test_without_featured_keys_the_project_gets_no_view(
+    server: WandbServer, run: RunInfo
+) -> None:
     write(server, run, MemoryTable(), keys="")
 
     assert server.store.views == {}
@@ -83,7 +89,9 @@ def test_a_server_that_refuses_views_costs_one_line_and_no_row(
         write(server, run, MemoryTable())
 
     lines = [
-        record.getMessage() for record in caplog.records if "saved view" in record.getMessage()
+        record.getMessage()
+        for record in caplog.records
+        if "saved view" in record.getMessage()
     ]
     assert len(lines) == 1
     assert "403" in lines[0]

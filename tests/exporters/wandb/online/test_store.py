@@ -63,7 +63,8 @@ def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge
 
     held = server.run(run.id)
     lines = [
-        {key: value for key, value in row.items() if key != "_runtime"} for row in held.history
+        {key: value for key, value in row.items() if key != "_runtime"}
+        for row in held.history
     ]
     assert lines == [
         {
@@ -74,7 +75,9 @@ def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge
         }
         for n in (1, 2)
     ]
-    assert {name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()} == {
+    assert {
+        name: (metric.axis, metric.hidden) for name, metric in held.metrics.items()
+    } == {
         "trainer/step": ("", True),
         "trainer/loss": ("trainer/step", False),
     }
@@ -105,7 +108,11 @@ def test_identity_comes_from_the_run_and_never_from_the_bridges_environment(
         "rl.wandb.tags": "x, y",
         "rl.wandb.notes": "n",
     }
-    run = made(run_info(tmp_path, "identity", group="grouped", job_type="train", identity=identity))
+    run = made(
+        run_info(
+            tmp_path, "identity", group="grouped", job_type="train", identity=identity
+        )
+    )
 
     open_run(server, run, MemoryTable()).end(Status.FINISHED)
 
@@ -151,7 +158,9 @@ def test_without_a_key_the_writer_is_blocked_with_the_command_that_helps(
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    settings = exporter.read_settings({"WANDB_BASE_URL": server.url, **online.FAST}, run.folder)
+    settings = exporter.read_settings(
+        {"WANDB_BASE_URL": server.url, **online.FAST}, run.folder
+    )
 
     with pytest.raises(BlockedError) as blocked:
         exporter.open(run, settings, memory)
@@ -160,7 +169,10 @@ def test_without_a_key_the_writer_is_blocked_with_the_command_that_helps(
 
 
 def test_a_run_that_somebody_else_writes_is_not_opened(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], memory: MemoryTable
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    memory: MemoryTable,
 ) -> None:
     writer = opened()
 
@@ -173,13 +185,18 @@ def test_a_run_that_somebody_else_writes_is_not_opened(
     )
 
 
-def test_many_runs_in_one_process_do_not_mix(server: WandbServer, tmp_path: Path) -> None:
+def test_many_runs_in_one_process_do_not_mix(
+    server: WandbServer, tmp_path: Path
+) -> None:
     runs = [made(run_info(tmp_path, f"run {n}")) for n in range(4)]
     writers = [open_run(server, run, MemoryTable()) for run in runs]
 
     for turn in range(3):
         for n, writer in enumerate(writers):
-            deliver(writer, samples.placed([samples.row(turn, {"loss": n * 10 + turn})], turn + 1))
+            deliver(
+                writer,
+                samples.placed([samples.row(turn, {"loss": n * 10 + turn})], turn + 1),
+            )
     for writer in writers:
         writer.end(Status.FINISHED)
 
@@ -201,7 +218,9 @@ def test_the_table_of_rollouts_goes_on_after_a_resume(
     table = server.table(run.id, "explorer/rollouts")
     increments = [row["explorer/rollouts"] for row in server.run(run.id).history]
     assert [row["trace"] for row in table] == [rollout.id for rollout in rollouts]
-    assert [value["increment_num"] for value in increments if isinstance(value, dict)] == [0, 1]
+    assert [
+        value["increment_num"] for value in increments if isinstance(value, dict)
+    ] == [0, 1]
     assert table[0] == {
         "step": 1, "split": "train", "group": "p0", "sample": 1, "prompt": table[0]["prompt"], "answer": "It is 2.",
         "reward": 0.75, "advantage": 0.125, "finish_reason": "stop", "policy_version": 1, "turns": 2, "messages": 5,
@@ -218,7 +237,9 @@ def test_media_are_lines_of_the_history_with_their_files_and_a_restart_goes_on_b
     records = [
         *rows(1, 2),
         media("one", image(1, "first"), position=3),
-        media("t", table(["a", "p"], [[1, {"media": 0}]]), cells=[image(2)], position=4),
+        media(
+            "t", table(["a", "p"], [[1, {"media": 0}]]), cells=[image(2)], position=4
+        ),
         *rows(5, 6),
         media("page", text("<p>hi</p>", "html"), position=7),
     ]

@@ -33,7 +33,9 @@ def limits() -> Mapping[str, str]:
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> RunInfo:
-    return made(run_info(tmp_path, request.node.name, keys={"trainer/loss": "trainer/step"}))
+    return made(
+        run_info(tmp_path, request.node.name, keys={"trainer/loss": "trainer/step"})
+    )
 
 
 def whole(server: WandbServer, run: RunInfo) -> dict[str, object]:
@@ -62,7 +64,11 @@ def expected(losses: list[int]) -> dict[str, object]:
 @pytest.mark.parametrize("status", [403, 429, 503])
 @pytest.mark.parametrize("what", ["filestream", "UpsertBucket"])
 def test_after_a_fault_the_run_is_whole(
-    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter], status: int, what: str
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    status: int,
+    what: str,
 ) -> None:
     writer = opened()
     writer.write_config("trainer", {"lr": 0.1})
@@ -73,7 +79,10 @@ def test_after_a_fault_the_run_is_whole(
         retry_after_s=1 if status == 429 else None,
     )
     deliver(writer, rows(1, 5))
-    if (status, what) == (403, "filestream"):  # one such answer ends wandb's upload for good
+    if (status, what) == (
+        403,
+        "filestream",
+    ):  # one such answer ends wandb's upload for good
         until(lambda: blocked(writer, "403"))
         writer.close()
         writer = opened()
@@ -119,7 +128,8 @@ def test_a_rewound_job_shows_both_attempts(
     again = opened()
     again.write_config("trainer", {"attempt": 2})
     second = [
-        samples.row(step, {"attempt": 2, "loss": -step}, attempt=2) for step in range(100, 103)
+        samples.row(step, {"attempt": 2, "loss": -step}, attempt=2)
+        for step in range(100, 103)
     ]
     deliver(again, samples.placed(second, 6), held=again.durable())
     again.end(Status.FINISHED)
@@ -156,7 +166,9 @@ def test_a_trainer_that_opens_our_run_itself_blocks_us_until_it_is_done(
     deliver(writer, rows(1, 3))
     until(lambda: writer.durable() == 3)
     command = [sys.executable, "-c", OTHER_RUN, run.id, run.project]
-    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"
+    }
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -172,7 +184,9 @@ def test_a_trainer_that_opens_our_run_itself_blocks_us_until_it_is_done(
         until(lambda: blocked(writer, "another process writes this run too"))
         with pytest.raises(BlockedError, match="another process"):
             writer.close()
-        with pytest.raises(BlockedError, match="another process writes this run too") as still:
+        with pytest.raises(
+            BlockedError, match="another process writes this run too"
+        ) as still:
             opened()
         trainer.communicate("\n")
     again = opened()
@@ -202,18 +216,24 @@ def test_every_odd_key_arrives_as_it_is_on_its_axis(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
     writer = opened()
-    values: dict[str, Any] = {f"trainer/{key}": number for number, key in enumerate(ODD)}
+    values: dict[str, Any] = {
+        f"trainer/{key}": number for number, key in enumerate(ODD)
+    }
     row = Row("m:odd:1", "trainer", 1, "trainer/step", samples.START_UNIX_NS, values)
     deliver(writer, samples.placed([row]))
     writer.end(Status.FINISHED)
 
-    shown = {key: f"trainer/{key}" if key != "step" else "trainer/step_value" for key in ODD}
+    shown = {
+        key: f"trainer/{key}" if key != "step" else "trainer/step_value" for key in ODD
+    }
     held = server.run(run.id)
     assert [held.history[0][name] for name in shown.values()] == list(range(len(ODD)))
     assert held.history[0]["trainer/step"] == 1
     assert {held.metrics[name].axis for name in shown.values()} == {"trainer/step"}
     sent = {str(entry.get("1")) for entry in held.internal_config["m"]}
-    assert {"trainer/a\\.b", "trainer/a\\.b/c\\.d"} <= sent, "else W&B would look for nested maps"
+    assert {"trainer/a\\.b", "trainer/a\\.b/c\\.d"} <= sent, (
+        "else W&B would look for nested maps"
+    )
 
 
 def test_a_config_of_ten_thousand_entries_arrives(
@@ -221,14 +241,17 @@ def test_a_config_of_ten_thousand_entries_arrives(
 ) -> None:
     keys = [f"key.{number}/{'x' * 20}" for number in range(10_000)]
     config: dict[str, Json] = {
-        key: {"deep": [at, float("inf"), None, "é\ud800"]} for at, key in enumerate(keys)
+        key: {"deep": [at, float("inf"), None, "é\ud800"]}
+        for at, key in enumerate(keys)
     }
     writer = opened()
     writer.write_config("trainer", config)
     writer.end(Status.FINISHED)
 
     held = server.run(run.id).config["trainer"]
-    assert held == {key: {"deep": [at, "inf", None, "é?"]} for at, key in enumerate(keys)}
+    assert held == {
+        key: {"deep": [at, "inf", None, "é?"]} for at, key in enumerate(keys)
+    }
 
 
 @pytest.mark.parametrize(
@@ -241,7 +264,12 @@ def test_a_config_of_ten_thousand_entries_arrives(
     ],
 )
 def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
-    server: WandbServer, run: RunInfo, memory: MemoryTable, job: str, bridge: str, said: str
+    server: WandbServer,
+    run: RunInfo,
+    memory: MemoryTable,
+    job: str,
+    bridge: str,
+    said: str,
 ) -> None:
     settings = exporter.read_settings(
         {**server.environment(), **online.FAST, "WANDB_RESUME": bridge}, run.folder

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.long
 def rows_of(run: WandbRun, role: str, key: str = "loss") -> list[tuple[object, object]]:
     """Step and value of each line of a role, in the order of the run."""
     return [
-        (row[f"{role}/step"], row[f"{role}/{key}"]) for row in run.history if f"{role}/{key}" in row
+        (row[f"{role}/step"], row[f"{role}/{key}"])
+        for row in run.history
+        if f"{role}/{key}" in row
     ]
 
 
@@ -58,7 +60,9 @@ def test_two_machines_make_one_run_in_which_no_row_and_no_axis_is_lost(
         "finished",
         {"trainer": {"lr": 1}, "explorer": {"n": 8}},
     )
-    visible = {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
+    visible = {
+        name: metric.axis for name, metric in run.metrics.items() if not metric.hidden
+    }
     assert visible == {
         "trainer/*": "trainer/step",
         "explorer/*": "explorer/step",
@@ -79,7 +83,9 @@ def tables(server: WandbServer) -> dict[str, list[object]]:
         }
     ):
         name = re.sub(r"_[0-9a-f]{8}$", "_<writer>", key)
-        found.setdefault(name, []).append([row["trace"] for row in server.table(ID, key)])
+        found.setdefault(name, []).append(
+            [row["trace"] for row in server.table(ID, key)]
+        )
     return {name: sorted(each, key=str) for name, each in found.items()}
 
 
@@ -121,7 +127,9 @@ def test_every_upload_of_every_writer_but_its_first_declares_the_axes_of_all_rol
     judge.do("end")
     trainer.do("end")
 
-    declared = [set(upsert.metrics) for upsert in server.run(ID).upserts if upsert.metrics]
+    declared = [
+        set(upsert.metrics) for upsert in server.run(ID).upserts if upsert.metrics
+    ]
     assert declared
     assert all(names >= ROLES for names in declared)
     assert server.run(ID).state == "finished"
@@ -147,7 +155,10 @@ def test_a_secondary_that_is_killed_goes_on_behind_its_own_last_line(
     trainer.do("end")
 
     assert opened == {"durable": 20}
-    assert (rows_of(server.run(ID), "explorer"), rows_of(server.run(ID), "trainer")) == (
+    assert (
+        rows_of(server.run(ID), "explorer"),
+        rows_of(server.run(ID), "trainer"),
+    ) == (
         steps(1, 40),
         steps(1, 30),
     )
@@ -197,15 +208,24 @@ def test_a_role_that_is_not_listed_gets_a_run_of_its_own_and_is_warned_of(
         server.run(f"{ID}-critic"),
         server.run(f"{ID}-unnamed"),
     )
-    assert (rows_of(shared, "trainer"), rows_of(critic, "critic")) == (steps(1, 4), steps(1, 6))
+    assert (rows_of(shared, "trainer"), rows_of(critic, "critic")) == (
+        steps(1, 4),
+        steps(1, 6),
+    )
     assert [(row["step"], row["loss"]) for row in unnamed.history] == steps(1, 2)
-    assert (critic.group, critic.display_name, unnamed.group) == (ID, "shared (critic)", ID)
+    assert (critic.group, critic.display_name, unnamed.group) == (
+        ID,
+        "shared (critic)",
+        ID,
+    )
     assert critic.metrics["critic/loss"].axis == "critic/step"
     assert [run.state for run in (shared, critic, unnamed)] == ["finished"] * 3
     assert "critic" not in said, "it is said once, not after every restart"
 
 
-def test_a_role_may_be_the_primary_wherever_it_runs(server: WandbServer, begin: Begin) -> None:
+def test_a_role_may_be_the_primary_wherever_it_runs(
+    server: WandbServer, begin: Begin
+) -> None:
     named = {"OTEL_BRIDGE_WANDB_PRIMARY": "trainer"}
     first, second = begin("a", 0, **named), begin("b", 0, **named)
     first.do("rows explorer 1 3")
@@ -217,7 +237,9 @@ def test_a_role_may_be_the_primary_wherever_it_runs(server: WandbServer, begin: 
 
     run = server.run(ID)
     assert (open_after, run.state) == ("running", "finished")
-    assert [rows_of(run, role) for role in ("explorer", "judge", "trainer")] == [steps(1, 3)] * 3
+    assert [rows_of(run, role) for role in ("explorer", "judge", "trainer")] == [
+        steps(1, 3)
+    ] * 3
 
 
 def test_an_outage_while_two_write_loses_and_doubles_nothing(
@@ -233,7 +255,9 @@ def test_an_outage_while_two_write_loses_and_doubles_nothing(
     for machine in (explorer, trainer):
         machine.do("end")
 
-    counted = Counter(rows_of(server.run(ID), "trainer") + rows_of(server.run(ID), "explorer"))
+    counted = Counter(
+        rows_of(server.run(ID), "trainer") + rows_of(server.run(ID), "explorer")
+    )
     assert counted == dict.fromkeys(steps(1, 10), 2)
 
 
@@ -268,7 +292,9 @@ CONFIGS = {role: {"of": role} for role in DEEP}
 
 
 def visible(run: WandbRun) -> dict[str, str]:
-    return {name: metric.axis for name, metric in run.metrics.items() if not metric.hidden}
+    return {
+        name: metric.axis for name, metric in run.metrics.items() if not metric.hidden
+    }
 
 
 def deep_rows(machine: Machine, role: str, first: int, last: int) -> None:
@@ -295,10 +321,12 @@ def test_three_roles_keep_one_anothers_axes_and_config_the_one_that_ends_first(
 
     run = server.run(ID)
     assert (visible(run), run.config) == (AXES, CONFIGS)
-    assert [rows_of(run, role, key.removeprefix(f"{role}/")) for role, key in DEEP.items()] == [
-        steps(1, 6)
-    ] * 3
-    assert run.state == "finished" or order[-1] != "trainer"  # the primary should end last
+    assert [
+        rows_of(run, role, key.removeprefix(f"{role}/")) for role, key in DEEP.items()
+    ] == [steps(1, 6)] * 3
+    assert (
+        run.state == "finished" or order[-1] != "trainer"
+    )  # the primary should end last
 
 
 def test_a_config_of_a_writer_that_ends_at_once_survives_the_next_upload_of_a_writer_that_has_not_seen_it(
@@ -346,7 +374,10 @@ def test_summaries_of_the_machines_of_a_shared_run_stand_beside_one_another_in_i
     for machine in reversed(machines.values()):
         machine.do("end")
 
-    assert server.run(ID).config == {"summary/trainer/best": 7, "summary/explorer/best": 8}
+    assert server.run(ID).config == {
+        "summary/trainer/best": 7,
+        "summary/explorer/best": 8,
+    }
 
 
 def test_a_changed_config_is_not_replaced_by_the_copy_that_another_writer_carries(

@@ -27,7 +27,10 @@ def settings(**more: str) -> WandbSettings:
 def test_sharing_is_off_unless_asked_for() -> None:
     alone = WandbSettings.from_environment({"OTEL_BRIDGE_ROLES": "trainer"}, Path("/"))
 
-    assert (alone.sharing, settings().sharing) == (None, Sharing(("trainer", "explorer")))
+    assert (alone.sharing, settings().sharing) == (
+        None,
+        Sharing(("trainer", "explorer")),
+    )
     assert "OTEL_BRIDGE_WANDB_SHARED" not in alone.destination
     assert settings().destination["OTEL_BRIDGE_WANDB_SHARED"] == "1"
 
@@ -38,28 +41,46 @@ def test_sharing_is_off_unless_asked_for() -> None:
         ({"OTEL_BRIDGE_ROLES": ""}, "OTEL_BRIDGE_ROLES=trainer,explorer"),
         ({"OTEL_BRIDGE_ROLES": "eval,eval/math"}, "'eval/math' begins with it"),
         ({"OTEL_BRIDGE_ROLES": "all*"}, "is a pattern"),
-        ({"OTEL_BRIDGE_WANDB_PRIMARY": "judge"}, "expected 1, 0 or one of trainer, explorer"),
+        (
+            {"OTEL_BRIDGE_WANDB_PRIMARY": "judge"},
+            "expected 1, 0 or one of trainer, explorer",
+        ),
     ],
 )
-def test_what_cannot_be_shared_is_said_at_the_start(wrong: dict[str, str], said: str) -> None:
+def test_what_cannot_be_shared_is_said_at_the_start(
+    wrong: dict[str, str], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said.replace("*", ".")):
         settings(**wrong)
 
 
-def test_offline_each_machine_has_a_run_of_its_own_in_the_group_of_the_job(tmp_path: Path) -> None:
+def test_offline_each_machine_has_a_run_of_its_own_in_the_group_of_the_job(
+    tmp_path: Path,
+) -> None:
     offline = settings(WANDB_MODE="offline")
     first, second = run_info(tmp_path, "job"), run_info(tmp_path, "job", node_rank=1)
 
     assert (offline.sharing, offline.unshared) == (None, True)
-    assert [run_id_of(run, offline) for run in (first, second)] == [first.id, f"{first.id}-n1"]
+    assert [run_id_of(run, offline) for run in (first, second)] == [
+        first.id,
+        f"{first.id}-n1",
+    ]
     assert [group_of(run, offline) for run in (first, second)] == [first.id, first.id]
 
 
-def test_a_shared_run_has_one_id_on_every_machine_and_no_group_of_its_own(tmp_path: Path) -> None:
+def test_a_shared_run_has_one_id_on_every_machine_and_no_group_of_its_own(
+    tmp_path: Path,
+) -> None:
     second = run_info(tmp_path, "job", node_rank=1)
 
-    assert (run_id_of(second, settings()), group_of(second, settings())) == (second.id, None)
-    assert (is_other_node(second, settings()), is_other_node(second, WandbSettings())) == (
+    assert (run_id_of(second, settings()), group_of(second, settings())) == (
+        second.id,
+        None,
+    )
+    assert (
+        is_other_node(second, settings()),
+        is_other_node(second, WandbSettings()),
+    ) == (
         False,
         True,
     )
@@ -70,7 +91,10 @@ def test_the_primary_is_node_rank_0_or_who_is_named(tmp_path: Path) -> None:
     second = run_info(tmp_path, "job", node_rank=1, configs={"explorer": {}})
 
     chosen = {
-        named: [Sharing(("trainer", "explorer"), named).is_primary(run) for run in (first, second)]
+        named: [
+            Sharing(("trainer", "explorer"), named).is_primary(run)
+            for run in (first, second)
+        ]
         for named in ("", "1", "0", "trainer", "explorer")
     }
 
@@ -90,7 +114,9 @@ def test_versions_whose_shared_mode_is_safe(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["0.28.1", "0.31.0", "0.32.0rc1", "1.0", "strange"])
 def test_other_versions_do_not_share_and_say_what_to_install(version: str) -> None:
-    with pytest.raises(BlockedError, match=f"shared mode of wandb {version} is refused") as refused:
+    with pytest.raises(
+        BlockedError, match=f"shared mode of wandb {version} is refused"
+    ) as refused:
         require_safe_sharing(version)
 
     assert refused.value.help == "pip install 'wandb>=0.28.2,<0.31'"
@@ -117,7 +143,9 @@ def test_what_others_declared_is_read_from_a_stored_config() -> None:
     assert definitions_in({"_wandb": {"value": {"m": definitions}}}) == [
         ("trainer/a.b/c", "trainer/step")
     ]
-    assert definitions_in({"_wandb": {"m": definitions}}) == [("trainer/a.b/c", "trainer/step")]
+    assert definitions_in({"_wandb": {"m": definitions}}) == [
+        ("trainer/a.b/c", "trainer/step")
+    ]
     assert (definitions_in({}), definitions_in({"_wandb": {"value": {}}})) == ([], [])
 
 

@@ -57,7 +57,9 @@ class _Interface:
         self.assigned.append(record.metric.name)
 
     def _publish(self, record: Any, *, nowait: bool = False) -> None:
-        self._client.sent.append(f"{record.metric.name}, {'not awaited' if nowait else 'alone'}")
+        self._client.sent.append(
+            f"{record.metric.name}, {'not awaited' if nowait else 'alone'}"
+        )
 
     @property
     def asyncer(self) -> _Asyncer:
@@ -68,7 +70,9 @@ class _Interface:
         return self._client.sent
 
     def publish(self, name: str, *, nowait: bool = False) -> None:
-        self._publish(_internal.Record(metric=_internal.MetricRecord(name=name)), nowait=nowait)
+        self._publish(
+            _internal.Record(metric=_internal.MetricRecord(name=name)), nowait=nowait
+        )
 
 
 class _Run:
@@ -76,7 +80,9 @@ class _Run:
         self._interface = interface
 
 
-def test_records_of_a_block_are_sent_in_order_at_its_end_by_one_change_of_threads() -> None:
+def test_records_of_a_block_are_sent_in_order_at_its_end_by_one_change_of_threads() -> (
+    None
+):
     interface = _Interface()
     together = BulkLogger(_Run(interface))
 
@@ -91,7 +97,9 @@ def test_records_of_a_block_are_sent_in_order_at_its_end_by_one_change_of_thread
     assert interface.assigned == ["a", "b", "c"]
 
 
-def test_what_other_threads_send_and_what_is_not_waited_for_goes_its_usual_way() -> None:
+def test_what_other_threads_send_and_what_is_not_waited_for_goes_its_usual_way() -> (
+    None
+):
     interface = _Interface()
     together = BulkLogger(_Run(interface))
 

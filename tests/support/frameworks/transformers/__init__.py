@@ -29,7 +29,9 @@ class Arguments(SimpleNamespace):
 class GRPOTrainer:
     num_generations, num_generations_eval, reward_weights = 2, None, (1.0, 0.5)
 
-    def __init__(self, callbacks=(), batch=4, main=True, stateful_callbacks=None, **arguments):
+    def __init__(
+        self, callbacks=(), batch=4, main=True, stateful_callbacks=None, **arguments
+    ):
         defaults = {
             "report_to": "none",
             "project": "huggingface",
@@ -46,7 +48,9 @@ class GRPOTrainer:
             is_world_process_zero=main,
             stateful_callbacks=dict(stateful_callbacks or {}),
         )
-        self.model = SimpleNamespace(config={"hidden_size": 16}, num_parameters=lambda: 7)
+        self.model = SimpleNamespace(
+            config={"hidden_size": 16}, num_parameters=lambda: 7
+        )
         self.event("on_init_end")
         self._logs = {
             "prompt": deque(maxlen=batch), "completion": deque(maxlen=batch), "advantages": deque(maxlen=batch),

@@ -12,4 +12,6 @@ if os.getenv("VERL_USE_EXTERNAL_PLUGINS", "auto") != "none":
         try:
             _point.load()
         except Exception as _error:
-            logging.getLogger(__name__).debug("Failed to load plugin '%s': %s", _point.name, _error)
+            logging.getLogger(__name__).debug(
+                "Failed to load plugin '%s': %s", _point.name, _error
+            )

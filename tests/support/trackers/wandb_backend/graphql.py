@@ -54,10 +54,15 @@ class Resolver:
             "RunResumeStatus": self._resume_status,
             "RunStoppedStatus": self._stopped_status,
             "ServerFeaturesQuery": self._server_features,
-            "OrganizationCoreWeaveOrganizationID": lambda _: {"entity": {"organization": None}},
+            "OrganizationCoreWeaveOrganizationID": lambda _: {
+                "entity": {"organization": None}
+            },
             "OrgFeatureFlags": lambda _: {"organization": None},
             "ServerInfo": lambda _: {
-                "serverInfo": {"cliVersionInfo": _CLI_VERSION, "latestLocalVersionInfo": None}
+                "serverInfo": {
+                    "cliVersionInfo": _CLI_VERSION,
+                    "latestLocalVersionInfo": None,
+                }
             },
             "": _viewer,  # up to wandb 0.27: `query { viewer { id } }`, to validate a key
             "Viewer": _viewer,
@@ -103,14 +108,21 @@ class Resolver:
             self.unknown.append((operation, query))
             return {
                 "data": None,
-                "errors": [{"message": f"the stand-in does not know the operation {operation!r}"}],
+                "errors": [
+                    {
+                        "message": f"the stand-in does not know the operation {operation!r}"
+                    }
+                ],
             }
         with self._store.lock:
             return {"data": known(variables)}
 
     # --- runs ---------------------------------------------------------------------------------------------------------
     def _upsert_bucket(self, given: Variables) -> Answer:
-        entity, project = given.get("entity") or ENTITY, given.get("project") or "uncategorized"
+        entity, project = (
+            given.get("entity") or ENTITY,
+            given.get("project") or "uncategorized",
+        )
         run_id = str(given.get("name") or f"run{len(self._store.runs)}")
         key = (str(entity), str(project), run_id)
         inserted = key not in self._store.runs
@@ -146,26 +158,36 @@ class Resolver:
     def _upsert_view(self, given: Variables) -> Answer:
         key = (str(given["entityName"]), str(given["projectName"]), str(given["name"]))
         inserted = key not in self._store.views
-        self._store.views[key] = {"displayName": given["displayName"], "spec": given["spec"]}
+        self._store.views[key] = {
+            "displayName": given["displayName"],
+            "spec": given["spec"],
+        }
         view = {"id": key[2], "name": key[2]}
         return {"upsertView": {"view": view, "inserted": inserted}}
 
     def _stopped_status(self, given: Variables) -> Answer:
         run = self._store.find(
-            str(given.get("entityName")), str(given.get("projectName")), str(given.get("runId"))
+            str(given.get("entityName")),
+            str(given.get("projectName")),
+            str(given.get("runId")),
         )
         return {"project": {"run": {"stopped": bool(run and run.stopped)}}}
 
     def _run(self, given: Variables) -> Answer:
         run = self._find(given)
-        return {"project": {"internalId": "1", "run": None if run is None else _bucket(run)}}
+        return {
+            "project": {"internalId": "1", "run": None if run is None else _bucket(run)}
+        }
 
     def _full_history(self, given: Variables) -> Answer:
         run = self._find(given)
         found = (
             None
             if run is None
-            else {**_bucket(run), "history": [line for line in run.lines if line is not None]}
+            else {
+                **_bucket(run),
+                "history": [line for line in run.lines if line is not None],
+            }
         )
         return {"project": {"internalId": "1", "run": found}}
 
@@ -175,13 +197,17 @@ class Resolver:
         if run is None:
             return {"project": {"run": None}}
         wanted = [set(json.loads(spec).get("keys") or []) for spec in given["specs"]]
-        sampled = [[row for row in run.history if keys <= row.keys()] for keys in wanted]
+        sampled = [
+            [row for row in run.history if keys <= row.keys()] for keys in wanted
+        ]
         return {"project": {"run": {"sampledHistory": sampled}}}
 
     def _server_features(self, _: Variables) -> Answer:
         return {
             "serverInfo": {
-                "features": [{"name": name, "isEnabled": True} for name in self.features]
+                "features": [
+                    {"name": name, "isEnabled": True} for name in self.features
+                ]
             }
         }
 
@@ -189,7 +215,9 @@ class Resolver:
         wanted = (given.get("entity") or ENTITY, given.get("project"))
         filters = json.loads(given.get("filters") or "{}")
         name = filters.get("name")
-        sweep = next((one["sweep"] for one in filters.get("$and", ()) if "sweep" in one), None)
+        sweep = next(
+            (one["sweep"] for one in filters.get("$and", ()) if "sweep" in one), None
+        )
         runs = [
             run
             for key, run in self._store.runs.items()
@@ -200,12 +228,19 @@ class Resolver:
         edges = [{"node": _bucket(run), "cursor": run.id} for run in runs]
         found = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
         return {
-            "project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}
+            "project": {
+                "internalId": "1",
+                "runCount": len(runs),
+                "readOnly": False,
+                "runs": found,
+            }
         }
 
     def _alert(self, given: Variables) -> Answer:
         run = self._store.find(
-            str(given["entityName"] or ENTITY), str(given["projectName"]), str(given["runName"])
+            str(given["entityName"] or ENTITY),
+            str(given["projectName"]),
+            str(given["runName"]),
         )
         if run is not None:
             run.alerts.append(dict(given))
@@ -213,7 +248,9 @@ class Resolver:
 
     def _find(self, given: Variables) -> WandbRun | None:
         return self._store.find(
-            str(given.get("entity") or ENTITY), str(given.get("project")), str(given.get("name"))
+            str(given.get("entity") or ENTITY),
+            str(given.get("project")),
+            str(given.get("name")),
         )
 
     def _create_run_files(self, given: Variables) -> Answer:
@@ -222,7 +259,13 @@ class Resolver:
             key = f"run-{given['run']}/{name}"
             self._store.expected[key] = (str(given["run"]), str(name))
             files.append({"name": name, "uploadUrl": self._address(key)})
-        return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
+        return {
+            "createRunFiles": {
+                "runID": given["run"],
+                "uploadHeaders": [],
+                "files": files,
+            }
+        }
 
     # --- artifacts ----------------------------------------------------------------------------------------------------
     def _create_artifact(self, given: Variables) -> Answer:
@@ -241,10 +284,17 @@ class Resolver:
         )
         latest = self._store.latest(artifact.name)
         self._store.artifacts[artifact.id] = artifact
-        sequence = {"id": artifact.name, "latestArtifact": {"id": latest.id} if latest else None}
+        sequence = {
+            "id": artifact.name,
+            "latestArtifact": {"id": latest.id} if latest else None,
+        }
         return {
             "createArtifact": {
-                "artifact": {"id": artifact.id, "state": "PENDING", "artifactSequence": sequence}
+                "artifact": {
+                    "id": artifact.id,
+                    "state": "PENDING",
+                    "artifactSequence": sequence,
+                }
             }
         }
 
@@ -253,11 +303,17 @@ class Resolver:
         artifact.base_id = given.get("baseArtifactID")
         artifact.incremental = given.get("manifestType") == "INCREMENTAL"
         artifact.manifest_key = f"upload-manifest-{artifact.id}"
-        return {"createArtifactManifest": {"artifactManifest": self._manifest(artifact)}}
+        return {
+            "createArtifactManifest": {"artifactManifest": self._manifest(artifact)}
+        }
 
     def _update_manifest(self, given: Variables) -> Answer:
-        artifact = self._store.artifacts[str(given["artifactManifestID"]).removeprefix("of-")]
-        return {"updateArtifactManifest": {"artifactManifest": self._manifest(artifact)}}
+        artifact = self._store.artifacts[
+            str(given["artifactManifestID"]).removeprefix("of-")
+        ]
+        return {
+            "updateArtifactManifest": {"artifactManifest": self._manifest(artifact)}
+        }
 
     def _manifest(self, artifact: WandbArtifact) -> Answer:
         file = {
@@ -294,10 +350,18 @@ class Resolver:
     def _commit_artifact(self, given: Variables) -> Answer:
         artifact = self._store.artifacts[given["artifactID"]]
         self._store.commit(artifact)
-        return {"commitArtifact": {"artifact": {"id": artifact.id, "digest": artifact.digest}}}
+        return {
+            "commitArtifact": {
+                "artifact": {"id": artifact.id, "digest": artifact.digest}
+            }
+        }
 
     def _client_id_mapping(self, given: Variables) -> Answer:
-        found = [a for a in self._store.artifacts.values() if a.client_id == given["clientID"]]
+        found = [
+            a
+            for a in self._store.artifacts.values()
+            if a.client_id == given["clientID"]
+        ]
         return {"clientIDMapping": {"serverID": found[0].id} if found else None}
 
     def _artifact_by_id(self, given: Variables) -> Answer:
@@ -315,11 +379,15 @@ class Resolver:
             "createdAt": _CREATED, "aliases": [{"__typename": "ArtifactAlias", "id": "latest", "alias": "latest"}],
             "artifactCollection": {"__typename": "ArtifactSequence", **whole["artifactSequence"]}, "artifact": whole,
         }  # fmt: skip
-        return {"project": {"artifactCollectionMembership": membership, "artifact": whole}}
+        return {
+            "project": {"artifactCollectionMembership": membership, "artifact": whole}
+        }
 
     def _versions(self, given: Variables) -> Answer:
         name, first = str(given["collection"]), int(given.get("perPage") or 50)
-        committed = [artifact for artifact in self._store.sequence(name) if artifact.committed]
+        committed = [
+            artifact for artifact in self._store.sequence(name) if artifact.committed
+        ]
         if not committed or not self.lists_artifacts:
             return {"project": {"artifactType": {"artifactCollection": None}}}
         newest = sorted(committed, key=lambda artifact: -artifact.version)
@@ -370,7 +438,9 @@ def _bucket(run: WandbRun) -> Answer:
         "commit": None,
         "readOnly": False,
         "createdAt": _CREATED,
-        "heartbeatAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.heartbeat_unix_s)),
+        "heartbeatAt": time.strftime(
+            "%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.heartbeat_unix_s)
+        ),
         "host": run.host,
         "config": json.dumps(run.raw_config),
         "wandbConfig": json.dumps({"t": internal["t"]}) if "t" in internal else None,

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_ASKED: Final = re.compile(r"(?:(\w+)\s*:\s*)?__type\s*\(\s*name\s*:\s*(?:\"(\w+)\"|\$(\w+))\s*\)")
+_ASKED: Final = re.compile(
+    r"(?:(\w+)\s*:\s*)?__type\s*\(\s*name\s*:\s*(?:\"(\w+)\"|\$(\w+))\s*\)"
+)
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Query": ("viewer", "serverInfo", "project", "artifact"),
     "Mutation": ("upsertBucket", "createArtifact", "commitArtifact"),
@@ -28,8 +30,12 @@ def introspected(query: str, variables: Mapping[str, Any]) -> dict[str, Any] | N
     found: dict[str, Any] = {}
     for alias, name, variable in _ASKED.findall(query):
         fields = _FIELDS.get(name or str(variables.get(variable)))
-        listed: list[dict[str, Any]] = [{"name": field, "args": []} for field in fields or ()]
+        listed: list[dict[str, Any]] = [
+            {"name": field, "args": []} for field in fields or ()
+        ]
         found[alias or "__type"] = (
-            None if fields is None else {"name": name, "fields": listed, "inputFields": listed}
+            None
+            if fields is None
+            else {"name": name, "fields": listed, "inputFields": listed}
         )
     return found or None

@@ -104,7 +104,11 @@ class WandbServer:
 
     def environment(self) -> dict[str, str]:
         """Variables that send the SDK here."""
-        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "WANDB_MODE": "online"}
+        return {
+            "WANDB_BASE_URL": self.url,
+            "WANDB_API_KEY": KEY,
+            "WANDB_MODE": "online",
+        }
 
     # --- what arrived -------------------------------------------------------------------------------------------------
     def run(self, run_id: str) -> WandbRun:
@@ -115,7 +119,11 @@ class WandbServer:
     def lines(self, run_id: str) -> int:
         """Return how many history lines a run has; 0 for an unknown one."""
         with self.store.lock:
-            return sum(len(run.lines) for key, run in self.store.runs.items() if key[2] == run_id)
+            return sum(
+                len(run.lines)
+                for key, run in self.store.runs.items()
+                if key[2] == run_id
+            )
 
     def table(self, run_id: str, key: str) -> list[dict[str, Json]]:
         """Return the committed rows of a run's incremental table."""
@@ -145,11 +153,15 @@ class WandbServer:
         """Take requests and answer none until `heal`."""
         self._fault(_Fault(what, times, hang=True))
 
-    def slow(self, wait_s: float, *, what: str = "", times: float = float("inf")) -> None:
+    def slow(
+        self, wait_s: float, *, what: str = "", times: float = float("inf")
+    ) -> None:
         """Act on requests at once and answer them after *wait_s*, or when healed."""
         self._fault(_Fault(what, times, take=True, wait_s=wait_s))
 
-    def drop(self, *, what: str = "", times: float = float("inf"), take: bool = False) -> None:
+    def drop(
+        self, *, what: str = "", times: float = float("inf"), take: bool = False
+    ) -> None:
         """Close the connection instead of an answer; with *take* after the request was acted on."""
         self._fault(_Fault(what, times, drop=True, take=take))
 
@@ -258,10 +270,14 @@ class _Handler(BaseHTTPRequestHandler):
             asked = cast("dict[str, Any]", json.loads(body))
             found = _OPERATION.search(str(asked.get("query", "")))
             self._serve(
-                "graphql", str(asked.get("operationName") or (found[1] if found else "")), asked
+                "graphql",
+                str(asked.get("operationName") or (found[1] if found else "")),
+                asked,
             )
         elif self.path.endswith("/file_stream"):
-            self._serve("filestream", self.path, cast("dict[str, Any]", json.loads(body)))
+            self._serve(
+                "filestream", self.path, cast("dict[str, Any]", json.loads(body))
+            )
         else:
             self._answer(404, b"{}")
 
@@ -274,7 +290,11 @@ class _Handler(BaseHTTPRequestHandler):
             owner.wait_healed()
         if fault is not None and fault.status:
             owner.note(what, name, fault.status)
-            self._answer(fault.status, b'{"error": "stand-in"}', retry_after_s=fault.retry_after_s)
+            self._answer(
+                fault.status,
+                b'{"error": "stand-in"}',
+                retry_after_s=fault.retry_after_s,
+            )
             return
         if fault is None or fault.take or fault.hang:
             status, answer = self._acted(owner, what, name, asked, upload)
@@ -290,7 +310,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, answer)
 
     def _acted(
-        self, owner: WandbServer, what: str, name: str, asked: dict[str, Any] | None, upload: bytes
+        self,
+        owner: WandbServer,
+        what: str,
+        name: str,
+        asked: dict[str, Any] | None,
+        upload: bytes,
     ) -> tuple[int, bytes]:
         try:
             return self._act(owner, what, name, asked, upload)
@@ -303,7 +328,12 @@ class _Handler(BaseHTTPRequestHandler):
             return 400, b'{"errors": [{"message": "the stand-in failed"}]}'
 
     def _act(
-        self, owner: WandbServer, what: str, name: str, asked: dict[str, Any] | None, upload: bytes
+        self,
+        owner: WandbServer,
+        what: str,
+        name: str,
+        asked: dict[str, Any] | None,
+        upload: bytes,
     ) -> tuple[int, bytes]:
         if what == "graphql" and asked is not None:
             variables = cast("dict[str, Any]", asked.get("variables") or {})
@@ -313,7 +343,10 @@ class _Handler(BaseHTTPRequestHandler):
         with owner.store.lock:
             if what == "filestream" and asked is not None:
                 return _stream(
-                    owner.store, name, asked, self.headers.get("X-WANDB-ASYNC-CLIENT-ID") or ""
+                    owner.store,
+                    name,
+                    asked,
+                    self.headers.get("X-WANDB-ASYNC-CLIENT-ID") or "",
                 )
             key = (
                 bytes.fromhex(name.rpartition("/")[2]).decode()
@@ -328,9 +361,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+        return (
+            gzip.decompress(body)
+            if self.headers.get("Content-Encoding") == "gzip"
+            else body
+        )
 
-    def _answer(self, status: int, body: bytes, *, retry_after_s: float | None = None) -> None:
+    def _answer(
+        self, status: int, body: bytes, *, retry_after_s: float | None = None
+    ) -> None:
         try:
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -343,14 +382,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def _stream(store: WandbStore, path: str, body: dict[str, Any], client: str) -> tuple[int, bytes]:
+def _stream(
+    store: WandbStore, path: str, body: dict[str, Any], client: str
+) -> tuple[int, bytes]:
     _, _, entity, project, run_id, _ = path.split("/")
     run = store.find(entity or ENTITY, project, run_id)
     if run is None:
         return 404, b'{"error": "run not found"}'
     run.heartbeat_unix_s = time.time()
     run.stream(body, client)
-    return 200, json.dumps({"exitcode": None, "limits": {}, "stopped": run.stopped}).encode()
+    return 200, json.dumps(
+        {"exitcode": None, "limits": {}, "stopped": run.stopped}
+    ).encode()
 
 
 def _close(connection: socket.socket) -> None:
@@ -363,7 +406,8 @@ def main() -> None:
     """Serve until a signal or the end of standard input; the first line says the variables that lead here."""
     with WandbServer(int(sys.argv[1]) if len(sys.argv) > 1 else 0) as server:
         sys.stdout.write(
-            " ".join(f"{name}={value}" for name, value in server.environment().items()) + "\n"
+            " ".join(f"{name}={value}" for name, value in server.environment().items())
+            + "\n"
         )
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):

@@ -80,7 +80,9 @@ class WandbRun:
     heartbeat_unix_s: float = 0.0
     upserts: list[Upsert] = field(default_factory=list[Upsert])
     uploaded: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    overwritten: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    overwritten: list[tuple[int, str, str]] = field(
+        default_factory=list[tuple[int, str, str]]
+    )
     derived: dict[str, Any] = field(default_factory=dict[str, Any])
     clients: dict[str, int] = field(default_factory=dict[str, int])
     own_steps: int = 0
@@ -90,13 +92,19 @@ class WandbRun:
     def history(self) -> list[dict[str, Json]]:
         """The history lines, parsed; ``NaN`` and infinities as floats."""
         return [
-            cast("dict[str, Json]", json.loads(line)) for line in self.lines if line is not None
+            cast("dict[str, Json]", json.loads(line))
+            for line in self.lines
+            if line is not None
         ]
 
     @property
     def config(self) -> dict[str, Json]:
         """The user's config."""
-        return {key: _value(value) for key, value in self.raw_config.items() if key != "_wandb"}
+        return {
+            key: _value(value)
+            for key, value in self.raw_config.items()
+            if key != "_wandb"
+        }
 
     @property
     def internal_config(self) -> dict[str, Any]:
@@ -221,11 +229,19 @@ class WandbStore:
 
     def commit(self, artifact: WandbArtifact) -> None:
         """Make *artifact* the latest version of its sequence; an incremental one holds its base's entries too."""
-        manifest = cast("dict[str, Any]", json.loads(self.blobs.get(artifact.manifest_key, b"{}")))
+        manifest = cast(
+            "dict[str, Any]", json.loads(self.blobs.get(artifact.manifest_key, b"{}"))
+        )
         base = self.artifacts.get(artifact.base_id or "")
-        inherited = dict(base.entries) if artifact.incremental and base is not None else {}
-        artifact.entries = inherited | cast("dict[str, Any]", manifest.get("contents", {}))
-        artifact.version = sum(other.committed for other in self.sequence(artifact.name))
+        inherited = (
+            dict(base.entries) if artifact.incremental and base is not None else {}
+        )
+        artifact.entries = inherited | cast(
+            "dict[str, Any]", manifest.get("contents", {})
+        )
+        artifact.version = sum(
+            other.committed for other in self.sequence(artifact.name)
+        )
         artifact.committed = True
         whole: dict[str, Any] = {
             "version": 1,
@@ -238,12 +254,16 @@ class WandbStore:
 
     def sequence(self, name: str) -> list[WandbArtifact]:
         """Return the versions of the artifact *name*, oldest first, uncommitted ones included."""
-        return [artifact for artifact in self.artifacts.values() if artifact.name == name]
+        return [
+            artifact for artifact in self.artifacts.values() if artifact.name == name
+        ]
 
     def latest(self, name: str) -> WandbArtifact | None:
         """Return the latest committed version of the artifact *name*."""
         committed = [artifact for artifact in self.sequence(name) if artifact.committed]
-        return max(committed, key=lambda artifact: artifact.version) if committed else None
+        return (
+            max(committed, key=lambda artifact: artifact.version) if committed else None
+        )
 
     def table(self, run_id: str, key: str) -> list[dict[str, Json]]:
         """Return what a run's page shows of its incremental table: the rows of committed increments that lines name.
@@ -254,19 +274,28 @@ class WandbStore:
         rows: list[dict[str, Json]] = []
         for line in self.by_id(run_id).history:
             value = line.get(key)
-            if isinstance(value, dict) and value.get("_type") == "incremental-table-file":
+            if (
+                isinstance(value, dict)
+                and value.get("_type") == "incremental-table-file"
+            ):
                 rows += self._increment(str(value["artifact_path"]))
         return rows
 
     def _increment(self, path: str) -> list[dict[str, Json]]:
-        client_id, _, name = path.removeprefix("wandb-client-artifact://").partition("/")
+        client_id, _, name = path.removeprefix("wandb-client-artifact://").partition(
+            "/"
+        )
         found = [
-            artifact for artifact in self.artifacts.values() if artifact.client_id == client_id
+            artifact
+            for artifact in self.artifacts.values()
+            if artifact.client_id == client_id
         ]
         if not found or not found[0].committed:
             return []
         table: Any = json.loads(self.blobs[str(found[0].entries[name]["digest"])])
-        return [dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]]
+        return [
+            dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]
+        ]
 
 
 def artifact_name(run_id: str, key: str) -> str:
@@ -276,7 +305,9 @@ def artifact_name(run_id: str, key: str) -> str:
     if cleaned == name:
         return name
     suffix = (
-        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big")).rstrip(b"=").decode()
+        base64.urlsafe_b64encode(zlib.crc32(name.encode()).to_bytes(4, "big"))
+        .rstrip(b"=")
+        .decode()
     )
     return f"{cleaned}-{suffix}"
 
@@ -290,13 +321,23 @@ def internal_of(config: dict[str, Any]) -> dict[str, Any]:
 def definitions_of(config: dict[str, Any]) -> dict[str, MetricDefinition]:
     """Return the metric definitions in a raw config: ``_wandb.value.m``, keys are numbers of protobuf fields."""
     entries = cast("list[dict[str, Any]]", internal_of(config).get("m") or [])
-    names = [str(entry.get("1") or entry.get("2") or "").replace("\\.", ".") for entry in entries]
+    names = [
+        str(entry.get("1") or entry.get("2") or "").replace("\\.", ".")
+        for entry in entries
+    ]
     found: dict[str, MetricDefinition] = {}
     for name, entry in zip(names, entries, strict=True):
         axis_at = entry.get("5")
-        axis = names[axis_at - 1] if isinstance(axis_at, int) and 0 < axis_at <= len(names) else ""
+        axis = (
+            names[axis_at - 1]
+            if isinstance(axis_at, int) and 0 < axis_at <= len(names)
+            else ""
+        )
         found[name] = MetricDefinition(
-            name, str(entry.get("4") or axis), _HIDDEN in (entry.get("6") or []), glob="2" in entry
+            name,
+            str(entry.get("4") or axis),
+            _HIDDEN in (entry.get("6") or []),
+            glob="2" in entry,
         )
     return found
 

@@ -72,7 +72,10 @@ class Sweeps:
     # --- what the SDK asks --------------------------------------------------------------------------------------------
     def upsert(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Make or change a sweep (``UpsertSweep``)."""
-        held = next((sweep for sweep in self.sweeps.values() if sweep.id == given.get("id")), None)
+        held = next(
+            (sweep for sweep in self.sweeps.values() if sweep.id == given.get("id")),
+            None,
+        )
         if held is None:
             entity, project = (
                 given.get("entityName") or self._entity,
@@ -108,9 +111,13 @@ class Sweeps:
         """Answer an agent with at most one command (``Heartbeat``)."""
         agent = str(given["id"])
         sweep = self._named(self._agents.get(agent, ""))
-        running = [run for run, runs in json.loads(given["runState"] or "{}").items() if runs]
+        running = [
+            run for run, runs in json.loads(given["runState"] or "{}").items() if runs
+        ]
         commands = self._commands(sweep, running)
-        return {"agentHeartbeat": {"agent": {"id": agent}, "commands": json.dumps(commands)}}
+        return {
+            "agentHeartbeat": {"agent": {"id": agent}, "commands": json.dumps(commands)}
+        }
 
     def get(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a sweep, with its runs (``GetSweep``, ``GetSweepState``, ``SweepWithRuns``)."""
@@ -118,7 +125,9 @@ class Sweeps:
         return {"project": {"sweep": None if sweep is None else self._shown(sweep)}}
 
     # --- the controller -----------------------------------------------------------------------------------------------
-    def _commands(self, sweep: WandbSweep, running: Sequence[str]) -> list[dict[str, Any]]:
+    def _commands(
+        self, sweep: WandbSweep, running: Sequence[str]
+    ) -> list[dict[str, Any]]:
         for run in [run for run in sweep.stopping if run in running]:
             sweep.stopping.remove(run)
             return [{"type": "stop", "run_id": run}]
@@ -134,7 +143,10 @@ class Sweeps:
         args = {key: {"value": value} for key, value in params.items()}
         key = (sweep.entity, sweep.project, run_id)
         made = WandbRun(
-            *key, storage_id=f"storage-{'-'.join(key)}", state=self.initial_state, sweep=sweep.name
+            *key,
+            storage_id=f"storage-{'-'.join(key)}",
+            state=self.initial_state,
+            sweep=sweep.name,
         )
         made.display_name, made.raw_config = f"fair-sweep-{len(sweep.trials)}", args
         self._store.runs[key] = made
@@ -154,24 +166,35 @@ class Sweeps:
             return None
         if method == "grid":
             values = [
-                one["values"] if "values" in one else [one["value"]] for one in parameters.values()
+                one["values"] if "values" in one else [one["value"]]
+                for one in parameters.values()
             ]
             found = list(itertools.product(*values))
             return (
-                dict(zip(parameters, found[number], strict=True)) if number < len(found) else None
+                dict(zip(parameters, found[number], strict=True))
+                if number < len(found)
+                else None
             )
         if method == "bayes" and number:
             return self._after_best(sweep)
-        return {key: _drawn(one, random.Random(number)) for key, one in parameters.items()}
+        return {
+            key: _drawn(one, random.Random(number)) for key, one in parameters.items()
+        }
 
     def _after_best(self, sweep: WandbSweep) -> Params:
         """Return half the numbers of the best trial, by the metric that its run has at W&B."""
         name = str(sweep.config["metric"]["name"])
         found = [self._metric(sweep, run_id, name) for run_id in sweep.trials]
         sweep.seen.append(found)
-        known = [(metric, number) for number, metric in enumerate(found) if metric is not None]
+        known = [
+            (metric, number)
+            for number, metric in enumerate(found)
+            if metric is not None
+        ]
         best = min(known)[1] if known else 0
-        return {key: value / 2 for key, value in list(sweep.trials.values())[best].items()}
+        return {
+            key: value / 2 for key, value in list(sweep.trials.values())[best].items()
+        }
 
     def _metric(self, sweep: WandbSweep, run_id: str, name: str) -> float | None:
         run = self._store.find(sweep.entity, sweep.project, run_id)

@@ -51,7 +51,9 @@ class Machine:
             node_rank=self._job["node_rank"],
         )  # fmt: skip
         settings = exporter.read_settings(self._job["environment"], self._folder)
-        writer = open_writer(exporter, run, settings, FileMemory(self._folder / "memory.db"))
+        writer = open_writer(
+            exporter, run, settings, FileMemory(self._folder / "memory.db")
+        )
         for role, config in self.configs.items():
             writer.write_config(role, config)
         for role, values in self.summaries.items():
@@ -75,14 +77,17 @@ class Machine:
 
     def rows(self, role: str, first: int, last: int, key: str = "loss") -> None:
         rows = [
-            samples.row(step, {key: step}, role=role or None) for step in range(first, last + 1)
+            samples.row(step, {key: step}, role=role or None)
+            for step in range(first, last + 1)
         ]
         for row in rows:
             self.keys |= {name: str(row.axis) for name in row.values}
         self.write(rows)
 
     def rollouts(self, role: str, first: int, last: int) -> None:
-        self.write([samples.rollout(number, role=role) for number in range(first, last + 1)])
+        self.write(
+            [samples.rollout(number, role=role) for number in range(first, last + 1)]
+        )
 
     def write(self, records: list[Row] | list[Any]) -> None:
         placed: list[Record] = samples.placed(records, self.position + 1)
@@ -160,7 +165,10 @@ def main() -> None:
     try:
         machine = Machine(job)
     except ExporterError as exc:
-        print(json.dumps({"error": str(exc), "help": getattr(exc, "help", "")}), flush=True)
+        print(
+            json.dumps({"error": str(exc), "help": getattr(exc, "help", "")}),
+            flush=True,
+        )
         return
     print(json.dumps({"durable": machine.writer.durable()}), flush=True)
     for line in sys.stdin:

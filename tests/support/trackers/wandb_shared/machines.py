@@ -26,17 +26,34 @@ SHARED = {
     "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S": "20",
     "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "20",
 }
-ROLES = {"trainer/step", "trainer/*", "explorer/step", "explorer/*", "judge/step", "judge/*"}
+ROLES = {
+    "trainer/step",
+    "trainer/*",
+    "explorer/step",
+    "explorer/*",
+    "judge/step",
+    "judge/*",
+}
 
 
 class Machine:
     """A process of `support.trackers.wandb_shared.job`."""
 
     def __init__(
-        self, server: WandbServer, folder: Path, node_rank: int, python: Path, **more: str
+        self,
+        server: WandbServer,
+        folder: Path,
+        node_rank: int,
+        python: Path,
+        **more: str,
     ) -> None:
         environment = {**server.environment(), **SHARED, **more}
-        job = {"id": ID, "folder": str(folder), "node_rank": node_rank, "environment": environment}
+        job = {
+            "id": ID,
+            "folder": str(folder),
+            "node_rank": node_rank,
+            "environment": environment,
+        }
         paths = os.pathsep.join(str(ROOT / name) for name in ("", "exporters", "tests"))
         clean = {
             name: value

@@ -12,9 +12,13 @@ class Callback:
 
 
 class Trainer:
-    def __init__(self, logger=None, default_root_dir=".", fast_dev_run=False, barebones=False):
+    def __init__(
+        self, logger=None, default_root_dir=".", fast_dev_run=False, barebones=False
+    ):
         self.fast_dev_run, self.barebones = fast_dev_run, barebones
-        self.loggers = [] if not logger else list(logger) if isinstance(logger, list) else [logger]
+        self.loggers = (
+            [] if not logger else list(logger) if isinstance(logger, list) else [logger]
+        )
         self.default_root_dir = default_root_dir
         self.callbacks = [one for point in entry_points(group="lightning.pytorch.callbacks_factory")
                           for one in point.load()()]  # fmt: skip

@@ -7,7 +7,11 @@ class Trial:
     """One trial, with what a result of Tune has."""
 
     def __init__(self, number, *, name=None, experiment="search", **config):
-        self.trial_id, self.config, self.experiment = f"a1b2c_{number:05d}", config, experiment
+        self.trial_id, self.config, self.experiment = (
+            f"a1b2c_{number:05d}",
+            config,
+            experiment,
+        )
         self.experiment_tag, self.name = f"{number}_lr={config.get('lr')}", name
         self.iteration = 0
 

@@ -12,7 +12,9 @@ class DynamicSamplingConfig:
 
 @dataclass
 class AlgorithmConfig:
-    dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
+    dynamic_sampling: DynamicSamplingConfig = field(
+        default_factory=DynamicSamplingConfig
+    )
 
 
 @dataclass

@@ -6,8 +6,12 @@ import dataclasses
 class Tracking:
     supported_backend = ["console"]  # noqa: RUF012
 
-    def __init__(self, project_name, experiment_name, default_backend="console", config=None):
-        for backend in [default_backend] if isinstance(default_backend, str) else default_backend:
+    def __init__(
+        self, project_name, experiment_name, default_backend="console", config=None
+    ):
+        for backend in (
+            [default_backend] if isinstance(default_backend, str) else default_backend
+        ):
             assert backend in self.supported_backend, f"{backend} is not supported"
         self.logger = {}
         self._finished = False

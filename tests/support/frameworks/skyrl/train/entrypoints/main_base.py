@@ -27,14 +27,18 @@ class BasePPOExp:
 
     def get_tracker(self):
         given = self.cfg.trainer
-        return Tracking(given.project_name, given.run_name, given.logger, self.cfg, given.tags)
+        return Tracking(
+            given.project_name, given.run_name, given.logger, self.cfg, given.tags
+        )
 
     def get_trajectory_logger(self):
         return TrajectoryLogger()
 
     def _setup_trainer(self):
         tracker = self.get_tracker()
-        self.trainer = self.get_trainer(self.cfg, tracker, None, None, None, None, None, None)
+        self.trainer = self.get_trainer(
+            self.cfg, tracker, None, None, None, None, None, None
+        )
         self.trainer.trajectory_logger = self.get_trajectory_logger()
         return self.trainer
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class Tracking:
-    def __init__(self, project_name, experiment_name, backend="console", config=None, tags=None):
+    def __init__(
+        self, project_name, experiment_name, backend="console", config=None, tags=None
+    ):
         self.backend = backend
         if backend == "wandb":
             import wandb

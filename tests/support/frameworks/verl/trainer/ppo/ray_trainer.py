@@ -4,7 +4,9 @@
 class RayPPOTrainer:
     global_steps = 0
 
-    def _log_rollout_data(self, batch, reward_extra_infos_dict, timing_raw, rollout_data_dir):
+    def _log_rollout_data(
+        self, batch, reward_extra_infos_dict, timing_raw, rollout_data_dir
+    ):
         self._dump_generations(
             inputs=["2+2?", "2+2?"],
             outputs=["4", "5"],
