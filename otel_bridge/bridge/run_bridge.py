@@ -222,8 +222,6 @@ class RunBridge:
         if may_wait and no_writer_ready(self.workers, position, self.processes):
             self.reader.falls_behind()
             return True
-        # What every working writer is past is dropped from memory; the ledger still has it.
-        self.ledger.recent.forget(min(self.workers.written(), default=position))
         is_late = (
             not self.reader.caught_up
             and time.monotonic() - self._read_s < READ_AT_LEAST_S

@@ -295,8 +295,7 @@ class Delivery:
         while True:  # until no other thread has changed the signals during the read
             # Another thread may add signals, whose records this read must not pass over.
             kinds = self._kinds
-            page = self._ledger.records(
-                self._view,
+            page = self._view.records(
                 state.written,
                 kinds,
                 limit=exporter.window_records,

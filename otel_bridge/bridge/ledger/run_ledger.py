@@ -20,8 +20,7 @@ from typing import cast
 from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.queries import LedgerView, RecordPage
-from otel_bridge.bridge.ledger.recent_cache import Encoded, RecentRecords
+from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.rows import (
     SegmentPosition,
     after_prefix,
@@ -125,7 +124,6 @@ class Ledger:
     Attributes:
         position: Position of the last record.
         counts: Counts of the records committed so far.
-        recent: The records committed last, in memory.
     """
 
     def __init__(
@@ -137,7 +135,6 @@ class Ledger:
         view = self.view()
         self.position: Position = view.position()
         self.counts = RecordCounts.stored(view)
-        self.recent = RecentRecords()
         view.close()
 
     def view(self) -> LedgerView:
@@ -154,8 +151,7 @@ class Ledger:
         """Store one batch of the reader in one transaction, as a whole or not at all.
 
         Args:
-            records: Records, which get the next positions in their order. They belong to this
-                ledger from now on; each row is marked with its position.
+            records: Records, which get the next positions in their order.
             changes: State keys with their encoded values; ``None`` deletes.
             sources: Positions up to which segments are read now.
             phases: Phases for the timeline.
@@ -188,28 +184,10 @@ class Ledger:
                 put_source(sql, source)
             self._timeline.add(sql, phases, records)
         if encoded:
-            # After the commit: a batch that failed is translated anew, and gets its positions then.
-            _mark(records, first)
-            # Before the position: an exporter that sees it finds the records in memory.
-            self.recent.add(records, encoded)
+            # After the commit: an exporter that sees the position finds the records.
             self.position = encoded[-1][0]
             self.counts = counts
         return self.position
-
-    def records(
-        self,
-        view: LedgerView,
-        start: Position,
-        kinds: Sequence[int],
-        *,
-        limit: int,
-        limit_bytes: int,
-    ) -> RecordPage:
-        """Return the page that `LedgerView.records` of *view* returns, from memory if the records are there."""
-        recent = self.recent.records(start, kinds, limit=limit, limit_bytes=limit_bytes)
-        return recent or view.records(
-            start, kinds, limit=limit, limit_bytes=limit_bytes
-        )
 
     def forget_source(self, instance_id: str) -> None:
         """Forget a process whose segments were deleted."""
@@ -438,7 +416,6 @@ class Ledger:
 
     def close(self) -> None:
         """Close the ledger; committed records stay. May be called twice."""
-        self.recent.close()
         self.database.close()
 
 
@@ -484,21 +461,15 @@ class LedgerMemory:
         yield from cast("list[tuple[str, bytes]]", rows)
 
 
-def _insert(sql: sqlite3.Connection, encoded: Sequence[Encoded]) -> None:
+def _insert(
+    sql: sqlite3.Connection, encoded: Sequence[tuple[Position, int, bytes]]
+) -> None:
     # `executemany` releases the interpreter at every row; beside a busy writer each release
     # switches threads.
     for start in range(0, len(encoded), _INSERT_RECORDS):
         part = encoded[start : start + _INSERT_RECORDS]
         marks = ",".join(["(?,?,?)"] * len(part))
         sql.execute(f"INSERT INTO records VALUES {marks}", [*chain.from_iterable(part)])  # noqa: S608
-
-
-def _mark(records: Sequence[Record], first: Position) -> None:
-    # Before another thread sees the records. A copy by `dataclasses.replace` takes 1.6 µs a row,
-    # this 0.07 µs, and the encoding of the row, with ten keys, 0.6 µs (Python 3.11).
-    for position, record in enumerate(records, first):
-        if isinstance(record, Row):
-            object.__setattr__(record, "position", position)
 
 
 def open_or_rebuild(

@@ -257,7 +257,6 @@ def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(
     bench.ledger.commit([row(1), row(2), row(3)])
     with bench.ledger.database.transaction() as sql:
         sql.execute("UPDATE records SET data = x'00' WHERE position = 2")
-    bench.ledger.recent.close()
 
     bench.run()
 
