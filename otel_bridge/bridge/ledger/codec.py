@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, cast
 
 import orjson
@@ -56,8 +58,40 @@ TOKEN_VIEW = 9
 _STDLIB = b"J"
 _BYTES = b"B"
 _DISTRIBUTION = "$d"
-_ALERT_FIELDS = ("id", "role", "title", "text", "level", "step", "time_unix_ns")
 _LENGTH = struct.Struct("<I")
+
+_TYPES: Mapping[int, type[Record]] = {
+    ROW: Row,
+    ROLLOUT: RolloutRecord,
+    EVALUATION: Evaluation,
+    CONFIG: Config,
+    END: End,
+    OTHER: PlainTrace,
+    ALERT: Alert,
+    SUMMARY: Summary,
+    MEDIA: MediaRecord,
+    TOKEN_VIEW: MediaRecord,
+}
+_KINDS = {record_type: kind for kind, record_type in _TYPES.items()} | {
+    MediaRecord: MEDIA
+}
+_VALUES_AT = 5
+"""Index of a row's values among its fields."""
+_STATUS_AT = 1
+_PARTS_AT = {ROLLOUT: 8, OTHER: 5, MEDIA: 8, TOKEN_VIEW: 8}
+"""Kind to the index of its list of spans or media, whose bytes are stored behind the other fields."""
+
+
+def _reader(record_type: type, *left_out: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads the fields of *record_type*, in the order of its constructor."""
+    names = [field.name for field in fields(record_type) if field.name not in left_out]
+    return attrgetter(*names)
+
+
+# The order of the fields of a record is its format in the ledger.
+_FIELDS = {record_type: _reader(record_type, "position") for record_type in _KINDS}
+_FIELDS[MediaRecord] = _reader(MediaRecord, "position", "items", "cells")
+_SPAN_FIELDS = _reader(Span)
 
 
 def encode_value(value: object) -> bytes:
@@ -78,65 +112,46 @@ def decode_value(data: bytes) -> object:
     return _load(data)
 
 
-def encode(record: Record) -> tuple[int, bytes]:  # noqa: PLR0911  # one for each kind
+def encode(record: Record) -> tuple[int, bytes]:
     """Return the kind of *record* and its bytes, which leave out its position."""
-    # isinstance in the order of frequency: rows are the hot path.
+    kind = _KINDS[type(record)]
+    values = list(_FIELDS[type(record)](record))
     if isinstance(record, Row):
-        return ROW, _encode_row(record)
-    if isinstance(record, RolloutRecord):
-        return ROLLOUT, _encode_rollout(record)
-    if isinstance(record, Evaluation):
-        return EVALUATION, _dump(_evaluation_fields(record))
-    if isinstance(record, PlainTrace):
-        return OTHER, _encode_other(record)
+        return kind, _encode_row(values)
+    if isinstance(record, (RolloutRecord, PlainTrace)):
+        values[_PARTS_AT[kind]] = [[*_SPAN_FIELDS(span)] for span in record.spans]
     if isinstance(record, MediaRecord):
         # A kind of its own, so that an exporter of metrics alone does not read it.
-        kind = MEDIA
         if record.id.startswith(TOKENS_ID):
             kind = TOKEN_VIEW
-        return kind, _encode_media(record)
-    if isinstance(record, Config):
-        return CONFIG, _dump(
-            [record.id, record.role, record.config, record.time_unix_ns]
-        )
-    if isinstance(record, Summary):
-        return SUMMARY, _dump(
-            [record.id, record.role, record.values, record.time_unix_ns]
-        )
-    if isinstance(record, Alert):
-        return ALERT, _dump([getattr(record, name) for name in _ALERT_FIELDS])
-    return END, _dump([record.id, record.status.value, record.time_unix_ns])
+        media = [
+            [item.kind, item.mime_type, item.digest, item.caption, item.data]
+            for item in (*record.items, *record.cells)
+        ]
+        values += [len(record.items), media]
+    if kind in _PARTS_AT:
+        return kind, _encode_parts(values, values[_PARTS_AT[kind]])
+    return kind, _dump(values)
 
 
-def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR0911  # one for each kind
+def decode(kind: int, data: bytes, position: Position) -> Record:
     """Return the record that `encode` turned into *kind* and *data*, with *position*.
 
     Raises:
         InvalidRecordError: *data* holds anything else.
     """
+    record_type: Callable[..., Record] = _TYPES.get(kind, End)
     try:
-        if kind == ROW:
-            return _decode_row(data, position)
-        if kind == ROLLOUT:
-            return _decode_rollout(data, position)
-        if kind == OTHER:
-            return _decode_other(data, position)
-        if kind in {MEDIA, TOKEN_VIEW}:
-            return _decode_media(data, position)
-        if kind == EVALUATION:
-            evaluations: list[Any] = [*_load(data), position]
-            return Evaluation(*evaluations)
-        if kind in {CONFIG, SUMMARY}:
-            name, role, entries, time_unix_ns = cast("list[Any]", _load(data))
-            record_type: type[Config | Summary] = Summary
-            if kind == CONFIG:
-                record_type = Config
-            return record_type(name, role, entries, time_unix_ns, position)
-        if kind == ALERT:
-            alert: list[Any] = [*_load(data), position]
-            return Alert(*alert)
-        name, status, time_unix_ns = cast("list[Any]", _load(data))
-        return End(name, Status(status), time_unix_ns, position)
+        values = _decode_parts(data, kind) if kind in _PARTS_AT else _load(data)
+        # Only the standard library's form and the mixed form can hold distributions; both have the
+        # marker in their text.
+        if kind == ROW and b"$d" in data:
+            values[_VALUES_AT] = {
+                key: _value(value) for key, value in values[_VALUES_AT].items()
+            }
+        elif kind == END:
+            values[_STATUS_AT] = Status(values[_STATUS_AT])
+        return record_type(*values, position=position)
     except (ValueError, TypeError, LookupError, struct.error) as exc:
         # Damaged bytes may fail anywhere above; the caller sets this one record aside.
         raise InvalidRecordError(
@@ -144,27 +159,19 @@ def decode(kind: int, data: bytes, position: Position) -> Record:  # noqa: PLR09
         ) from exc
 
 
-def _encode_row(row: Row) -> bytes:
+def _encode_row(values: list[Any]) -> bytes:
+    numbers = values[_VALUES_AT]
     try:
         # One sum instead of a check of each value: NaN and infinities remain in the sum. An
         # overflow only costs the slower way, as does a `Distribution`, which cannot be added.
-        total = sum(cast("Iterable[float]", row.values.values()))
+        total = sum(numbers.values())
         if total - total == 0:
             # The usual row: orjson writes finite numbers exactly; NaN would become null.
-            return orjson.dumps(_row_fields(row, row.values))
+            return orjson.dumps(values)
     except (TypeError, OverflowError):
         pass
-    return _dump(
-        _row_fields(
-            row, {key: _plain_value(value) for key, value in row.values.items()}
-        )
-    )
-
-
-def _row_fields(row: Row, values: object) -> tuple[object, ...]:
-    return (
-        row.id, row.role, row.step, row.axis, row.time_unix_ns, values, row.steps, row.attempt,
-    )  # fmt: skip
+    values[_VALUES_AT] = {key: _plain_value(value) for key, value in numbers.items()}
+    return _dump(values)
 
 
 def _plain_value(value: Value) -> Json:
@@ -173,123 +180,44 @@ def _plain_value(value: Value) -> Json:
     return value
 
 
-def _decode_row(data: bytes, position: Position) -> Row:
-    name, role, step, axis, time_unix_ns, values, steps, attempt = _load(data)
-    # Only the standard library's form and the mixed form can hold distributions; both have the
-    # marker in their text.
-    if b"$d" in data:
-        values = {key: _value(value) for key, value in values.items()}
-    return Row(name, role, step, axis, time_unix_ns, values, steps, attempt, position)
-
-
 def _value(value: Any) -> Value:
     if not isinstance(value, dict):
         return cast("Value", value)
     return unpacked_distribution(cast("dict[str, list[Any]]", value)[_DISTRIBUTION])
 
 
-def _evaluation_fields(value: Evaluation) -> list[object]:
-    return [
-        value.id, value.rollout_id, value.rollout_key, value.name, value.value, value.label, value.explanation,
-        value.role, value.step, value.axis, value.time_unix_ns,
-    ]  # fmt: skip
+def _encode_parts(values: list[Any], parts: list[list[Any]]) -> bytes:
+    """Return *values* as JSON, followed by the bytes that are the last entry of each of their *parts*."""
+    contents: list[bytes] = []
+    for part in parts:
+        contents.append(part[-1])
+        part[-1] = len(part[-1])
+    head = _dump(values)
+    return b"".join((_LENGTH.pack(len(head)), head, *contents))
 
 
-def _encode_rollout(rollout: RolloutRecord) -> bytes:
-    spans = _span_fields(rollout.spans)
-    fields = [
-        rollout.id, rollout.role, rollout.key, rollout.step, rollout.axis, rollout.start_unix_ns, rollout.end_unix_ns,
-        list(rollout.messages), spans, rollout.split, rollout.group, rollout.sample, rollout.trajectory_id,
-        rollout.prompt_index, rollout.batch_index, rollout.reward, rollout.rewards, rollout.advantage,
-        rollout.finish_reason, rollout.policy_version, rollout.dataset, rollout.dataset_index, rollout.tools,
-        rollout.metadata, rollout.error, rollout.incomplete, rollout.clipped_bytes, rollout.steps, rollout.remarks,
-    ]  # fmt: skip
-    return _with_otlp(fields, rollout.spans)
-
-
-def _encode_other(trace: PlainTrace) -> bytes:
-    fields = [
-        trace.id, trace.role, trace.name, trace.start_unix_ns, trace.end_unix_ns, _span_fields(trace.spans),
-        trace.rollout_key, trace.step,
-    ]  # fmt: skip
-    return _with_otlp(fields, trace.spans)
-
-
-def _span_fields(spans: Iterable[Span]) -> list[list[object]]:
-    return [
-        [
-            span.id, span.parent_id, span.name, span.kind, span.start_unix_ns, span.end_unix_ns, span.attributes,
-            span.input, span.output, span.model, span.input_tokens, span.output_tokens, span.error, len(span.otlp),
-        ]
-        for span in spans
-    ]  # fmt: skip
-
-
-def _with_otlp(fields: object, spans: Iterable[Span]) -> bytes:
-    head = _dump(fields)
-    return b"".join((_LENGTH.pack(len(head)), head, *(span.otlp for span in spans)))
-
-
-def _without_otlp(data: bytes, spans_at: int) -> list[Any]:
-    """Return the fields that were given to `_with_otlp`, with complete spans."""
+def _decode_parts(data: bytes, kind: int) -> list[Any]:
+    """Return the fields of a record whose spans or media `_encode_parts` stored."""
     (length,) = _LENGTH.unpack_from(data)
-    fields: list[Any] = _load(data[4 : 4 + length])
-    spans: list[Span] = []
-    start = 4 + length
-    for *span, size in fields[spans_at]:
-        parts: list[Any] = [*span, data[start : start + size]]
-        spans.append(Span(*parts))
-        start += size
-    fields[spans_at] = spans
-    return fields
-
-
-def _decode_other(data: bytes, position: Position) -> PlainTrace:
-    fields: list[Any] = [*_without_otlp(data, 5), position]
-    return PlainTrace(*fields)
-
-
-def _decode_rollout(data: bytes, position: Position) -> RolloutRecord:
-    fields: list[Any] = [*_without_otlp(data, 8), position]
-    return RolloutRecord(*fields)
-
-
-def _encode_media(record: MediaRecord) -> bytes:
-    media = [*record.items, *record.cells]
-    fields = [
-        record.id, record.role, record.key, record.step, record.axis, record.time_unix_ns, record.steps,
-        len(record.items), [[item.kind, item.mime_type, item.digest, item.caption, len(item.data)] for item in media],
-    ]  # fmt: skip
-    head = _dump(fields)
-    return b"".join((_LENGTH.pack(len(head)), head, *(item.data for item in media)))
-
-
-def _decode_media(data: bytes, position: Position) -> MediaRecord:
-    (length,) = _LENGTH.unpack_from(data)
-    fields: list[Any] = _load(data[4 : 4 + length])
-    name, role, key, step, axis, time_unix_ns, steps, item_count, listed = fields
-    media: list[MediaItem] = []
-    start = 4 + length
-    for kind, mime_type, digest, caption, size in listed:
-        media.append(
-            MediaItem(kind, mime_type, data[start : start + size], digest, caption)
-        )
-        start += size
+    start = _LENGTH.size + length
+    values: list[Any] = _load(data[_LENGTH.size : start])
+    parts: list[list[Any]] = values[_PARTS_AT[kind]]
+    for part in parts:
+        end = start + part[-1]
+        part[-1] = data[start:end]
+        start = end
     # Sizes that do not add up are damage: a cut picture would be shown as a whole one.
     if start != len(data):
-        raise ValueError(f"media of {start} bytes")
-    return MediaRecord(
-        name,
-        role,
-        key,
-        step,
-        axis,
-        time_unix_ns,
-        media[:item_count],
-        media[item_count:],
-        steps,
-        position,
-    )
+        raise ValueError(f"parts of {start} bytes")
+    if kind in {ROLLOUT, OTHER}:
+        values[_PARTS_AT[kind]] = [Span(*part) for part in parts]
+        return values
+    *names, steps, item_count, _ = values
+    media = [
+        MediaItem(media_kind, mime_type, content, digest, caption)
+        for media_kind, mime_type, digest, caption, content in parts
+    ]
+    return [*names, media[:item_count], media[item_count:], steps]
 
 
 def _dump(value: object) -> bytes:
