@@ -1,96 +1,85 @@
-"""Runs the delivery of one exporter of one run on its own thread, so that its waits delay no other exporter."""
+"""Serves one exporter of one run on its own thread, so that its waits delay no other exporter."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
-from otel_bridge.bridge.delivery.context import FinalPosition
+from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.records import Position
 
-
-class ExporterWorker(Protocol):
-    """Serves one exporter of one run: a `DeliveryWorker`, or for ``otlp`` the forwarder of the segments."""
-
-    @property
-    def exporter_state(self) -> ExporterState:
-        """Return the state of the exporter."""
-        ...
-
-    def start(self) -> None:
-        """Begin to deliver."""
-        ...
-
-    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
-        """Notify the worker of new data; with *retry* it also retries failed work at once.
-
-        With *flush* it does so too, but not before the time that the tracker requested.
-        """
-        ...
-
-    def set_signals(self, signals: tuple[str, ...]) -> None:
-        """Deliver these signals from now on."""
-        ...
-
-    def stop_at(self, last: FinalPosition | None) -> None:
-        """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
-        ...
-
-    def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable, so that they can be evicted."""
-        ...
-
-    def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record, because the description of the run has changed."""
-        ...
-
-    def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Retry these dead letters."""
-        ...
-
-    def dead_letters_waiting(self) -> int:
-        """Return the number of dead letters that wait for a retry."""
-        ...
-
-    def stop(self) -> None:
-        """Request that the worker releases its tracker and stops; return at once."""
-        ...
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait until the worker has stopped; return whether it has."""
-        ...
+FAILED_S = 1.0
+"""Pause after a step whose failure could not be reported."""
 
 
-class DeliveryWorker:
-    """Runs a `Delivery` on a daemon thread.
+@dataclass(slots=True)
+class Notice:
+    """Holds what a worker was notified of before a step.
 
-    If the thread hangs in a tracker, it ends with the process.
+    Attributes:
+        news: Whether there is new data.
+        retry: Whether failed work is retried at once.
+        flush: Whether failed work is retried as soon as the other end allows.
+    """
+
+    news: bool = False
+    retry: bool = False
+    flush: bool = False
+
+
+class ExporterWorker(ABC):
+    """Serves one exporter of one run, in steps on a daemon thread, until it is stopped.
+
+    If a step hangs in a tracker, the thread ends with the process.
 
     Args:
-        delivery: The delivery, not yet used.
+        name: Name of the thread.
+        requests: Requests of other threads to the delivery of records.
         progressed: Called on the thread after each step that changed something; must be quick.
     """
 
-    def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
-        self._delivery = delivery
+    def __init__(
+        self, name: str, requests: DeliveryRequests, progressed: Callable[[], None]
+    ) -> None:
+        self._requests = requests
         self._progressed = progressed
-        self._thread = DeliveryThread(
-            self._step,
-            failed=self._failed,
-            ended=self._ended,
-            name=f"deliver-{delivery.exporter_state.exporter}",
-            requested_s=lambda: delivery.requested_wait_s,
-        )
+        self._wake = threading.Condition()
+        self._notice = Notice()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
+    @abstractmethod
     def exporter_state(self) -> ExporterState:
-        """Return the state of the exporter."""
-        return self._delivery.exporter_state
+        """Return the state of the exporter. May be called by any thread."""
+
+    @property
+    def requested_wait_s(self) -> float:
+        """Return the seconds after the last step that the other end requested; a flush waits for them too."""
+        return 0.0
+
+    @abstractmethod
+    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+        """Make one step.
+
+        Returns:
+            Seconds until the next one, 0 for at once, ``None`` until something new arrives; and
+            whether new data shortens that wait.
+        """
+
+    @abstractmethod
+    def _failed(self, exc: BaseException) -> float:
+        """Handle an exception of a step; return the seconds until the next one."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the tracker, after the last step. Raises nothing."""
 
     def start(self) -> None:
         """Begin to deliver.
@@ -101,138 +90,57 @@ class DeliveryWorker:
         try:
             self._thread.start()
         except RuntimeError:
-            self._delivery.close()
+            self._close()
             raise
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
-        """Notify the worker of new records; with *retry* or *flush* it also retries failed work."""
-        self._thread.notify(retry=retry, flush=flush)
+        """Notify the worker of new data; with *retry* it also retries failed work at once.
 
-    def set_signals(self, signals: tuple[str, ...]) -> None:
+        With *flush* it does so too, but not before the time that the other end requested.
+        """
+        with self._wake:
+            self._notice.news = True
+            self._notice.retry = self._notice.retry or retry
+            self._notice.flush = self._notice.flush or flush
+            self._wake.notify()
+
+    def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these signals of every record that is committed from now on."""
-        self._delivery.requests.set_signals(signals)
-        self._thread.notify(retry=True)
+        self._requests.set_signals(signals)
+        self.notify(retry=True)
 
     def stop_at(self, last: FinalPosition | None) -> None:
         """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
-        if self._delivery.requests.stop_at(last):
-            self._thread.notify(retry=True)
+        if self._requests.stop_at(last):
+            self.notify(retry=True)
 
     def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable."""
-        self._delivery.requests.skip_through(through)
-        self._thread.notify(retry=True)
+        """Count records written up to *through* as durable, so that they can be evicted."""
+        self._requests.skip_through(through)
+        self.notify(retry=True)
 
     def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record."""
-        self._delivery.requests.reopen()
-        self._thread.notify(retry=True)
+        """Reopen the run in the tracker with its next record, because the description of the run has changed."""
+        self._requests.reopen()
+        self.notify(retry=True)
 
     def retry_dead_letters(self, ids: Sequence[int]) -> None:
         """Retry these dead letters."""
-        self._delivery.requests.retry_dead_letters(ids)
-        self._thread.notify(retry=True)
+        self._requests.retry_dead_letters(ids)
+        self.notify(retry=True)
 
     def dead_letters_waiting(self) -> int:
         """Return the number of dead letters that wait for a retry."""
-        return self._delivery.dead_letters.waiting
+        return 0
 
     def stop(self) -> None:
-        """Request that the worker stops; return at once."""
-        self._thread.stop()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait until the worker has stopped; return whether it has."""
-        return self._thread.join(timeout_s)
-
-    def _step(self) -> tuple[float | None, bool]:
-        last_state = self._delivery.exporter_state
-        wait_s = self._delivery.step()
-        state = self._delivery.exporter_state
-        if state != last_state:
-            self._progressed()
-        # New records shorten neither the wait of a failing exporter nor a pause. A flush does,
-        # which finish() requests.
-        return wait_s, not state.failing and not self._delivery.pausing
-
-    def _failed(self, exc: BaseException) -> float:
-        wait_s = self._delivery.failed(exc)
-        self._progressed()
-        return wait_s
-
-    def _ended(self) -> None:
-        self._delivery.close()
-        self._progressed()
-
-
-FAILED_S = 1.0
-"""Pause after a step whose failure could not be reported."""
-
-
-class DeliveryThread:
-    """Runs *step* until it is stopped. If a step hangs in a tracker, the thread ends with the process.
-
-    Args:
-        step: Makes one step on the thread. Returns the seconds until the next one, and whether new
-            records shorten that wait. 0 is at once, ``None`` until something new arrives.
-        failed: Called on the thread with the exception of *step*; returns the seconds until the
-            next step. No exception of a step ends the thread, not even `SystemExit` or a
-            cancellation: trackers raise both.
-        ended: Called on the thread when it was stopped.
-        name: Name of the thread.
-        requested_s: Returns the seconds after the last step that the other end requested; a flush
-            waits for them too.
-    """
-
-    def __init__(
-        self,
-        step: Callable[[], tuple[float | None, bool]],
-        *,
-        failed: Callable[[BaseException], float],
-        ended: Callable[[], None],
-        name: str,
-        requested_s: Callable[[], float],
-    ) -> None:
-        self._step = step
-        self._failed = failed
-        self._ended = ended
-        self._requested_s = requested_s
-        self._wake = threading.Condition()
-        self._news = False
-        self._retry = False
-        self._flush = False
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    @property
-    def stopping(self) -> bool:
-        """Return whether the thread was requested to stop."""
-        return self._stopping
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
-        """Notify the thread of new data.
-
-        With *retry* the next step is made at once, whatever the thread waits for. With *flush* it
-        is made as soon as the other end allows.
-        """
-        with self._wake:
-            self._news = True
-            self._retry = self._retry or retry
-            self._flush = self._flush or flush
-            self._wake.notify()
-
-    def stop(self) -> None:
-        """Request that the thread stops; return at once."""
+        """Request that the worker releases its tracker and stops; return at once."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the thread has stopped; return whether it has."""
+        """Wait until the worker has stopped; return whether it has."""
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
@@ -241,17 +149,28 @@ class DeliveryThread:
             wait_s, for_news = self._next_step()
             if wait_s != 0:
                 self._sleep(wait_s, for_news=for_news)
-        self._ended()
+        self._close()
+        self._progressed()
 
     def _next_step(self) -> tuple[float | None, bool]:
+        """Make one step; no exception ends the thread, not even `SystemExit` or a cancellation: trackers raise both."""
+        with self._wake:
+            # Before the step: a notice that comes later belongs to the wait after it.
+            notice = self._notice
+            self._notice = Notice()
+        last_state = self.exporter_state
         try:
-            return self._step()
-        except BaseException as exc:  # noqa: BLE001  # see `failed`
+            wait = self._step(notice)
+            if self.exporter_state != last_state:
+                self._progressed()
+        except BaseException as exc:  # noqa: BLE001  # see above
             try:
-                return self._failed(exc), False
+                wait = (self._failed(exc), False)
+                self._progressed()
             except Exception:  # noqa: BLE001  # a report that fails must not end the thread either
                 # Not at once: an error that lasts would otherwise keep a core busy.
-                return FAILED_S, False
+                wait = (FAILED_S, False)
+        return wait
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
         begun_s = time.monotonic()
@@ -259,16 +178,56 @@ class DeliveryThread:
         if wait_s is not None:
             due_s = begun_s + wait_s
         # Of the beginning of the wait, because a flush must not shorten what the server asked for.
-        allowed_s = begun_s + self._requested_s()
+        allowed_s = begun_s + self.requested_wait_s
         with self._wake:
-            while not (self._stopping or self._retry or (self._news and for_news)):
-                if self._flush:
+            while not (
+                self._stopping or self._notice.retry or (self._notice.news and for_news)
+            ):
+                if self._notice.flush:
                     due_s = min(due_s, allowed_s)
                 remaining_s = due_s - time.monotonic()
                 if remaining_s <= 0:
                     break
                 self._wake.wait(None if due_s == math.inf else remaining_s)
-            # Cleared with the lock held: a notice that comes later belongs to the next wait.
-            self._news = False
-            self._retry = False
-            self._flush = False
+
+
+class DeliveryWorker(ExporterWorker):
+    """Runs a `Delivery`, from the ledger to the exporter's writer.
+
+    Args:
+        delivery: The delivery, not yet used.
+        progressed: See `ExporterWorker`.
+    """
+
+    def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
+        self._delivery = delivery
+        name = f"deliver-{delivery.exporter_state.exporter}"
+        super().__init__(name, delivery.requests, progressed)
+
+    @property
+    def exporter_state(self) -> ExporterState:
+        """Return the state of the exporter."""
+        return self._delivery.exporter_state
+
+    @property
+    def requested_wait_s(self) -> float:
+        """Return how long after the last failure the tracker requested not to be called."""
+        return self._delivery.requested_wait_s
+
+    def dead_letters_waiting(self) -> int:
+        """Return the number of dead letters that wait for a retry."""
+        return self._delivery.dead_letters.waiting
+
+    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+        del notice  # each step does what is due, whatever woke the thread
+        wait_s = self._delivery.step()
+        # New records shorten neither the wait of a failing exporter nor a pause. A flush does,
+        # which finish() requests.
+        is_failing = self._delivery.exporter_state.failing
+        return wait_s, not (is_failing or self._delivery.pausing)
+
+    def _failed(self, exc: BaseException) -> float:
+        return self._delivery.failed(exc)
+
+    def _close(self) -> None:
+        self._delivery.close()

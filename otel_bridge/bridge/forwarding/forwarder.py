@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from otel_bridge.bridge.delivery.context import FinalPosition
+from otel_bridge.bridge.delivery.context import DeliveryRequests
 from otel_bridge.bridge.delivery.retry import Backoff
-from otel_bridge.bridge.delivery.worker import DeliveryThread
+from otel_bridge.bridge.delivery.worker import ExporterWorker, Notice
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
@@ -41,8 +41,8 @@ _ACCEPTING = "otlp_accepting"
 """Key of the ledger's facts: servers that have accepted a signal of this run."""
 
 
-class Forwarder:
-    """Serves ``otlp`` for one run; an `ExporterWorker`.
+class Forwarder(ExporterWorker):
+    """Serves ``otlp`` for one run.
 
     Fourteen attributes, because it is where the requests of other threads, the signals and the
     ledger meet; what belongs to one signal is in its `SignalLane`.
@@ -68,14 +68,15 @@ class Forwarder:
         progressed: Callable[[], None],
         check_endpoints: Callable[[], None] = lambda: None,
     ) -> None:
-        self.exporter_state = ExporterState(
+        # Requests about records have no effect: the segment of each process decides what it sends.
+        super().__init__("forward-otlp", DeliveryRequests(()), progressed)
+        self._state = ExporterState(
             exporter=OTLP, resolved=True, destination=addresses(env)
         )
         self._folder = folder
         self._ledger = ledger
         self._every_process = every_process
         self._log_line = log_line
-        self._progressed = progressed
         self._segments: dict[str, ForwardedSegments] = {}
         self._lanes: list[SignalLane] = []
         for signal, name in SIGNAL_NAMES.items():
@@ -93,20 +94,19 @@ class Forwarder:
         self._unstored: set[str] = set()
         self._accepting: set[str] = set()
         self._backoff = Backoff()
-        self._retry = False
-        self._flush = False
-        self._thread = DeliveryThread(
-            self._step_and_notify,
-            failed=self._failed_strangely,
-            ended=self._close,
-            name="forward-otlp",
-            requested_s=lambda: min(
-                (lane.requested_s for lane in self._lanes if lane.due_in_s is not None),
-                default=0.0,
-            ),
-        )
         if unset_without_grpc(env):
             log_line(_NO_GRPC)
+
+    @property
+    def exporter_state(self) -> ExporterState:
+        """Return the state of the exporter."""
+        return self._state
+
+    @property
+    def requested_wait_s(self) -> float:
+        """Return the seconds that the first server to be tried again still requests."""
+        waits = [lane.requested_s for lane in self._lanes if lane.due_in_s is not None]
+        return min(waits, default=0.0)
 
     def start(self) -> None:
         """Begin to forward."""
@@ -129,74 +129,25 @@ class Forwarder:
                     )
         finally:
             view.close()
-        self._thread.start()
-
-    def notify(self, *, retry: bool = False, flush: bool = False) -> None:
-        """Notify the worker of new data; with *retry* it also retries failed work at once.
-
-        With *flush* it does so too, but not before the time that the other end requested.
-        New data retries it at once too, at most once a second, unless the other end requested time.
-        """
-        self._retry = self._retry or retry
-        self._flush = self._flush or flush
-        self._thread.notify(retry=retry, flush=flush)
-
-    def set_signals(self, signals: tuple[str, ...]) -> None:
-        """Read the segments again: each process's own segment determines which signals it sends."""
-        del signals
-        self.notify()
-
-    def stop_at(self, last: FinalPosition | None) -> None:
-        """Do nothing: each process's own segment determines whether it is forwarded, not a position."""
-        del last
-
-    def skip_through(self, through: Position) -> None:
-        """Do nothing: the ledger holds no records for ``otlp``."""
-        del through
-
-    def reopen(self) -> None:
-        """Do nothing: ``otlp`` opens no run."""
-
-    def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Do nothing: records that the other end refused are not kept."""
-
-    def dead_letters_waiting(self) -> int:
-        """Return 0."""
-        return 0
-
-    def stop(self) -> None:
-        """Request that the worker stops; return at once."""
-        self._thread.stop()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait until the worker has stopped; return whether it has. A request may hang."""
-        return self._thread.join(timeout_s)
-
-    def _step_and_notify(self) -> tuple[float | None, bool]:
-        last_state = self.exporter_state
-        wait_s = self._step()
-        if self.exporter_state is not last_state:
-            self._progressed()
-        return wait_s, True
+        super().start()
 
     def _close(self) -> None:
         for lane in self._lanes:
             lane.sender.close()
 
-    def _step(self) -> float | None:
-        """Forward the data of every process once.
+    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+        """Forward the data of every process once; new data retries failed work too, see `SignalLane`."""
+        # Before the segments are read: what is committed later may be of frames not sent yet.
+        position = self._ledger.position
+        for lane in self._lanes:
+            lane.open_if_due(retry=notice.retry, flush=notice.flush)
+        return self._forwarded(position), True
+
+    def _forwarded(self, position: Position) -> float | None:
+        """Forward some data of every process.
 
         Return the seconds to wait, ``None`` until new data arrives.
         """
-        # Before the segments are read: what is committed later may be of frames not sent yet.
-        position = self._ledger.position
-        retry = self._retry
-        flush = self._flush
-        # Cleared before the work: a request that arrives meanwhile counts for the next step.
-        self._retry = False
-        self._flush = False
-        for lane in self._lanes:
-            lane.open_if_due(retry=retry, flush=flush)
         try:
             has_moved = self._forward_all()
             self._end_missing()
@@ -256,7 +207,7 @@ class Forwarder:
         unread: JournalError | None = None
         for instance_id, last_number in self._newest().items():
             # Between processes, so that a stop does not wait for the requests of all of them.
-            if self._thread.stopping:
+            if self._stopping:
                 return True
             try:
                 has_moved = self._forward_process(instance_id, last_number) or has_moved
@@ -391,7 +342,7 @@ class Forwarder:
             self._log_line(
                 f"otlp: {sentence}; the other end takes other signals, which go on"
             )
-            self._show(degraded=[*self.exporter_state.degraded, sentence])
+            self._show(degraded=[*self._state.degraded, sentence])
             # The slowest signal is another one now, so that segments may be deleted sooner.
             self._unstored.update(self._segments)
         self._store_positions()
@@ -417,14 +368,13 @@ class Forwarder:
                 self._unstored.discard(instance_id)
 
     def _refused(self, count: int) -> None:
-        self._show(dead_letters=self.exporter_state.dead_letters + count)
+        self._show(dead_letters=self._state.dead_letters + count)
 
-    def _failed_strangely(self, exc: BaseException) -> float:
+    def _failed(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
         self._show_failure(
             LaneFailure("retrying", shown(f"{type(exc).__name__}: {exc}"))
         )
-        self._progressed()
         return self._backoff.failed()
 
     def _show_waiting(self) -> None:
@@ -434,13 +384,13 @@ class Forwarder:
         self._show_state(min(waiting, key=lambda failure: failure.state != "blocked"))
 
     def _show_failure(self, failure: LaneFailure) -> None:
-        state = self.exporter_state
+        state = self._state
         if (state.state, state.reason) != (failure.state, failure.reason):
             self._log_line(f"otlp is {failure.state}: {failure.reason}")
         self._show_state(failure)
 
     def _show_state(self, failure: LaneFailure) -> None:
-        since_s = self.exporter_state.failing_since_s
+        since_s = self._state.failing_since_s
         self._show(
             state=failure.state,
             reason=failure.reason,
@@ -449,9 +399,7 @@ class Forwarder:
         )
 
     def _show(self, **changes: object) -> None:
-        state = dataclasses.replace(self.exporter_state, **changes)  # type: ignore[arg-type]  # fields by name
-        if state != self.exporter_state:
-            self.exporter_state = state
+        self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def _lacks_signal(lane: SignalLane) -> bool:

@@ -6,31 +6,39 @@ from queue import Queue
 
 import pytest
 
-from otel_bridge.bridge.delivery.worker import DeliveryThread
+from otel_bridge.bridge.delivery.context import DeliveryRequests
+from otel_bridge.bridge.delivery.worker import ExporterWorker, Notice
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 
 
-class Steps:
-    """A thread whose steps return what they are given; `made` gets an item for each."""
+class Steps(ExporterWorker):
+    """A worker whose steps return what they are given; `made` gets an item for each."""
 
     def __init__(
         self,
         *waits: tuple[float | None, bool] | BaseException,
         requested_s: float = 0.0,
     ) -> None:
+        super().__init__("steps", DeliveryRequests(()), lambda: None)
         self.made: Queue[int] = Queue()
         self.ended = threading.Event()
         self._waits = iter(waits)
         self._count = 0
+        self._requested_s = requested_s
         self.failures: list[str] = []
-        self.thread = DeliveryThread(
-            self._step,
-            failed=self._failed,
-            ended=self.ended.set,
-            name="steps",
-            requested_s=lambda: requested_s,
-        )
 
-    def _step(self) -> tuple[float | None, bool]:
+    @property
+    def exporter_state(self) -> ExporterState:
+        return ExporterState(exporter="steps")
+
+    @property
+    def requested_wait_s(self) -> float:
+        return self._requested_s
+
+    def _close(self) -> None:
+        self.ended.set()
+
+    def _step(self, notice: Notice) -> tuple[float | None, bool]:
         self._count += 1
         self.made.put(self._count)
         wait = next(self._waits, (None, True))
@@ -45,14 +53,14 @@ class Steps:
 
 def test_steps_follow_one_another_until_one_waits_and_news_end_that() -> None:
     steps = Steps((0, True), (0.0, True), (None, True))
-    steps.thread.start()
+    steps.start()
     first = [steps.made.get(timeout=5) for _ in range(3)]
 
-    steps.thread.notify()
+    steps.notify()
 
     assert (first, steps.made.get(timeout=5)) == ([1, 2, 3], 4)
-    steps.thread.stop()
-    assert steps.thread.join(5) is True
+    steps.stop()
+    assert steps.join(5) is True
     assert steps.ended.is_set()
 
 
@@ -61,14 +69,14 @@ def test_new_records_do_not_cut_a_wait_for_a_retry_short_but_a_request_to_retry_
     retry: bool, woken: bool
 ) -> None:
     steps = Steps((3600.0, False))
-    steps.thread.start()
+    steps.start()
     steps.made.get(timeout=5)
 
-    steps.thread.notify(retry=retry)
+    steps.notify(retry=retry)
     made = not woken or steps.made.get(timeout=5) == 2
-    steps.thread.stop()
+    steps.stop()
 
-    assert (made, steps.thread.join(5), steps.made.empty()) == (True, True, True)
+    assert (made, steps.join(5), steps.made.empty()) == (True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -78,27 +86,27 @@ def test_a_flush_retries_as_soon_as_the_tracker_allows_and_a_poke_to_retry_at_on
     requested_s: float, woken: bool
 ) -> None:
     steps = Steps((3600.0, False), (3600.0, False), requested_s=requested_s)
-    steps.thread.start()
+    steps.start()
     steps.made.get(timeout=5)
 
-    steps.thread.notify(flush=True)
+    steps.notify(flush=True)
     made = not woken or steps.made.get(timeout=5) == 2
-    steps.thread.notify(retry=True)
+    steps.notify(retry=True)
     by_retry = steps.made.get(timeout=5)
-    steps.thread.stop()
+    steps.stop()
 
     assert (made, by_retry) == (True, 3 if woken else 2)
-    assert steps.thread.join(5) is True
+    assert steps.join(5) is True
 
 
 def test_a_wait_ends_by_itself() -> None:
     steps = Steps((0.001, False))
 
-    steps.thread.start()
+    steps.start()
 
     assert [steps.made.get(timeout=5) for _ in range(2)] == [1, 2]
-    steps.thread.stop()
-    assert steps.thread.join(5) is True
+    steps.stop()
+    assert steps.join(5) is True
 
 
 @pytest.mark.parametrize(
@@ -108,9 +116,9 @@ def test_a_wait_ends_by_itself() -> None:
 def test_nothing_that_a_step_raises_ends_the_thread(raised: BaseException) -> None:
     steps = Steps(raised, (None, True))
 
-    steps.thread.start()
+    steps.start()
 
     assert [steps.made.get(timeout=5) for _ in range(2)] == [1, 2]
-    steps.thread.stop()
-    assert steps.thread.join(5) is True
+    steps.stop()
+    assert steps.join(5) is True
     assert (steps.failures, steps.ended.is_set()) == ([type(raised).__name__], True)
