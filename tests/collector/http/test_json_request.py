@@ -218,7 +218,7 @@ def points(text: str) -> Any:
 
 def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> None:
     assert points('{"asInt":"-5","timeUnixNano":7}').as_int == -5
-    assert points('{"asInt":5.0,"time_unix_nano":7,"new":{"a":[1]}}').as_int == 5
+    assert points('{"asInt":5.0,"timeUnixNano":7,"new":{"a":[1]}}').as_int == 5
     assert (
         points('{"asDouble":3,"timeUnixNano":"18446744073709551615"}').time_unix_nano
         == 2**64 - 1
@@ -231,27 +231,32 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        ('{"asInt":"x"}', r"dataPoints\[0\]\.asInt: expected an integer"),
-        ('{"asInt":true}', "expected an integer"),
-        ('{"asInt":1.5}', "expected an integer"),
-        ('{"asInt":99999999999999999999}', "does not fit|integer"),
-        ('{"timeUnixNano":-1}', "does not fit"),
-        ('{"asDouble":"1e"}', "expected a number"),
-        ('{"asDouble":1,"asInt":2}', "beside another"),
-        ('{"attributes":{}}', r"attributes: expected an array"),
-        ('{"attributes":[{"key":5}]}', r"attributes\[0\]\.key: expected a text"),
-        ('{"attributes":[{"value":{"bytesValue":"*"}}]}', "expected base64"),
-        ("[]", "expected an object"),
+        ('{"asInt":"x"}', "dataPoints field: Failed to parse asInt field: .*'x'"),
+        ('{"asInt":true}', r"True is not acceptable .*dataPoints\[0\]\.asInt"),
+        ('{"asInt":1.5}', "parse integer: 1.5"),
+        ('{"asInt":99999999999999999999}', "asInt field: .*out of range"),
+        ('{"timeUnixNano":-1}', "timeUnixNano field: .*out of range"),
+        ('{"asDouble":"1e"}', "parse float: 1e"),
+        ('{"asDouble":1,"asInt":2}', 'multiple "value" oneof fields'),
+        ('{"attributes":{}}', r"repeated field attributes must be in \[\]"),
+        ('{"attributes":["a"]}', r"attributes\[0\]: expected an object, got 'a'$"),
+        ('{"attributes":[{"value":"text"}]}', "value: expected an object, got 'text'$"),
+        ('{"attributes":[{"key":5}]}', "key field: .*got 'int'"),
+        (
+            '{"attributes":[{"value":{"bytesValue":"*"}}]}',
+            r"bytesValue: expected base64, got '\*'$",
+        ),
+        ("[]", "expected an object, got list$"),
         ('{"asDouble":NaN}', "not JSON"),
-        ('{"asInt":' + "[" * 900 + "]" * 900 + "}", "got an array of 1$"),
-        ('{"asInt":{"a":1,"b":2}}', "got an object of 2$"),
-        ('{"attributes":' + json.dumps("a" * 100) + "}", r"an array, got 'a{38}…$"),
+        ('{"asInt":' + "[" * 900 + "]" * 900 + "}", "not 'list'"),
+        ('{"asInt":{"a":1,"b":2}}', "not 'dict'"),
+        ('{"attributes":' + json.dumps("a" * 100) + "}", r"an object, got 'a{38}…$"),
         (
             '{"attributes":[{"value":'
             + '{"arrayValue":{"values":[' * 60
             + "]}}" * 60
             + "}]}",
-            "nested deeper",
+            "Message too deep",
         ),
     ],
 )
@@ -263,13 +268,22 @@ def test_a_value_of_the_wrong_type_is_refused_and_the_reason_says_where(
 
 
 @pytest.mark.parametrize(
-    "span", ['{"traceId":"xyz"}', '{"kind":"SPAN_KIND_CLIENT"}', '{"spanId":7}']
+    "span", ['{"traceId":"xyz"}', '{"kind":"SPAN_KIND_OTHER"}', '{"spanId":7}']
 )
-def test_ids_are_hex_and_enums_are_numbers(span: str) -> None:
+def test_ids_are_hex_and_an_unknown_enum_is_refused(span: str) -> None:
     body = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{span}]}}]}}]}}'
 
     with pytest.raises(InvalidRecordError, match=r"hex|enum"):
         message_of(ExportTraceServiceRequest, body.encode())
+
+
+def test_a_reason_does_not_repeat_a_large_value() -> None:
+    body = json.dumps({"resourceMetrics": [{"schemaUrl": ["a" * 10_000]}]})
+
+    with pytest.raises(InvalidRecordError) as refusal:
+        message_of(ExportMetricsServiceRequest, body.encode())
+
+    assert len(str(refusal.value)) < 500
 
 
 KEYS = st.sampled_from(
