@@ -10,8 +10,9 @@ Source: protobuf, "Encoding"; opentelemetry-proto, ``metrics_service.proto`` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -34,12 +35,28 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge_collector.error_table import TooLargeError
 
-_FIRST = 0x0A
-"""Tag of field 1, length-delimited."""
-_VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = range(6)
+Request: TypeAlias = (
+    ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
+)
+
+Response: TypeAlias = (
+    ExportMetricsServiceResponse
+    | ExportTraceServiceResponse
+    | ExportLogsServiceResponse
+)
+
+REQUESTS: Mapping[Signal, type[Request]] = {
+    Signal.METRICS: ExportMetricsServiceRequest,
+    Signal.TRACES: ExportTraceServiceRequest,
+    Signal.LOGS: ExportLogsServiceRequest,
+}
+_VARINT = 0
+_LENGTH = 2
+_FIXED_BYTES = {1: 8, 5: 4}
+"""Size of a field by its wire type: fixed64 and fixed32."""
 _FIELDS = 100_000
-"""Most fields of a request at its two outer levels, resources and scopes, and in groups, which no producer sends: five
-times what the largest request of otel-bridge has."""
+"""Most fields of a request at its two outer levels, resources and scopes: five times what the
+largest request of otel-bridge has."""
 
 
 def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -52,116 +69,70 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
         InvalidRecordError: The bytes are not well formed.
         TooLargeError: They have more resources and scopes than any producer sends.
     """
-    budget = _Left()
-    for begin, start, end in _first_fields(body, 0, len(body), budget):
-        contents = [
-            body[inner:inner_end]
-            for _, inner, inner_end in _first_fields(body, start, end, budget)
-        ]
-        yield contents[0] if len(contents) == 1 else b"".join(contents), body[begin:end]
+    budget = _FieldBudget(_FIELDS, "resources and scopes")
+    for number, begin, start, end in _fields(body, 0, len(body), budget):
+        if number == 1:
+            resources = [
+                body[inner_start:inner_end]
+                for inner_number, _, inner_start, inner_end in _fields(
+                    body, start, end, budget
+                )
+                if inner_number == 1
+            ]
+            yield b"".join(resources), body[begin:end]
 
 
-def fields(
-    body: bytes, position: int, end: int, take: Callable[[], None]
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of the message in ``body[at:end]``: number, start, start of the content, end.
+class _FieldBudget:
+    """Counts the fields that are read, and refuses a request with more than its limit."""
 
-    A field that is not length-delimited has number 0.
-
-    Args:
-        body: The bytes.
-        position: Start of the message.
-        end: End of the message.
-        take: Called for each field; raises when there are too many.
-
-    Raises:
-        InvalidRecordError: The bytes are not well formed.
-    """
-    while position < end:
-        take()
-        begin = position
-        tag, position = _varint(body, position, end)
-        if tag & 7 == _LENGTH:
-            length, position = _varint(body, position, end)
-            if length > end - position:
-                raise InvalidRecordError("a field is longer than the request")
-            yield tag >> 3, begin, position, position + length
-            position += length
-        else:
-            position = _skip(body, position, end, tag & 7, take)
-            yield 0, begin, begin, position
-
-
-class _Left:
-    """Counts how many more fields may be read."""
-
-    __slots__ = ("fields",)
-
-    def __init__(self) -> None:
-        self.fields = _FIELDS
+    def __init__(self, limit: int, contents: str) -> None:
+        self._limit = limit
+        self._contents = contents
+        self._fields = 0
 
     def take(self) -> None:
-        self.fields -= 1
-        if self.fields < 0:
+        self._fields += 1
+        if self._fields > self._limit:
             raise TooLargeError(
-                f"request has more than {_FIELDS} resources and scopes; send smaller batches"
+                f"request has more than {self._limit} {self._contents}; send smaller batches"
             )
 
 
-def _first_fields(
-    body: bytes, position: int, end: int, budget: _Left
-) -> Iterator[tuple[int, int, int]]:
-    """Yield for each field 1 its start, and the start and the end of its content."""
+def _fields(
+    body: bytes | memoryview, position: int, end: int, budget: _FieldBudget
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of the message in ``body[position:end]``: number, start, start of the content, end.
+
+    A field that is not length-delimited has number 0.
+
+    Raises:
+        InvalidRecordError: The bytes are not well formed, or have groups, which OTLP does not.
+        TooLargeError: The *budget* is used up.
+    """
     while position < end:
         budget.take()
         begin = position
         tag, position = _varint(body, position, end)
-        kind = tag & 7
-        if kind == _LENGTH:
-            length, position = _varint(body, position, end)
-            if length > end - position:
-                raise InvalidRecordError("a field is longer than the request")
-            if tag == _FIRST:
-                yield begin, position, position + length
-            position += length
+        content = position
+        number = 0
+        wire_type = tag & 7
+        if wire_type == _LENGTH:
+            length, content = _varint(body, position, end)
+            position = content + length
+            number = tag >> 3
+        elif wire_type == _VARINT:
+            _, position = _varint(body, position, end)
+        elif wire_type in _FIXED_BYTES:
+            position += _FIXED_BYTES[wire_type]
         else:
-            position = _skip(body, position, end, kind, budget.take)
+            raise InvalidRecordError(f"wire type {wire_type} where a field begins")
+        if position > end:
+            raise InvalidRecordError("a field is longer than the request")
+        yield number, begin, content, position
 
 
-def _skip(
-    body: bytes, position: int, end: int, kind: int, take: Callable[[], None]
-) -> int:
-    if kind == _VARINT:
-        return _varint(body, position, end)[1]
-    if kind == _START:
-        return _skip_group(body, position, end, take)
-    if kind not in {_FIXED64, _FIXED32}:
-        raise InvalidRecordError(f"wire type {kind} where a field begins")
-    position += 8 if kind == _FIXED64 else 4
-    if position > end:
-        raise InvalidRecordError("a field is longer than the request")
-    return position
-
-
-def _skip_group(body: bytes, position: int, end: int, take: Callable[[], None]) -> int:
-    depth = 1
-    while depth:
-        take()
-        tag, position = _varint(body, position, end)
-        kind = tag & 7
-        if kind == _END:
-            depth -= 1
-        elif kind == _START:
-            depth += 1
-        elif kind == _LENGTH:
-            length, position = _varint(body, position, end)
-            position += length
-        else:
-            position = _skip(body, position, end, kind, take)
-    return position
-
-
-def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
+def _varint(body: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
+    """Return the number at *position*, and where it ends."""
     value = 0
     shift = 0
     while position < end and shift < 70:
@@ -177,18 +148,8 @@ def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:
 # Counts the points, spans or records of a request, only for the rejected part of an accepted
 # request.
 
-_JSON_NAMES = {
-    Signal.METRICS: "rejectedDataPoints",
-    Signal.TRACES: "rejectedSpans",
-    Signal.LOGS: "rejectedLogRecords",
-}
 
-
-def count_items(
-    request: ExportMetricsServiceRequest
-    | ExportTraceServiceRequest
-    | ExportLogsServiceRequest,
-) -> int:
+def count_items(request: Request) -> int:
     """Return the number of points, spans or records."""
     items = 0
     if isinstance(request, ExportMetricsServiceRequest):
@@ -204,27 +165,20 @@ def count_items(
     return items
 
 
-def partial_success(signal: Signal, items: int, reason: str) -> bytes:
+_RESPONSES: Mapping[Signal, tuple[type[Response], str]] = {
+    Signal.METRICS: (ExportMetricsServiceResponse, "rejected_data_points"),
+    Signal.TRACES: (ExportTraceServiceResponse, "rejected_spans"),
+    Signal.LOGS: (ExportLogsServiceResponse, "rejected_log_records"),
+}
+
+
+def partial_success(signal: Signal, items: int, reason: str) -> Response:
     """Return the response that reports that *items* were rejected."""
-    if signal is Signal.METRICS:
-        metrics = ExportMetricsServiceResponse()
-        metrics.partial_success.rejected_data_points = items
-        metrics.partial_success.error_message = reason
-        return metrics.SerializeToString()
-    if signal is Signal.TRACES:
-        traces = ExportTraceServiceResponse()
-        traces.partial_success.rejected_spans = items
-        traces.partial_success.error_message = reason
-        return traces.SerializeToString()
-    logs = ExportLogsServiceResponse()
-    logs.partial_success.rejected_log_records = items
-    logs.partial_success.error_message = reason
-    return logs.SerializeToString()
-
-
-def partial_success_json(signal: Signal, items: int, reason: str) -> dict[str, object]:
-    """Return the same response as JSON, in which 64-bit numbers are strings."""
-    return {"partialSuccess": {_JSON_NAMES[signal]: str(items), "errorMessage": reason}}
+    kind, count_name = _RESPONSES[signal]
+    response = kind()
+    setattr(response.partial_success, count_name, items)
+    response.partial_success.error_message = reason
+    return response
 
 
 def _points(metric: Metric) -> int:
@@ -260,67 +214,42 @@ def check_well_formed(kind: type[Message], body: bytes) -> None:
         InvalidRecordError: The bytes are not such a message.
         TooLargeError: Its large messages have more fields than any producer sends.
     """
-    _Check(body).message(kind, 0, len(body), 0)
+    budget = _FieldBudget(_MAX_FIELDS, "points, spans or log records")
+    # A view, because the inner messages of a large request would be copied at each level.
+    _check_message(kind, memoryview(body), 0, budget)
 
 
-class _Check:
-    """Checks one request; counts the fields of its large messages."""
+def _check_message(
+    kind: type[Message], body: memoryview, depth: int, budget: _FieldBudget
+) -> None:
+    """Check a message, a large one in sequences of whole fields and its large inner messages."""
+    if len(body) <= WHOLE_BYTES:
+        _parse(kind, body)
+        return
+    if depth > _DEPTH:
+        raise InvalidRecordError(
+            f"messages nest deeper than {_DEPTH}; expected an OTLP request"
+        )
+    inner_kinds = _message_fields(kind.DESCRIPTOR)
+    run_start = 0
+    for number, begin, content, end in _fields(body, 0, len(body), budget):
+        if number in inner_kinds and end - content > WHOLE_BYTES:
+            _parse(kind, body[run_start:begin])
+            _check_message(inner_kinds[number], body[content:end], depth + 1, budget)
+            run_start = end
+        elif end - run_start > _RUN_BYTES:
+            _parse(kind, body[run_start:end])
+            run_start = end
+    _parse(kind, body[run_start:])
 
-    __slots__ = ("_body", "_left")
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._left = _MAX_FIELDS
-
-    def message(self, kind: type[Message], start: int, end: int, depth: int) -> None:
-        """Check that the bytes from *start* to *end* are a message of type *kind*."""
-        if end - start <= WHOLE_BYTES:
-            self._parse(kind, start, end)
-            return
-        if depth > _DEPTH:
-            raise InvalidRecordError(
-                f"messages nest deeper than {_DEPTH}; expected an OTLP request"
-            )
-        inner = _message_fields(kind.DESCRIPTOR)
-        for number, piece_start, piece_end in self._pieces(start, end, inner):
-            if number:
-                self.message(inner[number], piece_start, piece_end, depth + 1)
-            else:
-                self._parse(kind, piece_start, piece_end)
-
-    def _pieces(
-        self, start: int, end: int, inner: dict[int, type[Message]]
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield sequences of whole fields as number 0, and the content of each large inner message by its number."""
-        run_start = start
-        for number, begin, content, field_end in fields(
-            self._body, start, end, self._take
-        ):
-            if number in inner and field_end - content > WHOLE_BYTES:
-                yield 0, run_start, begin
-                yield number, content, field_end
-                run_start = field_end
-            elif field_end - run_start > _RUN_BYTES:
-                yield 0, run_start, field_end
-                run_start = field_end
-        yield 0, run_start, end
-
-    def _take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise TooLargeError(
-                f"request has more than {_MAX_FIELDS} points, spans or log records; send smaller batches"
-            )
-
-    def _parse(self, kind: type[Message], start: int, end: int) -> None:
-        try:
-            kind.FromString(
-                self._body if end - start == len(self._body) else self._body[start:end]
-            )
-        except DecodeError as exc:
-            raise InvalidRecordError(
-                f"{end - start} bytes are not an OTLP {kind.DESCRIPTOR.name}: {exc}"
-            ) from exc
+def _parse(kind: type[Message], body: memoryview) -> None:
+    try:
+        kind.FromString(bytes(body))
+    except DecodeError as exc:
+        raise InvalidRecordError(
+            f"{len(body)} bytes are not an OTLP {kind.DESCRIPTOR.name}: {exc}"
+        ) from exc
 
 
 @cache

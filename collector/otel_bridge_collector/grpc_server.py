@@ -161,7 +161,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         context.set_trailing_metadata(self._trailers)
         if rejected is None:
             return b""
-        return partial_success(signal, rejected.items, rejected.reason)
+        response = partial_success(signal, rejected.items, rejected.reason)
+        return response.SerializeToString()
 
     async def _store(
         self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]

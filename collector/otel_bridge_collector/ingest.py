@@ -18,16 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
-    ExportLogsServiceRequest,
-)
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-)
-
 from otel_bridge import settings
 from otel_bridge.bridge.serving.process_limits import (
     DescriptorShares,
@@ -49,21 +39,17 @@ from otel_bridge_collector.error_table import (
     TooManyRunsError,
     UnavailableError,
 )
-from otel_bridge_collector.export_request import check_well_formed, count_items, parts
+from otel_bridge_collector.export_request import (
+    REQUESTS,
+    check_well_formed,
+    count_items,
+    parts,
+)
 from otel_bridge_collector.group_sync import GroupSync
 from otel_bridge_collector.run_segment import RunSegment
 from otel_bridge_collector.telemetry.counters import Counters
 from otel_bridge_collector.telemetry.sending import SERVICE_MARK
 
-Request: TypeAlias = (
-    ExportMetricsServiceRequest | ExportTraceServiceRequest | ExportLogsServiceRequest
-)
-
-REQUESTS: Mapping[Signal, type[Request]] = {
-    Signal.METRICS: ExportMetricsServiceRequest,
-    Signal.TRACES: ExportTraceServiceRequest,
-    Signal.LOGS: ExportLogsServiceRequest,
-}
 _RUNS = 256
 """Most runs of one request, because a new run takes ten milliseconds, in which no other request is
 answered."""

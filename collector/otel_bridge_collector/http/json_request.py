@@ -41,7 +41,7 @@ def message_of(kind: type[M], body: bytes) -> M:
         raise InvalidRecordError(
             f"body of {len(body)} bytes is not JSON: {exc}"
         ) from exc
-    fields = _known_fields(raw, kind.DESCRIPTOR, "the request")
+    fields = _known_fields(raw, cast("Descriptor", kind.DESCRIPTOR), "")
     try:
         return ParseDict(fields, kind())
     except ParseError as exc:
@@ -50,7 +50,7 @@ def message_of(kind: type[M], body: bytes) -> M:
         ) from exc
 
 
-def _known_fields(value: object, kind: Descriptor, name: str) -> dict[str, object]:
+def _known_fields(value: object, kind: Descriptor, path: str) -> dict[str, object]:
     """Return the fields of an object that its message type has, with ids in base64.
 
     Unknown keys are of a newer OTLP. protobuf could ignore them itself, but would then take a text
@@ -60,6 +60,7 @@ def _known_fields(value: object, kind: Descriptor, name: str) -> dict[str, objec
         InvalidRecordError: *value* is not an object, or bytes in it are not hex or base64.
     """
     if not isinstance(value, dict):
+        name = path.rstrip(".") or "the request"
         raise InvalidRecordError(f"{name}: expected an object, got {_shown(value)}")
     fields = _fields_by_key(kind)
     arguments: dict[str, object] = {}
@@ -69,16 +70,16 @@ def _known_fields(value: object, kind: Descriptor, name: str) -> dict[str, objec
         if field is None or item is None:
             continue
         if field.type == FieldDescriptor.TYPE_BYTES:
-            arguments[key] = _base64(item, key, is_hex=field.name in _HEX)
+            arguments[key] = _base64(item, f"{path}{key}", is_hex=field.name in _HEX)
         elif field.message_type is None:
             arguments[key] = item
         elif isinstance(item, list):
             arguments[key] = [
-                _known_fields(element, field.message_type, f"{key}[{index}]")
+                _known_fields(element, field.message_type, f"{path}{key}[{index}].")
                 for index, element in enumerate(cast("list[object]", item))
             ]
         else:
-            arguments[key] = _known_fields(item, field.message_type, key)
+            arguments[key] = _known_fields(item, field.message_type, f"{path}{key}.")
     return arguments
 
 
@@ -87,7 +88,7 @@ def _fields_by_key(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
     return {field.json_name: field for field in kind.fields}
 
 
-def _base64(value: object, key: str, *, is_hex: bool) -> str:
+def _base64(value: object, name: str, *, is_hex: bool) -> str:
     """Return bytes as protobuf reads them, which skips characters that are not base64."""
     if isinstance(value, str) and is_hex:
         try:
@@ -97,7 +98,7 @@ def _base64(value: object, key: str, *, is_hex: bool) -> str:
     elif isinstance(value, str) and _BASE64.fullmatch(value):
         return value
     encoding = "an id in hex" if is_hex else "base64"
-    raise InvalidRecordError(f"{key}: expected {encoding}, got {_shown(value)}")
+    raise InvalidRecordError(f"{name}: expected {encoding}, got {_shown(value)}")
 
 
 def _shown(value: object) -> str:

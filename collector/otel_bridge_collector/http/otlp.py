@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
+from google.protobuf.json_format import MessageToJson
 
 from otel_bridge.journal.frames import Signal
 from otel_bridge_collector.error_table import (
@@ -17,10 +17,10 @@ from otel_bridge_collector.error_table import (
     TooLargeError,
     UnsupportedError,
 )
-from otel_bridge_collector.export_request import partial_success, partial_success_json
+from otel_bridge_collector.export_request import REQUESTS, partial_success
 from otel_bridge_collector.http.inflate import PLAIN, QUICK_BYTES, inflated
 from otel_bridge_collector.http.json_request import message_of
-from otel_bridge_collector.ingest import REQUESTS, Rejected
+from otel_bridge_collector.ingest import Rejected
 
 PATHS: Mapping[str, Signal] = {
     "/v1/metrics": Signal.METRICS,
@@ -115,11 +115,10 @@ def acceptance_body(
         if is_json:
             return b"{}"
         return b""
+    response = partial_success(signal, rejected.items, rejected.reason)
     if is_json:
-        return orjson.dumps(
-            partial_success_json(signal, rejected.items, rejected.reason)
-        )
-    return partial_success(signal, rejected.items, rejected.reason)
+        return MessageToJson(response, indent=None).encode()
+    return response.SerializeToString()
 
 
 def refusal_body(answer: ErrorResponse, *, is_json: bool) -> bytes:

@@ -240,7 +240,10 @@ def test_numbers_come_as_text_or_number_and_unknown_keys_are_passed_over() -> No
         ('{"asDouble":1,"asInt":2}', 'multiple "value" oneof fields'),
         ('{"attributes":{}}', r"repeated field attributes must be in \[\]"),
         ('{"attributes":["a"]}', r"attributes\[0\]: expected an object, got 'a'$"),
-        ('{"attributes":[{"value":"text"}]}', "value: expected an object, got 'text'$"),
+        (
+            '{"attributes":[{"value":"text"}]}',
+            r"attributes\[0\]\.value: expected an object, got 'text'$",
+        ),
         ('{"attributes":[{"key":5}]}', "key field: .*got 'int'"),
         (
             '{"attributes":[{"value":{"bytesValue":"*"}}]}',

@@ -29,10 +29,9 @@ from otel_bridge.translation.decode.resources import attributes_of, run_of
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.translator import SegmentInfo, Translator
 from otel_bridge_collector.error_table import TooLargeError, answer_to
-from otel_bridge_collector.export_request import count_items, parts
+from otel_bridge_collector.export_request import REQUESTS, count_items, parts
 from otel_bridge_collector.http.inflate import inflated, inflated_message
 from otel_bridge_collector.http.json_request import message_of
-from otel_bridge_collector.ingest import REQUESTS
 from support.otlp.golden_cases import FOLDER as GOLDEN
 from support.otlp.journal_samples import HEADER
 from support.otlp.memory_state import MemoryState
@@ -75,7 +74,11 @@ def protobuf(data: bytes) -> None:
         request = REQUESTS[signal].FromString(body)
     except DecodeError:
         return
-    found = list(parts(body))
+    try:
+        found = list(parts(body))
+    except InvalidRecordError as exc:  # groups, which protobuf passes over
+        refused(exc)
+        return
     joined = REQUESTS[signal].FromString(b"".join(part for _, part in found))
     request.DiscardUnknownFields()
     joined.DiscardUnknownFields()
