@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from types import MethodType
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from otel_bridge.emit.arguments import DEFAULT_FINISH_S, DEFAULT_FLUSH_S, EndStatus
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_runs import runs
@@ -17,11 +16,6 @@ from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import nothing_recorded
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import environment
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.encode.reductions import Reduction
-    from otel_bridge.emit.rollouts.live import LiveRollout
-    from otel_bridge.emit.rollouts.rollout import Rollout
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -114,130 +108,47 @@ def current_run() -> Run | None:
     return runs.current
 
 
-def _in_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return the function that calls the method of the process's run with the name of *call*.
+def _in_run(method: Callable[Concatenate[Run, _P], _T]) -> Callable[_P, _T]:
+    """Return the function that calls *method* of the process's run, with its arguments and its text."""
+    name = method.__name__
 
-    *call* is its signature and its text; its body is never run. The method counts what it does not
-    know.
-    """
-    name = call.__name__
-
-    @wraps(call)
+    # As of a bound method: the signature is that of *method* without `self`.
+    @wraps(MethodType(method, Run))
     def forwarded(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
-        method: Any = getattr(runs.current or _missing(name), name)
-        return cast("_T", method(*arguments, **keywords))
+        # By name: a run that records has a `log` of its own.
+        run_method: Any = getattr(runs.current or _missing(name), name)
+        return cast("_T", run_method(*arguments, **keywords))
 
+    # Another process finds it under these names when it is pickled.
+    forwarded.__module__ = __name__
+    forwarded.__qualname__ = name
     return forwarded
 
 
-@_in_run
-def log(
-    values: Mapping[str, object] | None = None,
-    step: int | None = None,
-    commit: bool | None = True,
-    *,
-    role: str | None = None,
-    time_unix_ns: int | None = None,
-    reduce: Mapping[str, Reduction] | None = None,
-) -> None:
-    """Record one row in the process's run; see `Run.log`."""
-
-
-@_in_run
-def log_config(config: object = None, **entries: object) -> None:
-    """Record hyperparameters in the process's run; see `Run.log_config`."""
-
-
-@_in_run
-def summary(
-    values: Mapping[str, object] | None = None,
-    *,
-    role: str | None = None,
-    **entries: object,
-) -> None:
-    """Record last values in the process's run; see `Run.summary`."""
-
-
-@_in_run
-def alert(
-    title: str | None = None,
-    text: str | None = None,
-    level: str | None = "warn",
-    *,
-    role: str | None = None,
-) -> None:
-    """Record an alert in the process's run; see `Run.alert`."""
-
-
-@_in_run
-def rollout(**fields: object) -> AbstractContextManager[LiveRollout]:
-    """Open a live rollout in the process's run; see `Run.rollout`."""
-    raise NotImplementedError
-
-
-@_in_run
-def log_rollouts(
-    finished: Iterable[Rollout | Mapping[str, Any]] | None = None,
-    step: int | None = None,
-    *,
-    split: str | None = None,
-    role: str | None = None,
-    state: str | None = None,
-) -> None:
-    """Record finished rollouts in the process's run; see `Run.log_rollouts`."""
-
-
-@_in_run
-def log_generations(
-    prompts: Any = None, responses: Any = None, rewards: Any = None, **columns: Any
-) -> None:
-    """Record parallel lists in the process's run; see `Run.log_generations`."""
-
-
-@_in_run
-def log_reward(
-    rollout_id: str | None = None,
-    value: object = None,
-    name: str = "reward",
-    explanation: str | None = None,
-    *,
-    role: str | None = None,
-    step: int | None = None,
-) -> None:
-    """Record an evaluation of a rollout in the process's run; see `Run.log_reward`."""
-
-
-@_in_run
-def log_rewards(
-    values: Mapping[str, object] | None = None,
-    name: str = "reward",
-    *,
-    role: str | None = None,
-    step: int | None = None,
-) -> None:
-    """Record evaluations of rollouts in the process's run; see `Run.log_rewards`."""
-
-
-@_in_run
-def env(role: str | None = None) -> dict[str, str]:
-    """Return the environment variables that let a worker on another machine join the process's run; see `Run.env`."""
-    raise NotImplementedError
-
-
-@_in_run
-def flush(timeout_s: float = DEFAULT_FLUSH_S) -> bool:
-    """Wait until everything logged so far in the process's run is written; see `Run.flush`."""
-    raise NotImplementedError
-
-
-@_in_run
-def finish(
-    status: EndStatus | str | int | None = None,
-    timeout_s: float = DEFAULT_FINISH_S,
-    *,
-    exit_code: int | None = None,
-) -> None:
-    """End the process's run; see `Run.finish`. Without a run nothing happens."""
+log = _in_run(Run.log)
+"""Record one row in the process's run; see `Run.log`."""
+log_config = _in_run(Run.log_config)
+"""Record hyperparameters in the process's run; see `Run.log_config`."""
+summary = _in_run(Run.summary)
+"""Record last values in the process's run; see `Run.summary`."""
+alert = _in_run(Run.alert)
+"""Record an alert in the process's run; see `Run.alert`."""
+rollout = _in_run(Run.rollout)
+"""Open a live rollout in the process's run; see `Run.rollout`."""
+log_rollouts = _in_run(Run.log_rollouts)
+"""Record finished rollouts in the process's run; see `Run.log_rollouts`."""
+log_generations = _in_run(Run.log_generations)
+"""Record parallel lists in the process's run; see `Run.log_generations`."""
+log_reward = _in_run(Run.log_reward)
+"""Record an evaluation of a rollout in the process's run; see `Run.log_reward`."""
+log_rewards = _in_run(Run.log_rewards)
+"""Record evaluations of rollouts in the process's run; see `Run.log_rewards`."""
+env = _in_run(Run.env)
+"""Return the environment variables that let a worker on another machine join the process's run; see `Run.env`."""
+flush = _in_run(Run.flush)
+"""Wait until everything logged so far in the process's run is written; see `Run.flush`."""
+finish = _in_run(Run.finish)
+"""End the process's run; see `Run.finish`. Without a run nothing happens."""
 
 
 def _missing(call_name: str) -> Run:
@@ -245,7 +156,7 @@ def _missing(call_name: str) -> Run:
 
     The first such call is reported.
     """
-    if call_name == finish.__name__:  # ending twice is allowed
+    if call_name == "finish":  # ending twice is allowed
         return nothing_recorded(environment(), Path())
     # Once: a training loop without a run would print a line with every step.
     if _NoRun.run is None:

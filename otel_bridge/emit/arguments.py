@@ -48,7 +48,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     names_by_kind: defaultdict[object, list[str]] = defaultdict(list)
     for parameter in inspect.signature(call).parameters.values():
         names_by_kind[parameter.kind].append(parameter.name)
-    positional = names_by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    positional = [
+        *names_by_kind[inspect.Parameter.POSITIONAL_ONLY],
+        *names_by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD],
+    ]
     names = frozenset((*positional, *names_by_kind[inspect.Parameter.KEYWORD_ONLY]))
     takes_any = inspect.Parameter.VAR_KEYWORD in names_by_kind
 

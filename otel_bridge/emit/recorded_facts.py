@@ -53,7 +53,7 @@ class RecordedFacts(NamedRun):
             self._recorder.count_drop(reason, n, key)
 
     @counts_unknown
-    def log_config(self, config: object = None, **entries: object) -> None:
+    def log_config(self, /, config: object = None, **entries: object) -> None:
         """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
 
         Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
@@ -76,6 +76,7 @@ class RecordedFacts(NamedRun):
     @counts_unknown
     def summary(
         self,
+        /,
         values: Mapping[str, object] | None = None,
         *,
         role: str | None = None,

@@ -140,7 +140,7 @@ class Run(RecordedFacts):
     # --- rollouts ---------------------------------------------------------------------------------
 
     @counts_unknown
-    def rollout(self, **fields: object) -> AbstractContextManager[LiveRollout]:
+    def rollout(self, /, **fields: object) -> AbstractContextManager[LiveRollout]:
         """Open a live rollout: model and tool calls within the ``with`` block become its children.
 
         Args:
@@ -189,6 +189,7 @@ class Run(RecordedFacts):
     @counts_unknown
     def log_generations(
         self,
+        /,
         prompts: Any = None,
         responses: Any = None,
         rewards: Any = None,
