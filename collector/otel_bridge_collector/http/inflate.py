@@ -10,7 +10,7 @@ from otel_bridge_collector.error_table import TooLargeError, UnsupportedError
 # zlib reads a gzip head with 16 added, and no head with a negative number.
 _GZIP = 16 + zlib.MAX_WBITS
 _RAW = -zlib.MAX_WBITS
-PLAIN = frozenset({"", "identity"})
+_PLAIN = frozenset({"", "identity"})
 QUICK_BYTES = 256 << 10
 """Inflated size above which a body is inflated outside the event loop."""
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -28,7 +28,7 @@ def inflated(body: bytes, encoding: str, limit_bytes: int) -> bytes:
         TooLargeError: The body is over *limit_bytes* when decompressed.
         InvalidRecordError: The body does not have this encoding.
     """
-    if encoding in PLAIN:
+    if encoding in _PLAIN:
         return body
     if encoding == "gzip":
         return _inflated(body, _GZIP, encoding, limit_bytes)

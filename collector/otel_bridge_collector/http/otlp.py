@@ -18,7 +18,7 @@ from otel_bridge_collector.error_table import (
     UnsupportedError,
 )
 from otel_bridge_collector.export_request import REQUESTS, partial_success
-from otel_bridge_collector.http.inflate import PLAIN, QUICK_BYTES, inflated
+from otel_bridge_collector.http.inflate import inflated
 from otel_bridge_collector.http.json_request import message_of
 from otel_bridge_collector.ingest import Rejected
 
@@ -29,11 +29,12 @@ PATHS: Mapping[str, Signal] = {
 }
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
-JSON_BYTES = 16 << 20
+_JSON_BYTES = 16 << 20
 """Largest JSON request, inflated: an object of 3 bytes takes 300 while it is read."""
 _JSON_OBJECTS = 500_000
 """Objects of a JSON request, some ten a data point: 150 MB while they are read."""
-_QUICK_JSON_BYTES = 32 << 10
+QUICK_JSON_BYTES = 8 << 10
+"""Size above which JSON is read outside the event loop: it takes some milliseconds."""
 
 
 def media_type(content_type: str) -> str:
@@ -69,42 +70,18 @@ def decoded(
     """
     if not is_json:
         return inflated(body, encoding, limit_bytes)
-    return _of_json(signal, inflated(body, encoding, min(limit_bytes, JSON_BYTES)))
-
-
-def decoded_at_once(
-    signal: Signal, body: bytes, encoding: str, *, is_json: bool, limit_bytes: int
-) -> bytes | None:
-    """Return the body as `decoded` does if that takes about a millisecond, by its decompressed size, else ``None``.
-
-    Raises the same errors as `decoded`.
-    """
-    if not is_json and encoding in PLAIN:
-        return body
-    limit = min(_QUICK_JSON_BYTES if is_json else QUICK_BYTES, limit_bytes)
-    if len(body) > limit:
-        return None
-    try:
-        plain = inflated(body, encoding, limit)
-    except TooLargeError:
-        # Only the limit for the event loop: a thread inflates it with the real one.
-        return None
-    if is_json:
-        return _of_json(signal, plain)
-    return plain
-
-
-def _of_json(signal: Signal, body: bytes) -> bytes:
-    if len(body) > JSON_BYTES:
+    limit_bytes = min(limit_bytes, _JSON_BYTES)
+    text = inflated(body, encoding, limit_bytes)
+    if len(text) > limit_bytes:
         raise TooLargeError(
-            f"JSON request is over {JSON_BYTES} bytes; send smaller batches, or protobuf"
+            f"JSON request is over {limit_bytes} bytes; send smaller batches, or protobuf"
         )
     # Counted in the text, before it is read: reading is what takes the memory.
-    if body.count(b"{") > _JSON_OBJECTS:
+    if text.count(b"{") > _JSON_OBJECTS:
         raise TooLargeError(
             f"JSON request has more than {_JSON_OBJECTS} objects; send smaller batches, or protobuf"
         )
-    return message_of(REQUESTS[signal], body).SerializeToString()
+    return message_of(REQUESTS[signal], text).SerializeToString()
 
 
 def acceptance_body(

@@ -19,10 +19,9 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
@@ -34,15 +33,16 @@ from otel_bridge_collector.error_table import (
     TooLargeError,
     answer_to,
 )
+from otel_bridge_collector.http.inflate import QUICK_BYTES
 from otel_bridge_collector.http.limited_protocol import of_one_server
 from otel_bridge_collector.http.otlp import (
     JSON,
     PATHS,
     PROTOBUF,
+    QUICK_JSON_BYTES,
     acceptance_body,
     check_type,
     decoded,
-    decoded_at_once,
     headers_of_refused,
     media_type,
     no_such_path,
@@ -106,10 +106,9 @@ class HttpServer:
         self._headers = {HEADER_SERVER: version("otel-bridge")}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        export = _ExportEndpoint(serving)
         app = Starlette(
             routes=[
-                *(Route(path, export, methods=["POST"]) for path in PATHS),
+                *(Route(path, self._export, methods=["POST"]) for path in PATHS),
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
@@ -198,68 +197,47 @@ class HttpServer:
         return Response(await page.get(), media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
-        status = 404
-        if isinstance(exc, HTTPException):
-            status = exc.status_code
         # Not from `url`, which contains the client's header `Host`.
         path: str = request.scope["path"]
-        error: Exception = no_such_path(path[:_SHOWN])
-        headers = dict(self._headers)
-        if status == 405:
+        if isinstance(exc, HTTPException) and exc.status_code == 405:
             error = MethodError(f"{request.method} {path}: OTLP goes by POST")
-            headers["Allow"] = "POST" if path in PATHS else "GET"
-        answer = answer_to(error)
-        self._serving.counters.refuse(answer, "HTTP", error)
-        is_json = _is_json(request.headers)
-        answer_body = refusal_body(answer, is_json=is_json)
-        return Response(
-            answer_body,
-            answer.http_status,
-            media_type=JSON if is_json else PROTOBUF,
-            headers=headers,
-        )
+            allowed = "POST" if path in PATHS else "GET"
+            return self._refusal(request, error, "HTTP", Allow=allowed)
+        return self._refusal(request, no_such_path(path[:_SHOWN]), "HTTP")
 
-
-class _ExportEndpoint:
-    """Serves the three signals as bare ASGI, the fast path of HTTP."""
-
-    def __init__(self, serving: ServerContext) -> None:
-        self._serving = serving
-        self._headers = {HEADER_SERVER: version("otel-bridge")}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        body = _Body(receive)
-        is_json = _is_json(headers)
-        signal = PATHS[scope["path"]]
+    async def _export(self, request: Request) -> Response:
+        """Store the request of one signal."""
+        signal = PATHS[request.scope["path"]]
         try:
-            rejected = await self._store(signal, headers, body, is_json=is_json)
+            rejected = await self._store(signal, request)
         except Exception as exc:  # noqa: BLE001  # a 500 would be final for clients
             # Before the answer: a client that still sends would see a reset, and not the reason.
-            await body.discard()
-            answer = answer_to(exc)
-            self._serving.counters.refuse(answer, "OTLP/HTTP", exc)
-            answer_body = refusal_body(answer, is_json=is_json)
-            refusal_headers = {**self._headers, **headers_of_refused(answer)}
-            response = Response(
-                answer_body,
-                answer.http_status,
-                media_type=JSON if is_json else PROTOBUF,
-                headers=refusal_headers,
-            )
-        else:
-            answer_body = acceptance_body(signal, rejected, is_json=is_json)
-            response = Response(
-                answer_body,
-                media_type=JSON if is_json else PROTOBUF,
-                headers=self._headers,
-            )
-        await response(scope, receive, send)
+            await _discard_body(request)
+            return self._refusal(request, exc, "OTLP/HTTP")
+        is_json = _is_json(request.headers)
+        return Response(
+            acceptance_body(signal, rejected, is_json=is_json),
+            media_type=JSON if is_json else PROTOBUF,
+            headers=self._headers,
+        )
 
-    async def _store(
-        self, signal: Signal, headers: Headers, sent: _Body, *, is_json: bool
-    ) -> Rejected | None:
+    def _refusal(
+        self, request: Request, error: Exception, protocol: str, **headers: str
+    ) -> Response:
+        """Count a refusal, and return its answer."""
+        answer = answer_to(error)
+        self._serving.counters.refuse(answer, protocol, error)
+        is_json = _is_json(request.headers)
+        return Response(
+            refusal_body(answer, is_json=is_json),
+            answer.http_status,
+            media_type=JSON if is_json else PROTOBUF,
+            headers={**self._headers, **headers_of_refused(answer), **headers},
+        )
+
+    async def _store(self, signal: Signal, request: Request) -> Rejected | None:
         serving = self._serving
+        headers = request.headers
         # First of all: bodies are what takes memory, so that none is read beyond the limit.
         serving.limits.enter()
         try:
@@ -269,91 +247,74 @@ class _ExportEndpoint:
             token = serving.access.check(headers.get("authorization"), browser)
             check_type(media_type(headers.get("content-type", "")))
             # Everything that the head shows is checked before the body is read.
-            sent.check(headers.get("content-length", ""), serving.request_bytes)
-            try:
-                body = await asyncio.wait_for(sent.read(serving.request_bytes), _BODY_S)
-            except asyncio.TimeoutError as exc:
-                raise InvalidRecordError(
-                    f"the body did not come within {_BODY_S:.0f} s"
-                ) from exc
+            announced_bytes = int(headers.get("content-length", 0))
+            if announced_bytes > serving.request_bytes:
+                raise TooLargeError(
+                    f"request of {announced_bytes} bytes, at most {serving.request_bytes}; send smaller batches"
+                )
+            body = await self._body(request)
             serving.heap.note(len(body))
             serving.limits.charge(len(body))
-            encoding = headers.get("content-encoding", "").strip().lower()
             return await serving.accept(
-                signal,
-                await self._decoded(signal, body, encoding, is_json=is_json),
-                token,
+                signal, await self._decoded(signal, body, headers), token
             )
         finally:
             serving.limits.leave()
 
-    async def _decoded(
-        self, signal: Signal, body: bytes, encoding: str, *, is_json: bool
-    ) -> bytes:
-        limit_bytes = self._serving.request_bytes
-        at_once = decoded_at_once(
-            signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes
-        )
-        if at_once is not None:
-            return at_once
-        work = partial(
-            decoded, signal, body, encoding, is_json=is_json, limit_bytes=limit_bytes
-        )
-        return await asyncio.get_running_loop().run_in_executor(
-            self._serving.decoding, work
-        )
-
-
-class _Body:
-    """Reads the body of one request."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._over = False
-
-    @staticmethod
-    def check(announced: str, limit: int) -> None:
-        """Raise `TooLargeError` when the head announces more than *limit* bytes, before they are sent."""
-        if not (announced.isascii() and announced.isdecimal()):
-            return
-        if len(announced) > 20 or int(announced) > limit:
-            raise TooLargeError(
-                f"request of {announced[:20]} bytes, at most {limit}; send smaller batches"
+    async def _body(self, request: Request) -> bytes:
+        try:
+            return await asyncio.wait_for(
+                _body_of(request, self._serving.request_bytes), _BODY_S
             )
-
-    async def read(self, limit: int) -> bytes:
-        """Return the whole body; raise `TooLargeError` beyond *limit* bytes."""
-        parts: list[bytes] = []
-        size = 0
-        while not self._over:
-            part = await self._next()
-            size += len(part)
-            if size > limit:
-                raise TooLargeError(
-                    f"request is over {limit} bytes; send smaller batches"
-                )
-            parts.append(part)
-        if len(parts) == 1:
-            return parts[0]
-        return b"".join(parts)
-
-    async def discard(self) -> None:
-        """Read the rest of a refused body, because a client that still sends does not read the answer."""
-        remaining_bytes = _DISCARD_BYTES
-        # A client that stops sending, or leaves, needs no more patience.
-        with contextlib.suppress(asyncio.TimeoutError, InvalidRecordError):
-            while remaining_bytes > 0 and not self._over:
-                remaining_bytes -= len(await asyncio.wait_for(self._next(), _DISCARD_S))
-
-    async def _next(self) -> bytes:
-        message = await self._receive()
-        self._over = not message.get("more_body", False)
-        if message["type"] == "http.disconnect":
+        except asyncio.TimeoutError as exc:
+            raise InvalidRecordError(
+                f"the body did not come within {_BODY_S:.0f} s"
+            ) from exc
+        except ClientDisconnect as exc:
             raise InvalidRecordError(
                 "the client closed the connection before the end of its request"
+            ) from exc
+
+    async def _decoded(self, signal: Signal, body: bytes, headers: Headers) -> bytes:
+        is_json = _is_json(headers)
+        encoding = headers.get("content-encoding", "").strip().lower()
+        decode = partial(decoded, signal, body, encoding, is_json=is_json)
+        limit_bytes = self._serving.request_bytes
+        try:
+            quick_bytes = QUICK_JSON_BYTES if is_json else QUICK_BYTES
+            return decode(limit_bytes=min(quick_bytes, limit_bytes))
+        except TooLargeError:
+            # Only the limit for the event loop: a thread decodes it with the real one.
+            return await asyncio.get_running_loop().run_in_executor(
+                self._serving.decoding, partial(decode, limit_bytes=limit_bytes)
             )
-        body: bytes = message.get("body", b"")
-        return body
+
+
+async def _body_of(request: Request, limit_bytes: int) -> bytes:
+    """Return the whole body; raise `TooLargeError` beyond *limit_bytes*."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    async for part in request.stream():
+        size_bytes += len(part)
+        if size_bytes > limit_bytes:
+            raise TooLargeError(
+                f"request is over {limit_bytes} bytes; send smaller batches"
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _discard_body(request: Request) -> None:
+    """Read the rest of a refused body, because a client that still sends does not read the answer."""
+    remaining_bytes = _DISCARD_BYTES
+    stream = request.stream()
+    # RuntimeError: it was read whole. A client that stops sending, or leaves, needs no patience.
+    with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
+        while remaining_bytes > 0:
+            part = await asyncio.wait_for(anext(stream, b""), _DISCARD_S)
+            if not part:
+                return
+            remaining_bytes -= len(part)
 
 
 def _is_json(headers: Headers) -> bool:
