@@ -7,10 +7,8 @@ concurrently, so that a hundred runs do not wait for each other.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import threading
-from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from otel_bridge.errors import JournalError
@@ -31,24 +29,17 @@ class SyncedFile:
         self.fd = os.dup(fd)
         self.folders = folders
         self.waiting: list[asyncio.Future[None]] = []
-        self.queued = False
+        self.task: asyncio.Task[None] | None = None
         self.retired = False
 
 
 class GroupSync:
-    """Syncs files in threads. `wait` and `retire` are for the event loop."""
+    """Syncs files in threads. For the event loop."""
 
     def __init__(self) -> None:
         self.syncs = 0
-        self._queue: deque[SyncedFile] = deque()
-        self._news = threading.Condition()
-        self._stopping = False
-        self._threads = [
-            threading.Thread(target=self._run, name="otlp-sync", daemon=True)
-            for _ in range(_THREADS)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = ThreadPoolExecutor(_THREADS, "otlp-sync")
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def wait(self, file: SyncedFile) -> asyncio.Future[None]:
         """Return a future that is done when all data appended to *file* so far is on the disk.
@@ -56,52 +47,37 @@ class GroupSync:
         The future fails with `JournalError`.
         """
         future = asyncio.get_running_loop().create_future()
-        with self._news:
-            file.waiting.append(future)
-            if not file.queued:
-                file.queued = True
-                self._queue.append(file)
-                self._news.notify()
+        file.waiting.append(future)
+        if file.task is None:
+            file.task = asyncio.create_task(self._sync_waiting(file))
+            self._tasks.add(file.task)
+            file.task.add_done_callback(self._tasks.discard)
         return future
 
     def retire(self, file: SyncedFile) -> None:
         """Close *file* once no request waits for its sync, because nothing more is appended to it."""
-        with self._news:
-            file.retired = True
-            if not file.queued:
-                os.close(file.fd)
+        file.retired = True
+        if file.task is None:
+            os.close(file.fd)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Sync all files that requests wait for, and end the threads."""
-        with self._news:
-            self._stopping = True
-            self._news.notify_all()
-        for thread in self._threads:
-            thread.join()
+        await asyncio.gather(*self._tasks)
+        self._threads.shutdown()
 
-    def _run(self) -> None:
-        while True:
-            with self._news:
-                while not self._queue:
-                    if self._stopping:
-                        return
-                    self._news.wait()
-                file = self._queue.popleft()
-                waiting = file.waiting
-                file.waiting = []
-            error = _synced(file)
-            with self._news:
-                self.syncs += 1
-                if file.waiting:
-                    self._queue.append(file)  # requests arrived during the sync
-                    self._news.notify()
-                else:
-                    file.queued = False
-                    if file.retired:
-                        os.close(file.fd)
-            # The loop was closed: no request waits any more.
-            with contextlib.suppress(RuntimeError):
-                waiting[0].get_loop().call_soon_threadsafe(_resolve, waiting, error)
+    async def _sync_waiting(self, file: SyncedFile) -> None:
+        """Sync *file* until no request waits for it."""
+        loop = asyncio.get_running_loop()
+        while file.waiting:
+            # Requests that arrive during this sync wait for the next one.
+            waiting = file.waiting
+            file.waiting = []
+            error = await loop.run_in_executor(self._threads, _synced, file)
+            self.syncs += 1
+            _resolve(waiting, error)
+        file.task = None
+        if file.retired:
+            os.close(file.fd)
 
 
 def _synced(file: SyncedFile) -> JournalError | None:
@@ -114,7 +90,7 @@ def _synced(file: SyncedFile) -> JournalError | None:
         return JournalError(
             f"the disk refused to sync: {exc.strerror}; nothing was acknowledged"
         )
-    except Exception as exc:  # noqa: BLE001  # a thread that ends would leave its requests without an answer
+    except Exception as exc:  # noqa: BLE001  # requests would be left without an answer
         return JournalError(
             f"the sync failed: {type(exc).__name__}: {exc}; nothing was acknowledged"
         )

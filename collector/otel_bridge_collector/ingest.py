@@ -203,13 +203,16 @@ class Ingest:
         by_run, rejected = self._by_run(signal, body, resources)
         # From here to the end of the append nothing awaits: the order of requests is that of the
         # segment.
-        waited_for = self._append(signal, by_run, rejected)
+        try:
+            waited_for = self._append(signal, by_run, rejected)
+        except JournalFullError:
+            self._disk_full = True
+            raise
         self._tokens.note(by_run, token)
         try:
             for sync in waited_for:
                 await sync
-        except JournalError as exc:
-            self._disk_full |= isinstance(exc, JournalFullError)
+        except JournalError:
             # After a failed sync the state of the file on the disk is unknown: nothing more is
             # appended to it.
             for identity in by_run:
@@ -232,7 +235,7 @@ class Ingest:
             if run.used_s <= before_s:
                 self._runs.pop(run_id).close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all segments; data that requests wait for is synced first."""
         self._refusing = (
             self._refusing or "the receiver is shutting down; send it again"
@@ -244,7 +247,7 @@ class Ingest:
         for run in runs:
             run.close()
         if self.sync is not None:
-            self.sync.stop()
+            await self.sync.stop()
         self._checking.shutdown(wait=False, cancel_futures=True)
 
     async def _count_when_due(self) -> None:
@@ -295,15 +298,6 @@ class Ingest:
         return joined, rejected
 
     def _append(
-        self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
-    ) -> list[asyncio.Future[None]]:
-        try:
-            return self._append_each(signal, by_run, rejected)
-        except JournalFullError:
-            self._disk_full = True
-            raise
-
-    def _append_each(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
     ) -> list[asyncio.Future[None]]:
         now_ns = time.time_ns()

@@ -306,7 +306,7 @@ class Receiver:
         if hasattr(self, "_idle"):
             self._idle.cancel()
         self._serving.decoding.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._ingest.close)
+        await self._ingest.close()
 
     def _text(self) -> str:
         return text_of(self.metrics())

@@ -65,7 +65,7 @@ def test_those_that_come_during_a_sync_share_the_next_one(
         disk.let.release()
         await asyncio.gather(*others)
         sync.retire(file)
-        await asyncio.to_thread(sync.stop)
+        await sync.stop()
         return early, [one.done() for one in others]
 
     assert asyncio.run(scene()) == ([False] * 5, [True] * 5)
@@ -85,7 +85,7 @@ def test_files_are_synced_side_by_side_and_one_that_is_retired_is_synced_all_the
         disk.let.release()
         await asyncio.gather(*waiting)
         sync.retire(two)
-        await asyncio.to_thread(sync.stop)
+        await sync.stop()
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(one.fd)
 
@@ -103,6 +103,6 @@ def test_a_disk_that_refuses_fails_all_that_waited(
         with pytest.raises(JournalError, match="nothing was acknowledged"):
             await sync.wait(file)
         sync.retire(file)
-        await asyncio.to_thread(sync.stop)
+        await sync.stop()
 
     asyncio.run(scene())

@@ -283,7 +283,7 @@ def _received(base: Path, requests: Iterable[Request]) -> list[dict[str, Any]]:
         )
         for signal, request in requests:
             await ingest.accept(signal, request.SerializeToString())
-        ingest.close()
+        await ingest.close()
 
     asyncio.run(accept())
     host = BridgeSupervisor(base, _serving(), until_done=True)
