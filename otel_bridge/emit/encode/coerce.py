@@ -121,4 +121,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def name(value: object) -> str | None:
     """Return an id or a name as text of bounded length; ``None`` when *value* is neither."""
+    # Nearly every name, of all rollouts of a call.
+    if value is None or (type(value) is str and len(value) <= _MAX_NAME_CHARS):
+        return value or None
     return name_of(value, _MAX_NAME_CHARS)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
-from operator import itemgetter
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 TRAIN = "train"
-_NOTHING = {type(None)}
-_TEXT_OR_NOTHING = {str, type(None)}
+_SAMPLED_FIELDS = (
+    "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset",
+)  # fmt: skip
+"""Fields that sampling needs of every rollout: the whole cost of one that is sampled out."""
 
 
 class RolloutDefaults(NamedTuple):
@@ -49,51 +50,53 @@ def log_rollouts(
     seats, and do not enter the statistics of those that it uses.
     """
     entries = _entries(run, rollouts)
-    if not entries:
-        return
+    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
     call_defaults = defaults_of(run, step, split, role)
     state_name = coerce.name(state)
-    rollout_columns = _columns_of(entries)
 
     def build(index: int) -> Rollout:
         entry = entries[index]
-        rollout = rollout_of(entry) if isinstance(entry, dict) else entry
-        if rollout.batch_index is not None:
-            return rollout
-        return _with_index(rollout, index)
+        # A copy: the user's object stays unchanged.
+        rollout = rollout_of(entry) if isinstance(entry, dict) else copy(entry)
+        if rollout.batch_index is None:
+            rollout.batch_index = index
+        return rollout
 
     def key(index: int) -> str:
-        entry = entries[index]
-        rollout_id = coerce.name(
-            entry.get("id") if isinstance(entry, dict) else entry.id
-        )
-        return rollout_id or str(index)
+        return coerce.name(fields[index].get("id")) or str(index)
 
-    for of_group, indices in _by_defaults(run, rollout_columns, call_defaults).items():
+    for group_defaults, indices in _by_defaults(run, fields, call_defaults).items():
+        group_fields = [fields[index] for index in indices]
         columns = sampled_columns(
             run,
-            rollout_columns
-            if len(indices) == len(entries)
-            else rollout_columns.of(indices),
             indices,
+            {
+                name: [rollout_fields.get(name) for rollout_fields in group_fields]
+                for name in _SAMPLED_FIELDS
+            },
         )
         if state_name is None:
-            defaults_of_group = of_group
+            defaults = group_defaults
         else:
-            defaults_of_group = _of_state(of_group, state_name)
-        emit(run, defaults_of_group, columns, build=build, key=key)
-        annotate_rollouts(run, [entries[index] for index in indices], defaults_of_group)
+            defaults = _of_state(group_defaults, state_name)
+        emit(run, defaults, columns, build=build, key=key)
+        annotate_rollouts(run, group_fields, defaults)
 
 
 def annotate_rollouts(
-    run: EmitRun, entries: Sequence[Rollout | dict[str, Any]], defaults: RolloutDefaults
+    run: EmitRun, rollouts: Sequence[Mapping[str, Any]], defaults: RolloutDefaults
 ) -> None:
-    """Record the tokens that turns of rollouts to train on carry; most rollouts have none."""
+    """Record the tokens that turns of rollouts to train on carry; most rollouts have none.
+
+    Args:
+        run: The run.
+        rollouts: Fields of each rollout.
+        defaults: Step, split and role.
+    """
     if defaults.split not in {None, TRAIN}:
         return
     with_turns: list[tuple[object, Sequence[object]]] = []
-    for entry in entries:
-        fields = entry if isinstance(entry, dict) else vars(entry)
+    for fields in rollouts:
         turns = fields.get("turns")
         if isinstance(turns, (list, tuple)):
             with_turns.append((fields.get("id"), cast("Sequence[object]", turns)))
@@ -111,17 +114,13 @@ def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:
 
 
 def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
+    """Return the rollouts and mappings among *rollouts*, which may be one of them; anything else is counted."""
+    entries: list[Rollout | dict[str, Any]] = []
     if rollouts is None:
-        return []
+        return entries
     if isinstance(rollouts, (Rollout, Mapping)):
         rollouts = [cast("object", rollouts)]
-    # Nearly every call: one type, so that nothing is looked at one by one.
-    if type(rollouts) in {list, tuple} and set(
-        map(type, cast("list[object]", rollouts))
-    ) == {Rollout}:
-        return list(cast("list[Rollout | dict[str, Any]]", rollouts))
-    entries: list[Rollout | dict[str, Any]] = []
-    if is_text(rollouts) or not isinstance(rollouts, Iterable):
+    elif is_text(rollouts) or not isinstance(rollouts, Iterable):
         run.count_drop("rollout_no_mapping", 1, type(rollouts).__name__)
         return entries
     for entry in cast("Iterable[object]", rollouts):
@@ -134,81 +133,25 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     return entries
 
 
-class RolloutColumns(NamedTuple):
-    """Holds what sampling needs of a call's rollouts, one column each: the whole cost of one that is sampled out."""
-
-    reward: Sequence[object]
-    group: Sequence[object]
-    error: Sequence[object]
-    finish_reason: Sequence[object]
-    policy_version: Sequence[object]
-    id: Sequence[object]
-    dataset: Sequence[object]
-    step: Sequence[object] = ()
-    split: Sequence[object] = ()
-
-    def of(self, indices: Sequence[int]) -> RolloutColumns:
-        """Return the columns of some of the rollouts."""
-        return RolloutColumns(
-            *([column[index] for index in indices] for column in self)
-        )
-
-
-_facts_of = itemgetter(
-    "reward",
-    "group",
-    "error",
-    "finish_reason",
-    "policy_version",
-    "id",
-    "dataset",
-    "step",
-    "split",
-)
-"""Getter of the fields in the order of `RolloutColumns`."""
-
-
-def _columns_of(entries: Sequence[Rollout | dict[str, Any]]) -> RolloutColumns:
-    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
-    try:
-        return RolloutColumns(*zip(*map(_facts_of, fields), strict=True))
-    except KeyError:  # mappings need not have every field
-        return RolloutColumns(
-            *(
-                [entry_fields.get(name) for entry_fields in fields]
-                for name in RolloutColumns._fields
-            )
-        )
-
-
 def _by_defaults(
-    run: EmitRun, rollout_columns: RolloutColumns, call_defaults: RolloutDefaults
+    run: EmitRun, rollouts: Sequence[Mapping[str, Any]], call_defaults: RolloutDefaults
 ) -> dict[RolloutDefaults, list[int]]:
-    """Group the rollouts of a call by step and split; most calls have one of each."""
-    if _types(rollout_columns.step) == _types(rollout_columns.split) == _NOTHING:
-        return {call_defaults: list(range(len(rollout_columns.step)))}
+    """Group the rollouts of a call by step and split; most name neither, and have those of the call."""
     by_defaults: dict[RolloutDefaults, list[int]] = {}
-    for index, (raw_step, split) in enumerate(
-        zip(rollout_columns.step, rollout_columns.split, strict=True)
-    ):
-        if raw_step is None:
-            step = call_defaults.step
-        else:
-            step = coerce.integer(raw_step)
-        if raw_step is not None and step is None:
-            run.count_drop("rollout_step")
-            step = call_defaults.step
-        by_defaults.setdefault(
-            RolloutDefaults(
-                step, coerce.name(split) or call_defaults.split, call_defaults.role
-            ),
-            [],
-        ).append(index)
+    for index, fields in enumerate(rollouts):
+        defaults = call_defaults
+        step = fields.get("step")
+        split = coerce.name(fields.get("split"))
+        if step is not None:
+            number = coerce.integer(step)
+            if number is None:
+                run.count_drop("rollout_step")
+            else:
+                defaults = defaults._replace(step=number)
+        if split is not None:
+            defaults = defaults._replace(split=split)
+        by_defaults.setdefault(defaults, []).append(index)
     return by_defaults
-
-
-def _types(values: Sequence[object]) -> set[type]:
-    return set(map(type, values))
 
 
 def defaults_of(
@@ -232,71 +175,32 @@ def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
 
 
 def sampled_columns(
-    run: EmitRun, rollout_columns: RolloutColumns, indices: list[int]
+    run: EmitRun, indices: list[int], columns: Mapping[str, Sequence[object]]
 ) -> SampledColumns:
-    """Return the facts for sampling of the rollouts *indices* of a call; rewards that are not numbers are counted."""
-    failed = [
-        index for index, error in enumerate(rollout_columns.error) if error is not None
-    ]
-    return SampledColumns(
-        indices,
-        _finite_rewards(run, rollout_columns.reward),
-        _groups(rollout_columns.group),
-        failed,
-        _truncated(rollout_columns.finish_reason),
-        _any_of(rollout_columns.policy_version),
-        _any_of(rollout_columns.id),
-        _any_of(rollout_columns.dataset),
-    )
+    """Return the facts for sampling of the rollouts *indices* of a call, from their fields, one column each.
 
-
-def _any_of(column: Sequence[object]) -> Sequence[object]:
-    """Return *column*, empty when no rollout has a value of it."""
-    if _types(column) == _NOTHING:
-        return ()
-    return column
-
-
-def _groups(raw_groups: Sequence[object]) -> list[str | None]:
-    if _types(raw_groups) == {str} and "" not in raw_groups:
-        return list(cast("Sequence[str | None]", raw_groups))
-    return [coerce.name(group) for group in raw_groups]
-
-
-def _finite_rewards(run: EmitRun, raw_rewards: Sequence[object]) -> list[float | None]:
-    """Return rewards as numbers; values that are not numbers are counted."""
-    if _types(raw_rewards) == {float} and all(
-        map(isfinite, cast("Sequence[float]", raw_rewards))
-    ):
-        return list(cast("Sequence[float | None]", raw_rewards))
-    rewards = [coerce.number(reward) for reward in raw_rewards]
-    missing = sum(reward is None for reward in raw_rewards)
+    Rewards that are not numbers are counted.
+    """
+    rewards = [coerce.number(reward) for reward in columns["reward"]]
+    missing = sum(reward is None for reward in columns["reward"])
     bad = rewards.count(None) - missing
     if bad:
         run.count_drop("rollout_reward", bad, "rewards")
-    return rewards
-
-
-def _truncated(reasons: Sequence[object]) -> list[int]:
-    """Return the indices of finish reasons that mean truncation."""
-    if _types(reasons) <= _TEXT_OR_NOTHING and TRUNCATED_REASONS.isdisjoint(
-        cast("Sequence[str]", reasons)
-    ):
-        return []
-    return [
-        index
-        for index, reason in enumerate(reasons)
-        if coerce.name(reason) in TRUNCATED_REASONS
-    ]
-
-
-def _with_index(rollout: Rollout, index: int) -> Rollout:
-    """Return a copy with its index in the call; the user's object stays unchanged."""
-    copy = object.__new__(
-        Rollout
-    )  # all fields are set below, so no defaults are needed
-    copy.__dict__.update(vars(rollout), batch_index=index)
-    return copy
+    reasons = map(coerce.name, columns["finish_reason"])
+    return SampledColumns(
+        indices,
+        rewards,
+        groups=[coerce.name(group) for group in columns["group"]],
+        failed=[
+            index for index, error in enumerate(columns["error"]) if error is not None
+        ],
+        truncated=[
+            index for index, reason in enumerate(reasons) if reason in TRUNCATED_REASONS
+        ],
+        versions=columns["policy_version"],
+        ids=columns["id"],
+        datasets=columns["dataset"],
+    )
 
 
 def emit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -52,11 +51,7 @@ class Column:
 
     def at_all(self, indices: Sequence[int]) -> list[Any]:
         """Return the values of the samples *indices*, none of them negative."""
-        if self.values is None:
-            return [self._one] * len(indices)
-        values = self.values
-        count = len(self.values)
-        return [values[index] if index < count else None for index in indices]
+        return [self.at(index) for index in indices]
 
     @property
     def given(self) -> bool:
@@ -69,44 +64,25 @@ class Column:
         return len(self.values)
 
 
-class PartedColumn:
-    """Reads a column of values that may have parts: one list, or ``{name: list}``.
+def parted(value: object) -> Column:
+    """Return a column of values that may have parts: of one list, or of ``{name: list}``.
 
     Rewards are numbers, per-token lists, or lists by name; facts of tools are dicts, or lists by
-    name.
+    name. A sample without any part has no value.
     """
-
-    def __init__(self, value: object) -> None:
-        self._parts: dict[str, Column] = {}
-        self._column = Column(None)
-        if isinstance(value, Mapping):
-            for name, values in cast("Mapping[object, object]", value).items():
-                self._parts[str(name)] = Column(values)
-        else:
-            self._column = Column(value)
-
-    def at(self, index: int) -> Any:
-        """Return the value of sample *index* as given, or its parts by name, without missing ones.
-
-        ``None`` without any.
-        """
-        if not self._parts:
-            return self._column.at(index)
-        parts: dict[str, Any] = {}
-        for name, column in self._parts.items():
-            part = column.at(index)
-            if part is not None:
-                parts[name] = part
-        return parts or None
-
-    def at_all(self, indices: Sequence[int]) -> list[Any]:
-        """Return the values of the samples *indices*, as `at` does."""
-        if self._parts:
-            return [self.at(index) for index in indices]
-        return self._column.at_all(indices)
-
-    def __len__(self) -> int:
-        return max([len(self._column), *map(len, self._parts.values())])
+    if not isinstance(value, Mapping):
+        return Column(value)
+    entries = cast("Mapping[object, object]", value)
+    columns = {str(name): Column(values) for name, values in entries.items()}
+    samples = max(map(len, columns.values()), default=0)
+    if not samples:  # one value for all samples
+        return Column(entries)
+    rows: list[dict[str, Any] | None] = []
+    for index in range(samples):
+        parts = {name: column.at(index) for name, column in columns.items()}
+        present = {name: part for name, part in parts.items() if part is not None}
+        rows.append(present or None)
+    return Column(rows)
 
 
 class TokenDecoder:
@@ -159,8 +135,6 @@ def is_blank(prompt: object) -> bool:
 
 # Assignment of entries of parallel lists to rollouts as turns, and of prompts and groups to
 # rollouts.
-
-_EDGE = 256
 
 
 def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
@@ -257,16 +231,8 @@ class PromptGroups:
         """Return the group of *prompt*."""
         prompt_key = prompt if type(prompt) is str else id(prompt)
         if prompt_key not in self._names:
-            data = _content(prompt)
             # The whole prompt: templates give many prompts the same beginning, end and length.
-            # crc32 takes a fifth of the time of a cryptographic digest; with the edges, two prompts
-            # hardly share a name.
-            parts = (
-                f"{zlib.crc32(data):08x}{len(data)}".encode(),
-                data[:_EDGE],
-                data[-_EDGE:],
-            )
-            digest = hashlib.md5(b"\0".join(parts), usedforsecurity=False)
+            digest = hashlib.md5(_content(prompt), usedforsecurity=False)
             # The prompt is kept: the id of an object that is gone may be that of another one.
             self._names[prompt_key] = digest.hexdigest()[:12], prompt
         return self._names[prompt_key][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
 from struct import pack
 from typing import TYPE_CHECKING, NamedTuple
@@ -199,7 +199,7 @@ def _staleness(
         return None
     ages: list[int] = []
     for index, version in enumerate(versions):
-        number = version if type(version) is int else coerce.integer(version)
+        number = coerce.integer(version)
         if number is not None and index not in kept_indices:
             ages.append(step - number)
     if ages:
@@ -215,19 +215,19 @@ class SampledColumns:
         indices: Indices in the call.
         failed: Failed rollouts, as indices in these lists.
         truncated: Truncated rollouts, as indices in these lists.
-        versions: Policy version of each rollout; empty when no rollout names one.
-        ids: Id of each rollout; empty when no rollout has one.
-        datasets: Dataset of each rollout; empty when no rollout names one.
+        versions: Policy version of each rollout, as given.
+        ids: Id of each rollout, as given.
+        datasets: Dataset of each rollout, as given.
     """
 
-    indices: list[int] = field(default_factory=list[int])
-    rewards: list[float | None] = field(default_factory=list["float | None"])
-    groups: list[str | None] = field(default_factory=list["str | None"])
-    failed: list[int] = field(default_factory=list[int])
-    truncated: list[int] = field(default_factory=list[int])
-    versions: Sequence[object] = ()
-    ids: Sequence[object] = ()
-    datasets: Sequence[object] = ()
+    indices: list[int]
+    rewards: list[float | None]
+    groups: list[str | None]
+    versions: Sequence[object]
+    ids: Sequence[object]
+    datasets: Sequence[object]
+    failed: Sequence[int] = ()
+    truncated: Sequence[int] = ()
 
 
 def _named_rollouts(
@@ -242,7 +242,7 @@ def _named_rollouts(
     ids: list[str] = []
     indices: list[int] = []
     for index, raw_id in enumerate(columns.ids):
-        name = raw_id if type(raw_id) is str else coerce.name(raw_id)
+        name = coerce.name(raw_id)
         if name and "\n" not in name and index not in kept_indices:
             ids.append(name)
             indices.append(index)
@@ -256,14 +256,17 @@ def _named_rollouts(
             [columns.rewards[index] for index in indices]
         ),
     }
-    if columns.versions:
-        versions = [columns.versions[index] for index in indices]
+    versions = [columns.versions[index] for index in indices]
+    if _has_any(versions):
         pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(versions)
-    if columns.datasets:
-        pairs[semconv.ROLLOUTS_DATASETS] = _lines(
-            [columns.datasets[index] for index in indices]
-        )
+    datasets = [columns.datasets[index] for index in indices]
+    if _has_any(datasets):
+        pairs[semconv.ROLLOUTS_DATASETS] = _lines(datasets)
     return pairs
+
+
+def _has_any(values: Iterable[object]) -> bool:
+    return any(value is not None for value in values)
 
 
 def _lines(values: Iterable[object]) -> str:

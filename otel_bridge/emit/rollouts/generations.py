@@ -11,11 +11,11 @@ from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
     Layout,
-    PartedColumn,
     PromptGroups,
     TokenDecoder,
     folded,
     is_blank,
+    parted,
     positions_in_groups,
     token_ids,
 )
@@ -26,24 +26,20 @@ from otel_bridge.emit.rollouts.turns import Turn, conversation_of
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
+_PARTED_LISTS = ("rewards", "tool_facts")
 _LISTS = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
     "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
-    "metadata", "states", "ids", "errors", "logprobs",
+    "metadata", "states", "ids", "errors", "logprobs", *_PARTED_LISTS,
 )  # fmt: skip
-COLUMNS = frozenset({
-    *_LISTS, "rewards", "samples_per_prompt", "tool_facts", "decode", "model", "step", "split", "role",
-})  # fmt: skip
-_A_SAMPLE = (
-    "advantages",
-    "finish_reasons",
-    "groups",
-    "trajectory_ids",
-    "policy_versions",
-    "loss_masks",
-    "logprobs",
-    "ids",
+COLUMNS = frozenset(
+    {*_LISTS, "samples_per_prompt", "decode", "model", "step", "split", "role"}
 )
+_A_SAMPLE = (
+    "rewards", "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "logprobs",
+    "ids",
+)  # fmt: skip
+"""Lists that must be as long as the responses."""
 
 
 def log_generations(run: EmitRun, /, **columns: Any) -> None:
@@ -90,13 +86,16 @@ class Generations:
         self._run = run
         self._model = coerce.name(arguments.get("model"))
         self._decoder = TokenDecoder(arguments.get("decode"), run.count_drop)
-        self._rewards = PartedColumn(arguments.get("rewards"))
-        self._tools = PartedColumn(arguments.get("tool_facts"))
         self._lists = {name: Column(arguments.get(name)) for name in _LISTS}
+        for name in _PARTED_LISTS:
+            self._lists[name] = parted(arguments.get(name))
         for name in ("prompts", "responses"):
             texts: object = arguments.get(name)
             if isinstance(texts, (str, Mapping)):
                 self._lists[name] = Column([cast("object", texts)])
+        self._has_prompts = (
+            self._lists["prompts"].given or self._lists["prompt_token_ids"].given
+        )
         self._entries = self._count()
         self._turns = folded(self._lists["trajectory_ids"], self._entries)
         layout = Layout(
@@ -126,32 +125,26 @@ class Generations:
             if entries:
                 self._run.count_drop("rollout_empty_prompt", entries)
             return 0
-        short: list[PartedColumn | Column] = [
-            self._rewards,
-            *(self._lists[name] for name in _A_SAMPLE),
-        ]
-        missing = sum(entries - len(one) for one in short if 0 < len(one) < entries)
+        missing = 0
+        surplus = 0
+        for name in _A_SAMPLE:
+            size = len(self._lists[name])
+            missing += max(entries - size, 0) if size else 0
+            surplus += max(size - entries, 0)
         if missing:
             self._run.count_drop("rollout_short_list", missing)
-        surplus = sum(
-            len(column) - entries for column in short if len(column) > entries
-        )
         if surplus:
             self._run.count_drop("rollout_long_list", surplus)
         return entries
 
     def _all_groups(self) -> list[str | None]:
-        group_column = self._lists["groups"]
-        prompts = self._lists["prompts"]
         names = PromptGroups()
         of_prompt: list[str | None] = [
-            names.name(prompt) for prompt in prompts.values or ()
+            names.name(prompt) for prompt in self._lists["prompts"].values or ()
         ] or [None]
-        if not group_column.given:
-            return [of_prompt[prompt] for prompt in self._prompt_of]
         groups: list[str | None] = []
         for prompt, turn in zip(self._prompt_of, self._turns, strict=True):
-            groups.append(coerce.name(group_column.at(turn[0])) or of_prompt[prompt])
+            groups.append(coerce.name(self._at("groups", turn[0])) or of_prompt[prompt])
         return groups
 
     @cached_property
@@ -161,54 +154,41 @@ class Generations:
     # --- facts for sampling -----------------------------------------------------------------------
     def columns(self) -> SampledColumns:
         """Return the facts for sampling; samples with an empty prompt are left out and counted."""
-        with_prompt = self._with_prompt()
-        lasts = [self._turns[rollout][-1] for rollout in with_prompt]
-        if len(with_prompt) < len(self._turns):
-            self._run.count_drop(
-                "rollout_empty_prompt", len(self._turns) - len(with_prompt)
-            )
-        firsts = [self._turns[rollout][0] for rollout in with_prompt]
-        rollout_columns = batch.RolloutColumns(
-            reward=self._rewards.at_all(lasts),
-            group=[self._groups[rollout] for rollout in with_prompt],
-            error=self._lists["errors"].at_all(lasts),
-            finish_reason=self._lists["finish_reasons"].at_all(lasts),
-            policy_version=self._lists["policy_versions"].at_all(lasts),
-            id=self._lists["ids"].at_all(firsts),
-            dataset=self._lists["datasets"].at_all(lasts),
-        )
-        return batch.sampled_columns(self._run, rollout_columns, with_prompt)
-
-    def _with_prompt(self) -> list[int]:
-        """Return the rollouts with a non-empty prompt."""
-        prompts = self._lists["prompts"]
-        ids = self._lists["prompt_token_ids"]
-        if not prompts.given and not ids.given:
-            return list(range(len(self._turns)))
-        if prompts.values is not None and not any(map(is_blank, prompts.values)):
-            return list(range(len(self._turns)))
-        return [
-            rollout
-            for rollout in range(len(self._turns))
-            if not self._is_empty(rollout)
+        rollouts = [
+            rollout for rollout in range(len(self._turns)) if self._is_prompted(rollout)
         ]
+        if len(rollouts) < len(self._turns):
+            self._run.count_drop(
+                "rollout_empty_prompt", len(self._turns) - len(rollouts)
+            )
+        firsts = [self._turns[rollout][0] for rollout in rollouts]
+        lasts = [self._turns[rollout][-1] for rollout in rollouts]
+        columns = {
+            "reward": self._lists["rewards"].at_all(lasts),
+            "group": [self._groups[rollout] for rollout in rollouts],
+            "error": self._lists["errors"].at_all(lasts),
+            "finish_reason": self._lists["finish_reasons"].at_all(lasts),
+            "policy_version": self._lists["policy_versions"].at_all(lasts),
+            "id": self._lists["ids"].at_all(firsts),
+            "dataset": self._lists["datasets"].at_all(lasts),
+        }
+        return batch.sampled_columns(self._run, rollouts, columns)
 
-    def _is_empty(self, rollout: int) -> bool:
-        prompts = self._lists["prompts"]
-        ids = self._lists["prompt_token_ids"]
-        prompt = prompts.at(self._prompt_of[rollout])
+    def _is_prompted(self, rollout: int) -> bool:
+        """Return whether *rollout* has a prompt that is not empty, or no rollout of the call has one."""
+        if not self._has_prompts:
+            return True
+        prompt = self._at("prompts", self._prompt_of[rollout])
         if prompt is not None:
-            return is_blank(prompt)
-        return not token_ids(ids.at(self._ids_of[rollout]))
+            return not is_blank(prompt)
+        return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout])))
 
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*."""
         entry = self._turns[rollout][0]
-        for column in (self._lists["ids"], self._lists["trajectory_ids"]):
-            if (
-                column.given
-                and (rollout_id := coerce.name(column.at(entry))) is not None
-            ):
+        for name in ("ids", "trajectory_ids"):
+            rollout_id = coerce.name(self._at(name, entry))
+            if rollout_id is not None:
                 return rollout_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
@@ -242,7 +222,6 @@ class Generations:
         metadata = mapping_or(self._at("metadata", last), "metadata")
         if (state := self._at("states", last)) is not None:
             metadata.setdefault("state", state)
-        prompted = self._lists["prompts"].given or self._lists["prompt_token_ids"].given
         if len(self._lists["prompts"]):
             index = self._prompt_of
         else:
@@ -251,50 +230,51 @@ class Generations:
             messages=conversation_of(
                 [self._turn(entry, rollout) for entry in entries], self._decoder
             ),
-            reward=self._rewards.at(last),
+            reward=self._at("rewards", last),
             advantage=self._at("advantages", last),
             finish_reason=self._at("finish_reasons", last),
             id=coerce.name(self._at("ids", first)),
             group=self._groups[rollout],
             sample=None if self._groups[rollout] is None else self._positions[rollout],
             trajectory_id=coerce.name(self._at("trajectory_ids", first)),
-            prompt_index=index[rollout] if prompted else None,
+            prompt_index=index[rollout] if self._has_prompts else None,
             batch_index=first,
             policy_version=self._at("policy_versions", last),
             dataset=coerce.name(self._at("datasets", last)),
             dataset_index=self._at("dataset_indices", last),
             model=self._model,
-            tools=mapping_or(self._tools.at(last), "calls"),
+            tools=mapping_or(self._at("tool_facts", last), "calls"),
             turns=self._turn_facts(entries),
             metadata=metadata,
             error=self._at("errors", last),
         )
 
     def _turn(self, entry: int, rollout: int) -> Turn:
-        prompts = self._lists["prompts"]
-        ids = self._lists["prompt_token_ids"]
-        prompt = prompts.at(self._prompt_of[rollout])
-        prompt_ids = ids.at(self._ids_of[rollout])
-        if entry != self._turns[rollout][0]:
+        is_first = entry == self._turns[rollout][0]
+
+        def prompt_in(name: str, prompt_of: Sequence[int]) -> Any:
+            if is_first:
+                return self._at(name, prompt_of[rollout])
             # A later turn has a prompt only when each entry has its own.
-            prompt = prompts.at(entry) if len(prompts) == self._entries else None
-            prompt_ids = ids.at(entry) if len(ids) == self._entries else None
-        mask = token_ids(self._at("loss_masks", entry))
-        response_ids = token_ids(self._at("response_token_ids", entry))
+            has_each = len(self._lists[name]) == self._entries
+            return self._at(name, entry) if has_each else None
+
         return Turn(
-            prompt,
-            token_ids(prompt_ids),
+            prompt_in("prompts", self._prompt_of),
+            token_ids(prompt_in("prompt_token_ids", self._ids_of)),
             self._at("responses", entry),
-            response_ids,
-            mask,
+            token_ids(self._at("response_token_ids", entry)),
+            token_ids(self._at("loss_masks", entry)),
         )
 
     def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
         """Return the facts of each turn of a rollout that was trained turn by turn."""
         if len(entries) < 2:
             return []
-        reasons = self._lists["finish_reasons"]
         return [
-            {"reward": self._rewards.at(entry), "finish_reason": reasons.at(entry)}
+            {
+                "reward": self._at("rewards", entry),
+                "finish_reason": self._at("finish_reasons", entry),
+            }
             for entry in entries
         ]

@@ -182,7 +182,7 @@ class LiveRollout(SpanBlock, Rollout):
         """Record the tokens that its turns carry, whether trackers show the rollout or not."""
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         try:
-            annotate_rollouts(self._run, [self], defaults)
+            annotate_rollouts(self._run, [vars(self)], defaults)
         except any_error():  # what a user put into the turns
             self._run.count_drop("token_unreadable")
 
