@@ -14,7 +14,6 @@ import re
 from dataclasses import dataclass, replace
 from os import write
 from pathlib import Path
-from zlib import crc32
 
 from otel_bridge.errors import (
     InvalidRecordError,
@@ -30,16 +29,11 @@ from otel_bridge.journal.files import (
 )
 from otel_bridge.journal.frames import (
     HEAD_BYTES,
-    MAX_RECORD_BYTES,
-    WHOLE,
     ScanResult,
-    pack_head,
+    encode_frame,
     pending_end,
     scan,
-    seal_head,
     start_of,
-    stream_of,
-    too_long,
 )
 from otel_bridge.journal.header import (
     MAX_HEADER_BYTES,
@@ -155,19 +149,15 @@ class SegmentWriter:
                 was not written.
             JournalError: Anything else; the frame was not written.
         """
-        # Each row passes here, so the code of `encode_frame` is repeated instead of called.
-        length = len(payload)
-        size = HEAD_BYTES + length
+        size = HEAD_BYTES + len(payload)
         # A record larger than a segment gets one of its own; a torn frame (-1) ends its segment.
         if self._size + size > self._limit and (
             self._size > self._header_size or self._limit < 0
         ):
             self._roll(append_unix_ns)
-        if length > MAX_RECORD_BYTES:
-            raise too_long(length)
-        kind = signal | WHOLE if whole else signal
-        head = pack_head(self._start, length, kind, append_unix_ns, crc32(payload))
-        frame = seal_head(head, crc32(head)) + payload
+        frame = encode_frame(
+            signal, payload, append_unix_ns, start=self._start, whole=whole
+        )
         try:
             written = write(self._fd, frame)
             self._size += written
@@ -253,7 +243,7 @@ class SegmentWriter:
         self._path = path
         self._header = header
         self._identity = (status.st_dev, status.st_ino)
-        self._start = start_of(stream_of(name))
+        self._start = start_of(name)
         self._size = len(data)
         self._header_size = len(data)
         self._limit = self._segment_bytes
@@ -329,13 +319,13 @@ def read_segment(
         FormatVersionError: A newer version wrote the segment.
         JournalError: The file cannot be read, e.g. it was deleted.
     """
-    stream = stream_of(path.name.removesuffix(SUFFIX))
+    start = start_of(path.name.removesuffix(SUFFIX))
     try:
         fd = open_regular(path)
     except OSError as exc:
         raise _error(exc, path, "cannot be opened") from exc
     try:
-        return _read(fd, offset, max(limit_bytes, HEAD_BYTES), final, stream)
+        return _read(fd, offset, max(limit_bytes, HEAD_BYTES), final, start)
     except OSError as exc:
         raise _error(exc, path, "cannot be read") from exc
     finally:
@@ -353,7 +343,7 @@ def header_in(path: Path) -> SegmentHeader | None:
 
 
 def _read(
-    fd: int, offset: int, limit: int, final: bool, stream: int
+    fd: int, offset: int, limit: int, final: bool, start: bytes
 ) -> tuple[SegmentHeader | None, ScanResult]:
     """Read and scan more and more bytes, from *limit* on, until there is a frame, or none can begin at *offset*.
 
@@ -364,10 +354,10 @@ def _read(
         size = os.fstat(fd).st_size
         header, data = _read_bytes(fd, offset, limit, size)
         at_end = offset + len(data) >= size
-        scanned = scan(data, offset, final=final and at_end, stream=stream)
+        scanned = scan(data, offset, final=final and at_end, start=start)
         if scanned.end > offset or at_end:
             return header, scanned
-        frame_end = pending_end(data, offset, stream=stream)
+        frame_end = pending_end(data, offset, start)
         if frame_end is not None and frame_end <= size:
             limit = frame_end - offset
         elif frame_end is not None and not final:  # its process still writes it

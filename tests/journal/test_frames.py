@@ -16,19 +16,19 @@ from otel_bridge.journal.frames import (
     Signal,
     encode_frame,
     scan,
-    stream_of,
+    start_of,
 )
 
-STREAM = stream_of("a1-000000")
-OTHER = stream_of("b2-000000")
+STREAM = start_of("a1-000000")
+OTHER = start_of("b2-000000")
 
 
 def test_frames_come_back_as_they_were_appended_with_their_offsets() -> None:
-    first = encode_frame(Signal.METRICS, b"row", 5, stream=STREAM)
-    second = encode_frame(Signal.CONTROL, b"", 6, stream=STREAM)
-    third = encode_frame(Signal.LOGS, b"request", 7, whole=True, stream=STREAM)
+    first = encode_frame(Signal.METRICS, b"row", 5, start=STREAM)
+    second = encode_frame(Signal.CONTROL, b"", 6, start=STREAM)
+    third = encode_frame(Signal.LOGS, b"request", 7, whole=True, start=STREAM)
 
-    found = scan(first + second + third, 100, final=False, stream=STREAM)
+    found = scan(first + second + third, 100, final=False, start=STREAM)
 
     ends = [
         100 + len(first),
@@ -49,12 +49,12 @@ def test_frames_come_back_as_they_were_appended_with_their_offsets() -> None:
 def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_comes(
     cut: int,
 ) -> None:
-    whole = encode_frame(Signal.METRICS, b"one", 1, stream=STREAM)
-    torn = encode_frame(Signal.METRICS, b"two", 2, stream=STREAM)[:cut]
+    whole = encode_frame(Signal.METRICS, b"one", 1, start=STREAM)
+    torn = encode_frame(Signal.METRICS, b"two", 2, start=STREAM)[:cut]
     frame = Frame(Signal.METRICS, False, b"one", 1, 0, len(whole))
 
-    live = scan(whole + torn, 0, final=False, stream=STREAM)
-    dead = scan(whole + torn, 0, final=True, stream=STREAM)
+    live = scan(whole + torn, 0, final=False, start=STREAM)
+    dead = scan(whole + torn, 0, final=True, start=STREAM)
 
     assert live == ScanResult([frame], len(whole))
     assert dead == ScanResult(
@@ -65,15 +65,12 @@ def test_an_unfinished_last_frame_is_left_for_later_and_cut_once_nothing_more_co
 def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_behind_a_bad_frame() -> (
     None
 ):
-    inner = (
-        encode_frame(Signal.METRICS, b"inner", 1, stream=OTHER)
-        + (MAGIC + STREAM.to_bytes(4, "little")) * 50
-    )
-    outer = bytearray(encode_frame(Signal.TRACES, inner, 2, stream=STREAM))
+    inner = encode_frame(Signal.METRICS, b"inner", 1, start=OTHER) + STREAM * 50
+    outer = bytearray(encode_frame(Signal.TRACES, inner, 2, start=STREAM))
     outer[-1] ^= 1
-    good = encode_frame(Signal.LOGS, b"good", 3, stream=STREAM)
+    good = encode_frame(Signal.LOGS, b"good", 3, start=STREAM)
 
-    found = scan(bytes(outer) + good, 0, final=False, stream=STREAM)
+    found = scan(bytes(outer) + good, 0, final=False, start=STREAM)
 
     end = len(outer) + len(good)
     assert found == ScanResult(
@@ -82,11 +79,11 @@ def test_a_payload_full_of_magic_and_of_frames_of_another_segment_fools_nobody_b
 
 
 def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
-    damaged = bytearray(encode_frame(Signal.METRICS, b"bad", 1, stream=STREAM))
+    damaged = bytearray(encode_frame(Signal.METRICS, b"bad", 1, start=STREAM))
     damaged[10] = 0xFF
-    good = encode_frame(Signal.METRICS, b"good", 2, stream=STREAM)
+    good = encode_frame(Signal.METRICS, b"good", 2, start=STREAM)
 
-    found = scan(bytes(damaged) + good, 0, final=False, stream=STREAM)
+    found = scan(bytes(damaged) + good, 0, final=False, start=STREAM)
 
     assert [frame.payload for frame in found.frames] == [b"good"]
     assert (found.gap_bytes, found.gaps, found.end) == (
@@ -99,31 +96,21 @@ def test_a_damaged_length_does_not_hide_the_frames_behind_it() -> None:
 def test_bad_bytes_before_an_unfinished_frame_are_settled_while_it_is_waited_for() -> (
     None
 ):
-    torn = encode_frame(Signal.METRICS, b"coming", 2, stream=STREAM)[:-1]
+    torn = encode_frame(Signal.METRICS, b"coming", 2, start=STREAM)[:-1]
 
-    found = scan(b"garbage" + torn, 50, final=False, stream=STREAM)
+    found = scan(b"garbage" + torn, 50, final=False, start=STREAM)
 
     assert found == ScanResult([], 57, gap_bytes=7, gaps=1)
-
-
-def test_without_a_stream_that_of_the_first_frame_holds() -> None:
-    ours = encode_frame(Signal.METRICS, b"ours", 1, stream=STREAM)
-    theirs = encode_frame(Signal.METRICS, b"theirs", 2, stream=OTHER)
-
-    found = scan(ours + theirs + ours, 0, final=True)
-
-    assert [frame.payload for frame in found.frames] == [b"ours", b"ours"]
-    assert (found.gap_bytes, found.gaps) == (len(theirs), 1)
 
 
 def test_a_record_above_the_limit_is_refused() -> None:
     largest = bytes(MAX_RECORD_BYTES)
 
-    frame = encode_frame(Signal.TRACES, largest, 1)
+    frame = encode_frame(Signal.TRACES, largest, 1, start=STREAM)
     with pytest.raises(JournalError, match="67108865 bytes, at most 67108864"):
-        encode_frame(Signal.TRACES, largest + b"x", 1)
+        encode_frame(Signal.TRACES, largest + b"x", 1, start=STREAM)
 
-    assert scan(frame, 0, final=False).frames[0].payload == largest
+    assert scan(frame, 0, final=False, start=STREAM).frames[0].payload == largest
 
 
 payloads = st.lists(
@@ -162,12 +149,12 @@ def test_damage_never_makes_a_wrong_frame_and_every_intact_frame_is_found(
     texts: list[bytes], where: list[tuple[str, float, bytes]]
 ) -> None:
     frames = [
-        encode_frame(i % 4, text, i, stream=STREAM) for i, text in enumerate(texts)
+        encode_frame(i % 4, text, i, start=STREAM) for i, text in enumerate(texts)
     ]
     starts = [sum(map(len, frames[:i])) for i in range(len(frames))]
     damaged, origin = _damage(b"".join(frames), where)
 
-    found = scan(damaged, 0, final=True, stream=STREAM)
+    found = scan(damaged, 0, final=True, start=STREAM)
 
     places = {place: at for at, place in enumerate(origin) if place is not None}
     intact = [
@@ -199,16 +186,16 @@ def test_reading_in_two_parts_finds_what_reading_at_once_finds(
 ) -> None:
     damaged, _ = _damage(
         b"".join(
-            encode_frame(1, text, i, stream=STREAM) for i, text in enumerate(texts)
+            encode_frame(1, text, i, start=STREAM) for i, text in enumerate(texts)
         ),
         where,
     )
     cut = min(cut, len(damaged))
 
-    early = scan(damaged[:cut], 0, final=False, stream=STREAM)
-    late = scan(damaged[early.end :], early.end, final=True, stream=STREAM)
+    early = scan(damaged[:cut], 0, final=False, start=STREAM)
+    late = scan(damaged[early.end :], early.end, final=True, start=STREAM)
 
-    once = scan(damaged, 0, final=True, stream=STREAM)
+    once = scan(damaged, 0, final=True, start=STREAM)
     assert early.frames + late.frames == once.frames
     assert early.gap_bytes + late.gap_bytes == once.gap_bytes
 
@@ -220,9 +207,9 @@ def test_reading_in_two_parts_finds_what_reading_at_once_finds(
 )
 def test_megabytes_of_garbage_are_passed_over(unit: bytes) -> None:
     garbage = unit * 1024
-    good = encode_frame(Signal.METRICS, b"good", 1, stream=STREAM)
+    good = encode_frame(Signal.METRICS, b"good", 1, start=STREAM)
 
-    found = scan(garbage + good, 0, final=False, stream=STREAM)
+    found = scan(garbage + good, 0, final=False, start=STREAM)
 
     end = len(garbage) + len(good)
     assert found == ScanResult(

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from otel_bridge.bridge.ledger.codec import decode, decode_value, encode, encode_value
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
 from otel_bridge.journal import header as header_format
-from otel_bridge.journal.frames import MAGIC, Signal, encode_frame, scan, stream_of
+from otel_bridge.journal.frames import MAGIC, Signal, encode_frame, scan, start_of
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import Record
@@ -134,12 +134,13 @@ def segment(data: bytes) -> None:
         ) + whole.gap_bytes <= len(data)
     finally:
         path.unlink()
-    assert scan(data, 0, final=False).end <= len(data)
+    assert scan(data, 0, final=False, start=start_of(_SEGMENT)).end <= len(data)
 
 
 def _checked_segment(data: bytes) -> bytes:
     """A header of the first part of *data*, then a frame or bad bytes of each further part."""
-    found, stream = b"", stream_of(_SEGMENT)
+    found = b""
+    starts = (start_of(_SEGMENT), start_of("another"))
     for number, (what, payload) in enumerate(_frames(data)):
         if number == 0 and what & 1:
             checked = header_format._CHECKED.pack(what >> 4, len(payload))
@@ -154,7 +155,11 @@ def _checked_segment(data: bytes) -> bytes:
             found += payload
         else:
             found += encode_frame(
-                what & 3, payload, T0, whole=bool(what & 4), stream=stream ^ (what & 64)
+                what & 3,
+                payload,
+                T0,
+                whole=bool(what & 4),
+                start=starts[bool(what & 64)],
             )
     return found
 
