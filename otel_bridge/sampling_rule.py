@@ -119,14 +119,13 @@ def choose_columns(
 
 def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     """Return those with the best reward and, when it is another, those with the worst."""
-    known = [value for value in rewards if value is not None and value == value]  # noqa: PLR0124  # NaN is not itself
-    if not known:
+    rated = [value for value in rewards if value is not None and value == value]  # noqa: PLR0124  # NaN is not itself
+    if not rated:
         return []
-    high, low = max(known), min(known)
-    wanted = (high,) if high == low else (high, low)
+    extremes = dict.fromkeys((max(rated), min(rated)))
     return [
         [index for index, value in enumerate(rewards) if value == extreme]
-        for extreme in wanted
+        for extreme in extremes
     ]
 
 
@@ -151,23 +150,13 @@ class _RewardOrder:
         if len(indices) <= count or count <= 0:
             return list(indices)[: max(count, 0)]
         digests = self.digests
-        if count == 1:
-            lowest = min(digests[index] for index in indices)
-            tied = [index for index in indices if digests[index] == lowest]
-            if len(tied) > 1:
-                return [min(tied, key=self._own_hash)]
-            return tied
         ranked = sorted(indices, key=digests.__getitem__)
         last = digests[ranked[count - 1]]
         sure = [index for index in ranked[:count] if digests[index] != last]
-        cut = self._members([index for index in ranked if digests[index] == last])
-        return sure + cut[: count - len(sure)]
-
-    def _members(self, indices: list[int]) -> list[int]:
-        """Sort the members of one group; only a group that is cut pays for a hash of each."""
-        if len(indices) > 1:
-            return sorted(indices, key=self._own_hash)
-        return indices
+        # Only a group that is cut pays for a hash of each of its members.
+        members = [index for index in ranked if digests[index] == last]
+        members.sort(key=self._own_hash)
+        return sure + members[: count - len(sure)]
 
     def _own_hash(self, index: int) -> bytes:
         return self._hash(self._key(index))
