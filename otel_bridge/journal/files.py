@@ -13,7 +13,6 @@ import os
 import stat
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,8 +133,8 @@ def _irregular(path: str | Path) -> OSError:
 
 _SETTLED_NS = 100_000_000
 """Age of a change from which a stamp is trusted: a file may change twice within one tick of a file system's clock."""
-# An entry takes memory also where its files are empty or missing.
-_LEAST_COST = 1 << 10
+_MAX_VALUES = 8_192
+"""Values that a cache keeps: of more run folders than one directory usually has."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -163,37 +162,17 @@ def stamp_of(path: Path) -> Stamp | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedFile(Generic[V]):
-    stamps: tuple[Stamp | None, ...]
-    value: V
-    cost: int
-
-
 class StampedCache(Generic[K, V]):
     """Keeps values by key while the stamps of their files stay the same. Thread-safe.
 
-    Reading is not serialised.
-
-    Args:
-        limit_bytes: Approximate sum of the sizes of the files whose values are kept. The least
-            recently used value is evicted first.
+    Reading is not serialised. Of too many values the least recently used one is dropped.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._used_bytes = 0
-        self._entries: OrderedDict[K, _CachedFile[V]] = OrderedDict()
+    def __init__(self) -> None:
+        self._values: dict[K, tuple[tuple[Stamp | None, ...], V]] = {}
         self._mutex = threading.Lock()
 
-    def get(
-        self,
-        key: K,
-        stamps: tuple[Stamp | None, ...],
-        read: Callable[[], V],
-        *,
-        cost_bytes: int,
-    ) -> V:
+    def get(self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V]) -> V:
         """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.
 
         Args:
@@ -201,36 +180,22 @@ class StampedCache(Generic[K, V]):
             stamps: Stamps of its files, taken before this call, so that the next call detects a
                 later change.
             read: Reads the value.
-            cost_bytes: Size to count against the limit.
         """
         with self._mutex:
-            entry = self._entries.get(key)
-            if entry is not None and entry.stamps == stamps:
-                self._entries.move_to_end(key)
-                return entry.value
+            stored = self._values.pop(key, None)
+            if stored is not None and stored[0] == stamps:
+                self._values[key] = (
+                    stored  # again, so that it is the last to be dropped
+                )
+                return stored[1]
         # Without the mutex: a large file must not stop the readers of others.
         value = read()
         newest_ns = max(
             (stamp.mtime_ns for stamp in stamps if stamp is not None), default=0
         )
-        settled = newest_ns < time.time_ns() - _SETTLED_NS
-        with self._mutex:
-            self._remove(key)
-            if settled:
-                self._add(key, _CachedFile(stamps, value, max(cost_bytes, _LEAST_COST)))
+        if newest_ns < time.time_ns() - _SETTLED_NS:
+            with self._mutex:
+                self._values[key] = (stamps, value)
+                if len(self._values) > _MAX_VALUES:
+                    del self._values[next(iter(self._values))]
         return value
-
-    def __len__(self) -> int:
-        """Return how many values are kept."""
-        return len(self._entries)
-
-    def _add(self, key: K, entry: _CachedFile[V]) -> None:
-        self._entries[key] = entry
-        self._used_bytes += entry.cost
-        while self._used_bytes > self._limit_bytes:
-            self._remove(next(iter(self._entries)))
-
-    def _remove(self, key: K) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._used_bytes -= entry.cost

@@ -45,9 +45,6 @@ __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 FORMAT = 1
 LEDGER_FORMAT = 4
 _SQLITE_HEAD_BYTES = 100
-SEGMENTS = "segments"
-REPORT = "report.json"
-LEDGER = "ledger.sqlite"
 COMPANIONS = "companions-"
 _LIFE = ".life"
 _LOCK = ".lock"
@@ -105,7 +102,7 @@ class RunFolder:
     @property
     def segments_dir(self) -> Path:
         """Return the path of the folder of segments."""
-        return self.path / SEGMENTS
+        return self.path / "segments"
 
     @property
     def processes_dir(self) -> Path:
@@ -120,12 +117,12 @@ class RunFolder:
     @property
     def report_path(self) -> Path:
         """Return the path of the bridge's report."""
-        return self.path / REPORT
+        return self.path / "report.json"
 
     @property
     def ledger_path(self) -> Path:
         """Return the path of the ledger."""
-        return self.path / LEDGER
+        return self.path / "ledger.sqlite"
 
     @property
     def log_path(self) -> Path:
@@ -251,7 +248,21 @@ class RunFolder:
 
     def segments(self) -> list[SegmentFile]:
         """Return the existing segments, ordered by process and number."""
-        return list_segments(str(self.segments_dir))[0]
+        segments: list[SegmentFile] = []
+        with contextlib.suppress(OSError), os.scandir(self.segments_dir) as entries:
+            for entry in entries:
+                instance_and_number = parsed_segment_name(entry.name)
+                if instance_and_number is None:
+                    continue
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        size = (status.st_size, status.st_mtime_ns)
+                        segments.append(
+                            SegmentFile(Path(entry.path), *instance_and_number, *size)
+                        )
+        segments.sort(key=lambda file: (file.instance_id, file.number))
+        return segments
 
     def segment_path(self, instance_id: str, number: int) -> Path:
         """Return the path of a segment."""
@@ -303,33 +314,6 @@ class RunFolder:
 def companions_mark() -> str:
     """Return this process's mark for `RunFolder.companions_dir`, which no later process has."""
     return f"{os.getpid()}-{start_ticks(os.getpid())}"
-
-
-def list_segments(directory: str) -> tuple[list[SegmentFile], list[str]]:
-    """Return the segments in *directory*, ordered by process and number, and the paths of all other entries."""
-    segments = list[SegmentFile]()
-    other_paths = list[str]()
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            instance_and_number = parsed_segment_name(entry.name)
-            if instance_and_number is None:
-                other_paths.append(entry.path)
-                continue
-            with contextlib.suppress(OSError):  # deleted meanwhile
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    segments.append(
-                        SegmentFile(
-                            Path(entry.path),
-                            *instance_and_number,
-                            status.st_size,
-                            status.st_mtime_ns,
-                        )
-                    )
-                else:
-                    other_paths.append(entry.path)
-    segments.sort(key=lambda file: (file.instance_id, file.number))
-    return segments, other_paths
 
 
 def run_folders(base: Path) -> list[RunFolder]:

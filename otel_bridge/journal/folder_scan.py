@@ -1,21 +1,13 @@
-"""Reads the sizes and stamps of a run folder's files, by one scan of each of its directories."""
+"""Reads the sizes and stamps of a run folder's files."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from otel_bridge.journal.files import Stamp
-from otel_bridge.journal.folder import (
-    LEDGER,
-    REPORT,
-    SEGMENTS,
-    RunFolder,
-    list_segments,
-)
+from otel_bridge.journal.files import Stamp, stamp_of
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.quota import bytes_below
 from otel_bridge.journal.segment import SegmentFile
 
@@ -49,50 +41,18 @@ def scan_folder(folder: RunFolder) -> FolderScan:
 
     Files that are deleted meanwhile are skipped.
     """
-    files, directories = _entries(str(folder.path))
-    segments = list[SegmentFile]()
-    other_paths = list[str]()
-    if SEGMENTS in directories:
-        segments, other_paths = list_segments(directories.pop(SEGMENTS))
-    total_bytes = sum(map(_bytes_at, other_paths)) + sum(
-        map(bytes_below, directories.values())
-    )
-    total_bytes += sum(stamp.size_bytes for stamp in files.values())
-    total_bytes += sum(segment.size_bytes for segment in segments)
-    ledger_bytes = 0
-    for name in (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-shm"):
-        if name in files:
-            ledger_bytes += files[name].size_bytes
+    ledger = stamp_of(folder.ledger_path)
+    wal = stamp_of(Path(f"{folder.ledger_path}-wal"))
+    shared_memory = stamp_of(Path(f"{folder.ledger_path}-shm"))
+    ledger_files = filter(None, (ledger, wal, shared_memory))
+    segments: list[SegmentFile] = []
+    # What a link in its place leads to is not part of the folder.
+    if not folder.segments_dir.is_symlink():
+        segments = folder.segments()
     return FolderScan(
-        total_bytes,
-        ledger_bytes,
+        bytes_below(str(folder.path)),
+        sum(stamp.size_bytes for stamp in ledger_files),
         segments,
-        files.get(REPORT),
-        (files.get(LEDGER), files.get(f"{LEDGER}-wal")),
+        stamp_of(folder.report_path),
+        (ledger, wal),
     )
-
-
-def _entries(path: str) -> tuple[dict[str, Stamp], dict[str, str]]:
-    """Return the files in *path* with their stamps, and its directories with their paths."""
-    files = dict[str, Stamp]()
-    directories = dict[str, str]()
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
-        for entry in entries:
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    directories[entry.name] = entry.path
-                else:
-                    files[entry.name] = Stamp.of(entry.stat(follow_symlinks=False))
-            except OSError:  # noqa: PERF203  # deleted meanwhile
-                continue
-    return files, directories
-
-
-def _bytes_at(path: str) -> int:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return 0
-    if stat.S_ISDIR(status.st_mode):
-        return bytes_below(path)
-    return status.st_size

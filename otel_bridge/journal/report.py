@@ -327,9 +327,6 @@ def _table(raw: object) -> Mapping[str, object]:
 
 # Reports of many run folders, read repeatedly: a report that was not replaced is parsed once.
 
-_LIMIT_BYTES = 32 << 20
-"""Size of the report files whose content is kept: 30,000 runs of a few processes each. Parsed they take more."""
-
 
 class ReportCache:
     """Reads reports and caches those that do not change. Thread-safe.
@@ -338,7 +335,7 @@ class ReportCache:
     """
 
     def __init__(self) -> None:
-        self._kept = StampedCache[Path, Report | None](_LIMIT_BYTES)
+        self._kept = StampedCache[Path, Report | None]()
 
     def read(self, folder: RunFolder) -> Report | None:
         """Return the report of *folder* as `read_report` does."""
@@ -348,10 +345,7 @@ class ReportCache:
         """Return the report of *folder*, whose file had *stamp* a moment ago."""
         if stamp is None:
             return None
-        path = folder.report_path
-        return self._kept.get(
-            path, (stamp,), lambda: read_report(folder), cost_bytes=stamp.size_bytes
-        )
+        return self._kept.get(folder.report_path, (stamp,), lambda: read_report(folder))
 
 
 class Link(NamedTuple):

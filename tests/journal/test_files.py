@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.journal import files
 from otel_bridge.journal.files import (
     Stamp,
     StampedCache,
@@ -110,7 +111,7 @@ def _file(path: Path, text: str, mtime_ns: int = _LONG_AGO_NS) -> Stamp | None:
 def test_a_value_is_read_again_only_when_its_file_has_another_stamp(
     tmp_path: Path,
 ) -> None:
-    path, cache = tmp_path / "one", StampedCache[str, str](1 << 20)
+    path, cache = tmp_path / "one", StampedCache[str, str]()
     stamps = [
         _file(path, "a"),
         stamp_of(path),
@@ -119,10 +120,7 @@ def test_a_value_is_read_again_only_when_its_file_has_another_stamp(
     ]
     reads = iter(("first", "second", "third"))
 
-    found = [
-        cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1)
-        for stamp in stamps
-    ]
+    found = [cache.get("one", (stamp,), lambda: next(reads)) for stamp in stamps]
 
     assert found == ["first", "first", "second", "third"]
 
@@ -141,49 +139,29 @@ def test_a_file_replaced_by_one_of_the_same_time_and_size_is_another_one(
 def test_a_file_that_has_just_changed_is_not_kept_as_it_may_change_within_one_tick(
     tmp_path: Path,
 ) -> None:
-    cache, far_ahead_ns = StampedCache[str, int](1 << 20), 1 << 62
+    cache, far_ahead_ns = StampedCache[str, int](), 1 << 62
     stamp = _file(tmp_path / "one", "a", far_ahead_ns)
     reads = iter((1, 2))
 
-    found = [
-        cache.get("one", (stamp,), lambda: next(reads), cost_bytes=1) for _ in range(2)
-    ]
+    found = [cache.get("one", (stamp,), lambda: next(reads)) for _ in range(2)]
 
-    assert (found, len(cache)) == ([1, 2], 0)
+    assert found == [1, 2]
 
 
-def test_the_least_recently_used_values_are_dropped_beyond_the_limit() -> None:
-    cache, stamp, read = StampedCache[int, int](4096), Stamp(1, 1, 1), list[int]()
+def test_of_too_many_values_the_least_recently_used_ones_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_MAX_VALUES", 4)
+    cache, stamp, read = StampedCache[int, int](), Stamp(1, 1, 1), list[int]()
 
     def reads(key: int) -> int:
         read.append(key)
         return key
 
-    for key in (
-        1,
-        2,
-        3,
-        4,
-        1,
-        5,
-        1,
-        2,
-    ):  # four of 1 KiB, the least that one counts as, have room
-        cache.get(key, (stamp,), lambda key=key: reads(key), cost_bytes=1)  # type: ignore[misc]
+    for key in (1, 2, 3, 4, 1, 5, 1, 2):
+        cache.get(key, (stamp,), lambda key=key: reads(key))  # type: ignore[misc]
 
-    assert (read, len(cache)) == ([1, 2, 3, 4, 5, 2], 4)
-
-
-def test_a_value_beyond_the_limit_by_itself_is_not_kept() -> None:
-    cache = StampedCache[int, str](4096)
-
-    assert (
-        cache.get(1, (Stamp(1, 1, 1),), lambda: "big", cost_bytes=5000),
-        len(cache),
-    ) == (
-        "big",
-        0,
-    )
+    assert read == [1, 2, 3, 4, 5, 2]
 
 
 def test_a_missing_file_has_no_stamp(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
-"""The sizes of a run folder, by one look at each of its directories."""
+"""The sizes of a run folder."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from pathlib import Path
-
-import pytest
 
 from otel_bridge.journal.files import stamp_of
 from otel_bridge.journal.folder import RunFolder
@@ -50,30 +46,6 @@ def test_every_file_counts_once_and_segments_and_ledger_by_themselves(
         found.segment_bytes,
         [segment.size_bytes for segment in found.segments],
     ) == (100, [100])
-
-
-def test_each_directory_is_listed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, listed, scandir = _folder(tmp_path), Counter[str](), os.scandir
-
-    def counted(path: str) -> object:
-        listed[os.path.relpath(path, folder.path)] += 1
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", counted)
-    scan_folder(folder)
-
-    directories = (
-        ".",
-        "segments",
-        "segments/deeper",
-        "processes",
-        "control",
-        "wandb",
-        "wandb/run",
-    )
-    assert listed == Counter(dict.fromkeys(directories, 1))
 
 
 def test_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:

@@ -43,8 +43,6 @@ from otel_bridge.journal.report import (
 )
 from otel_bridge.journal.segment import SegmentFile
 
-_HELD_BYTES = 4 << 10
-_LEDGERS_LIMIT_BYTES = 8_192 * _HELD_BYTES
 _KINDS = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA, TOKEN_VIEW)
 
 
@@ -150,7 +148,7 @@ class StateReader:
     ) -> None:
         self._liveness_timeout_ns = int(liveness_timeout_s * 1e9)
         self.reports = ReportCache()
-        self._ledgers = StampedCache[Path, _InLedger](_LEDGERS_LIMIT_BYTES)
+        self._ledgers = StampedCache[Path, _InLedger]()
 
     def read(self, folder: RunFolder) -> RunState:
         """Return the state of *folder*; parts of its ledger that cannot be read are left out."""
@@ -214,7 +212,7 @@ class StateReader:
         """Return what the ledger at *path* has, as `_in_ledger` does, in a dict of its own."""
         size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
         held, since_ns = self._ledgers.get(
-            path, stamps, lambda: _in_ledger(path, size_bytes), cost_bytes=_HELD_BYTES
+            path, stamps, lambda: _in_ledger(path, size_bytes)
         )
         # A copy, because the caller adds to it and the cache keeps the original.
         return dict(held), since_ns

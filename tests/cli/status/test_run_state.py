@@ -143,7 +143,7 @@ def test_a_second_reading_opens_no_report_that_stands_still(
     assert (first_opened, opened) == (sorted(first), ["run3"])
 
 
-def test_each_reading_lists_each_folder_once(
+def test_each_reading_lists_the_segments_twice_and_any_other_folder_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders, listed, scandir = (
@@ -162,7 +162,7 @@ def test_each_reading_lists_each_folder_once(
     inside = [
         f"{folder.path}{end}"
         for folder in folders
-        for end in ("", "/segments", "/processes", "/control")
+        for end in ("", "/segments", "/segments", "/processes", "/control")
     ]
     assert listed == Counter([str(tmp_path), *inside])
 
