@@ -15,9 +15,9 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 6,
     "nested-ternary": 0,
-    "packed-assignment": 46,
-    "generic-name": 227,
-    "attributes": 3,
+    "packed-assignment": 45,
+    "generic-name": 225,
+    "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
 MAX_COMPLEXITY = 12

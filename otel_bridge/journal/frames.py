@@ -166,9 +166,7 @@ def scan(buffer: bytes, base: int, *, final: bool, start: bytes) -> ScanResult:
         gap_start = position
     is_torn = False
     if final and gap_start < size:
-        is_torn = size - gap_start < HEAD_BYTES or _is_unfinished(
-            buffer, gap_start, start
-        )
+        is_torn = _is_torn(buffer, gap_start, start)
         gaps.append(size - gap_start)
         gap_start = size
     return ScanResult(frames, base + gap_start, sum(gaps), len(gaps), is_torn)
@@ -197,6 +195,12 @@ def _is_unfinished(buffer: bytes, position: int, start: bytes) -> bool:
     """Return whether a frame with a valid head begins at *position* and ends beyond the buffer."""
     head = _head_at(buffer, position, start)
     return head is not None and position + HEAD_BYTES + head.length > len(buffer)
+
+
+def _is_torn(buffer: bytes, position: int, start: bytes) -> bool:
+    """Return whether the rest of the buffer may be the beginning of a frame."""
+    is_short = len(buffer) - position < HEAD_BYTES
+    return is_short or _is_unfinished(buffer, position, start)
 
 
 def pending_end(buffer: bytes, base: int, start: bytes) -> int | None:

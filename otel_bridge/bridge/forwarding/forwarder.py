@@ -44,8 +44,7 @@ _ACCEPTING = "otlp_accepting"
 class Forwarder(ExporterWorker):
     """Serves ``otlp`` for one run.
 
-    Fourteen attributes, because it is where the requests of other threads, the signals and the
-    ledger meet; what belongs to one signal is in its `SignalLane`.
+    What belongs to one signal is in its `SignalLane`.
 
     Args:
         folder: The run folder.
