@@ -146,8 +146,13 @@ def _main_returned() -> bool:
 
 
 def status_after(error: BaseException | None) -> EndStatus:
-    """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0."""
-    if error is None or (isinstance(error, SystemExit) and _is_good(error.code)):
+    """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0.
+
+    A generator whose loop breaks off is closed by `GeneratorExit`: nothing failed.
+    """
+    if error is None or isinstance(error, GeneratorExit):
+        return "finished"
+    if isinstance(error, SystemExit) and _is_good(error.code):
         return "finished"
     return "failed"
 

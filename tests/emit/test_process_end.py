@@ -13,6 +13,7 @@ from otel_bridge.emit.process_end import status_after, status_now
         (None, "finished"),
         (SystemExit(), "finished"),
         (SystemExit(0), "finished"),
+        (GeneratorExit(), "finished"),
         (SystemExit(3), "failed"),
         (SystemExit("out of memory"), "failed"),
         (KeyboardInterrupt(), "failed"),

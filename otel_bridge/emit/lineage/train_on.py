@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
@@ -38,7 +38,7 @@ def train_on(
     step: object,
     rollouts: object,
     *,
-    unused: Mapping[str, object] | None = None,
+    unused: object = None,
     role: str | None = None,
 ) -> None:
     """Record which rollouts a training step consumed. Never raises; what cannot be read is counted.
@@ -48,7 +48,7 @@ def train_on(
         step: The training step; ``None``: that of the role's next row.
         rollouts: Rollouts, mappings with ``id``, ids, or parallel lists as a mapping with ``ids``.
         unused: Reason to rollouts that the step leaves out for good, such as ``stale`` or
-            ``filtered``.
+            ``filtered``; rollouts alone have the reason ``unknown``.
         role: Another role than the run's own.
     """
     number = step_of(run, step, role)
@@ -56,9 +56,15 @@ def train_on(
     if role is not None and role != run.role:
         pairs.append((ROLE, role))
     _append(run, pairs, _trace_ids(run, rollouts))
-    for reason, unused_rollouts in (unused or {}).items():
+    for reason, unused_rollouts in _by_reason(unused).items():
         name = (coerce.name(reason) or "unknown")[:_MAX_REASON_CHARS]
         _append(run, [*pairs, (TRAIN_UNUSED, name)], _trace_ids(run, unused_rollouts))
+
+
+def _by_reason(unused: object) -> Mapping[object, object]:
+    if isinstance(unused, Mapping):
+        return cast("Mapping[object, object]", unused)
+    return {} if unused is None else {None: unused}
 
 
 def _append(

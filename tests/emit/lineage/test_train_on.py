@@ -72,6 +72,16 @@ def test_rollouts_that_are_left_out_have_the_reason() -> None:
     assert linked(run, 1) == ids(run, "b")
 
 
+def test_rollouts_that_are_left_out_without_a_reason_are_recorded_too() -> None:
+    run = MemoryRun()
+
+    train_on(run, 2, ["a"], unused=np.array(["b"]))
+
+    assert linked(run, 1) == ids(run, "b")
+    assert attributes(run.spans[1])["rl.train.unused"] == "unknown"
+    assert not run.drops
+
+
 def test_what_names_no_rollout_is_counted() -> None:
     run = MemoryRun()
 
@@ -107,12 +117,12 @@ def test_nothing_raises_and_unknown_arguments_are_counted(
 
     with run_in(tmp_path) as run:
         run.train_on(1, Odd())
-        run.train_on(1, [Odd()], unused=5)  # type: ignore[arg-type]
+        run.train_on(1, [Odd()])
         run.train_on(1, ["a"], colour="red")
         run.finish(timeout_s=0)
         run.train_on(1, ["a"])
 
     printed = capsys.readouterr().err
-    assert "2 records that otel-bridge failed on" in printed
+    assert "1 records that otel-bridge failed on" in printed
     assert "1 rollouts in train_on() without an id" in printed
     assert "first 'colour'" in printed
