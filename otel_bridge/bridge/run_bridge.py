@@ -7,11 +7,7 @@ import time
 from collections.abc import Callable
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.ingest.backpressure import (
-    READ_AT_LEAST_S,
-    no_writer_ready,
-    writers_saturated,
-)
+from otel_bridge.bridge.ingest.backpressure import no_writer_ready
 from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
@@ -63,7 +59,6 @@ class RunBridge:
         self.segments_read = SegmentsRead(folder, {})
         self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
         self._housekept_s = 0.0
-        self._read_s = 0.0
 
     @classmethod
     def open(
@@ -193,7 +188,11 @@ class RunBridge:
         Return whether there is more to read.
         """
         # Unread records stay in the segments, where they are as safe as in the ledger.
-        if self._writers_saturated():
+        may_wait = self.options.lazy and self.reader.behind()
+        if may_wait and no_writer_ready(
+            self.workers, self.ledger.position, self.processes
+        ):
+            self.reader.falls_behind()
             return False
         try:
             # Headers are committed alone and first: exporters must exist before their records do.
@@ -210,23 +209,9 @@ class RunBridge:
     def _commit(self, batch: ReadBatch) -> None:
         self.reader.commit(batch)
         if batch.frames or batch.records:
-            self._read_s = time.monotonic()
             self.pipeline.report.set_due()
             self.shutdown.on_data()
             self.workers.notify(flush=batch.flush)
-
-    def _writers_saturated(self) -> bool:
-        """Return whether reading can wait: no writer could take more now, or every active writer has enough to do."""
-        position = self.ledger.position
-        may_wait = self.options.lazy and self.reader.behind()
-        if may_wait and no_writer_ready(self.workers, position, self.processes):
-            self.reader.falls_behind()
-            return True
-        is_late = (
-            not self.reader.caught_up
-            and time.monotonic() - self._read_s < READ_AT_LEAST_S
-        )
-        return is_late and writers_saturated(self.workers, position)
 
     def notify(self, *, retry: bool = True) -> None:
         """Notify all workers; with *retry* they also retry failed work at once."""

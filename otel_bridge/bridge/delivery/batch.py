@@ -75,6 +75,7 @@ class Batch:
         whole: Whether it holds all available records, and no more were about to come.
         rows: Number of rows that were written and not yet counted in the destination.
         left_out: Records that the writer left out, not yet counted either: reason to count.
+        dead_letter: Id of the dead letter that it writes again; ``None`` for records of the ledger.
     """
 
     calls: deque[WriterCall]
@@ -85,6 +86,7 @@ class Batch:
     rows: int = 0
     rollouts: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
+    dead_letter: int | None = None
 
     def count(self, records: Iterable[Record], left_out: Mapping[str, int]) -> None:
         """Count rows and rollouts that were written, and what the writer left out of them."""
@@ -209,31 +211,12 @@ def needs_writer(
     return end is not None and (not state.ended or end.status is not state.end_status)
 
 
-@dataclass(slots=True)
-class DeadLetterBatch:
-    """Holds one dead letter that is given to the writer again.
-
-    Attributes:
-        id: Id of the dead letter in the ledger.
-        record: Its record; the position is the one up to which all records are written.
-        is_written: Whether it was written, or refused again; ``None`` while neither is known.
-    """
-
-    id: int
-    record: Record
-    is_written: bool | None = None
-
-    def tried(self, *, is_written: bool) -> None:
-        """Store the result of the writer's call, which is not repeated, even if the ledger cannot store the result."""
-        self.is_written = is_written
-
-
 class DeadLetterQueue:
     """Holds the dead letters that one exporter must retry, at a person's request. For the exporter's own thread.
 
-    The writer gets a dead letter between two batches of the ledger's order. The dead letter stays
-    in the ledger until it is written. If it is refused again, it is stored again with the new
-    reason.
+    The writer gets a dead letter between two batches of the ledger's order, as a batch of its own.
+    The dead letter stays in the ledger until it is written. If it is refused again, it is stored
+    again with the new reason.
 
     Args:
         context: Context of the exporter's delivery.
@@ -245,7 +228,6 @@ class DeadLetterQueue:
         self._limit = context.limit
         self._log_line = context.log_line
         self._requests = requests
-        self._batch: DeadLetterBatch | None = None
         self._owed_end: End | None = None
 
     @property
@@ -253,12 +235,12 @@ class DeadLetterQueue:
         """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
         return len(self._requests.dead_letters) + (self._owed_end is not None)
 
-    def next(self, view: LedgerView, state: ExporterState) -> DeadLetterBatch | None:
-        """Return the first dead letter, with the result of its call if there was one.
+    def next(self, view: LedgerView, state: ExporterState) -> Batch | None:
+        """Return the first dead letter as a batch, else the end of the run that one of them reopened.
 
-        ``None`` when none waits.
+        ``None`` when neither waits.
         """
-        while self._batch is None and (waiting := self._requests.dead_letters):
+        while waiting := self._requests.dead_letters:
             record = self._record(view, waiting[0], state)
             if record is None:
                 # Passed over: it was discarded, or its content was released.
@@ -268,38 +250,18 @@ class DeadLetterQueue:
                 # Opening the tracker's run removes its end, so it ends again after the last dead
                 # letter.
                 self._owed_end = End("", state.end_status, 0, state.ended)
-            self._batch = DeadLetterBatch(waiting[0], record)
-        return self._batch
-
-    def done(self, state: ExporterState, batch: DeadLetterBatch) -> ExporterState:
-        """Remove a dead letter that was tried from the ledger and the queue.
-
-        Return *state* with its record counted.
-        """
-        # The ledger first: a kill before it leaves the dead letter, which is then written again.
-        removed = self._ledger.remove_dead_letters(state.id, [batch.id])
-        self._requests.dead_letter_done(batch.id)
-        self._batch = None
-        written = batch.record if batch.is_written else None
-        return replace(
-            state,
-            rows=state.rows + isinstance(written, Row),
-            rollouts=state.rollouts + isinstance(written, RolloutRecord),
-            dead_letters=max(state.dead_letters - removed, 0),
-        )
-
-    def read_again(self) -> None:
-        """Forget what was read of the first dead letter, because the writer or the position is another now."""
-        self._batch = None
-
-    def end_batch(self, state: ExporterState) -> Batch | None:
-        """Return the end of the run that a dead letter reopened, as a batch.
-
-        ``None`` when no end is owed.
-        """
+            calls = deque([WriterCall([record])])
+            return Batch(calls, state.written, dead_letter=waiting[0])
         if self._owed_end is None:
             return None
         return Batch(deque(), state.written, self._owed_end)
+
+    def done(self, state: ExporterState, number: int) -> ExporterState:
+        """Remove a dead letter that was tried from the ledger and the queue; return *state* without it."""
+        # A kill before this leaves the dead letter, which is then written again.
+        removed = self._ledger.remove_dead_letters(state.id, [number])
+        self._requests.dead_letter_done(number)
+        return replace(state, dead_letters=max(state.dead_letters - removed, 0))
 
     def ended(self) -> None:
         """Mark the end of the run as written again, or as cancelled by later records."""

@@ -70,44 +70,31 @@ class FinalPosition:
 class DeliveryRequests:
     """Holds what other threads request of one exporter's delivery. Thread-safe.
 
-    `signals`, `final_position` and `dead_letters` hold until they are replaced or done, and the
-    delivery reads them whenever it decides something. `take` returns the requests that are carried
-    out once, before the next step.
+    `take` returns the requests that are carried out once, before the next step. The others hold
+    until they are replaced or done.
 
     Args:
         signals: Signals that the exporter is named for.
         final_position: Its last record, if no process requests it any more; ``None`` while a
             process requests it.
+
+    Attributes:
+        signals: The signals to deliver, read anew for each batch. Whatever is read from the ledger
+            after a change follows the change.
+        final_position: The last record to deliver, where the tracker's run ends; ``None`` to
+            deliver all.
     """
 
     def __init__(
         self, signals: Sequence[str], final_position: FinalPosition | None = None
     ) -> None:
+        self.signals = signals
+        self.final_position = final_position
         # Between the bridge's thread, which requests, and the exporter's thread, which carries out.
         self._lock = threading.Lock()
-        self._signals = signals
-        self._final_position = final_position
         self._dead_letters: list[int] = []
         self._skip_through: Position | None = None
         self._reopen = False
-
-    @property
-    def signals(self) -> Sequence[str]:
-        """Return the signals to deliver.
-
-        Whatever is read from the ledger after a change follows the change.
-        """
-        with self._lock:
-            return self._signals
-
-    @property
-    def final_position(self) -> FinalPosition | None:
-        """Return the last record to deliver, where the tracker's run ends.
-
-        ``None`` to deliver all.
-        """
-        with self._lock:
-            return self._final_position
 
     @property
     def dead_letters(self) -> Sequence[int]:
@@ -117,18 +104,16 @@ class DeliveryRequests:
 
     def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these signals of every record that is committed from now on."""
-        with self._lock:
-            self._signals = signals
+        self.signals = signals
 
     def stop_at(self, last: FinalPosition | None) -> bool:
         """Deliver records up to *last* only, or all when it is ``None``.
 
         Return whether that is a change.
         """
-        with self._lock:
-            is_change = self._final_position != last
-            self._final_position = last
-            return is_change
+        is_change = self.final_position != last
+        self.final_position = last
+        return is_change
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable."""

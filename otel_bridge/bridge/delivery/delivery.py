@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 from otel_bridge.bridge.delivery.batch import (
     Batch,
-    DeadLetterBatch,
     DeadLetterQueue,
     calls_of,
     kinds_of,
@@ -125,7 +124,7 @@ class Delivery:
 
     # --- a step -----------------------------------------------------------------------------------
     def _step(self) -> float | None:
-        """Make one call of the batch or retry one dead letter, or end the run.
+        """Make one call of the batch, or end the run.
 
         Return the seconds to the next step.
         """
@@ -134,17 +133,14 @@ class Delivery:
         state = self._position.resume(target[1])
         if self._batch is None:
             # Only between two batches, so that the calls of one are not interrupted.
-            dead_letter = self.dead_letters.next(self._view, state)
-            if dead_letter is not None:
-                return self._retry_dead_letter(dead_letter, target, state)
-            self._batch = self.dead_letters.end_batch(state) or self._fetch(
+            self._batch = self.dead_letters.next(self._view, state) or self._fetch(
                 state, target[0]
             )
         batch = self._batch
         if batch.calls or batch.end is not None:
             opened = self._opened_for(target, state, end=batch.end)
             if opened is None:
-                self._read_again()
+                self._batch = None
                 return 0.0
             if batch.calls:
                 # One call a step, so that requests and a stop are noticed between slow calls.
@@ -154,6 +150,9 @@ class Delivery:
                 self._pass_end(opened, batch, batch.end)
         # After all calls: after a kill in between records come again, and are recognised.
         self._advance(batch.through, batch)
+        if batch.dead_letter is not None:
+            state = self.dead_letters.done(self._position.now, batch.dead_letter)
+            self._position.save(state)
         self._batch = None
         return self._wait_s(batch)
 
@@ -169,7 +168,7 @@ class Delivery:
         # A permanent error that arrives here is of `open`, so that no record is at fault.
         if isinstance(exc, (BlockedError, PermanentError)):
             self._give_up_writer()
-            self._read_again()
+            self._batch = None
             return self._retry.blocked(exc)
         wait_s = self._retry.passing(exc)
         if self._retry.call_for_a_new_writer:
@@ -187,31 +186,8 @@ class Delivery:
 
     def _rewind(self) -> None:
         if self._position.rewind():
-            self._read_again()
-
-    def _read_again(self) -> None:
-        """Read the next batch, or dead letter, from the ledger at the next step: writer or position are others now."""
-        self._batch = None
-        self.dead_letters.read_again()
-
-    def _retry_dead_letter(
-        self,
-        dead_letter: DeadLetterBatch,
-        target: tuple[Exporter, ExporterSettings],
-        state: ExporterState,
-    ) -> float:
-        """Give the writer a dead letter again, then remove it.
-
-        If the ledger fails, only the removal is repeated.
-        """
-        if dead_letter.is_written is None:
-            opened = self._opened_for(target, state)
-            if opened is None:
-                self._read_again()
-                return 0.0
-            self._writer.write_dead_letter(opened, dead_letter)
-        self._position.save(self.dead_letters.done(self._position.now, dead_letter))
-        return 0.0
+            # The next batch, or dead letter, is read from the ledger again.
+            self._batch = None
 
     def _opened_for(
         self,
@@ -419,7 +395,7 @@ class Delivery:
         if state.durable >= min(through, state.written):
             return
         self._writer.close()
-        self._read_again()
+        self._batch = None
         self._position.save(
             dataclasses.replace(state, durable=min(through, state.written))
         )
@@ -428,7 +404,7 @@ class Delivery:
         """Reopen the run in the tracker with its next record. Raises nothing."""
         if self._writer.opened is not None:
             self._give_up_writer()
-            self._read_again()
+            self._batch = None
 
     def close(self) -> None:
         """Release the writer and the connection; written records stay written. Raises nothing."""

@@ -10,7 +10,7 @@ from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition,
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.exporter import OTLP, WEBHOOK, RunInfo
+from otel_bridge.exporter import OTLP, RunInfo
 from otel_bridge.records import Position
 
 CreateWorker: TypeAlias = Callable[
@@ -176,17 +176,6 @@ class ExporterSet:
         return not unfinished, all(
             _is_parked(state, retry_after_exit_s) for state in unfinished
         )
-
-    def written(self) -> list[Position]:
-        """Return the written position of each exporter of rows that does not fail.
-
-        The webhook passes over rows.
-        """
-        return [
-            worker.exporter_state.written
-            for name, worker in self.by_name.items()
-            if name not in {OTLP, WEBHOOK} and not worker.exporter_state.failing
-        ]
 
     def stop(self) -> None:
         """Request that all workers stop."""

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 
-from otel_bridge.bridge.delivery.batch import Batch, DeadLetterBatch, WriterCall
+from otel_bridge.bridge.delivery.batch import Batch, WriterCall
 from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
 from otel_bridge.bridge.ledger import codec
@@ -222,26 +222,6 @@ class WriterSession:
         else:
             raise error
 
-    def write_dead_letter(self, opened: OpenWriter, batch: DeadLetterBatch) -> None:
-        """Give the writer the record of *batch* again.
-
-        If it is refused again, it becomes another dead letter.
-
-        Raises:
-            Exception: As `write` does.
-        """
-        error = self._made(opened, WriterCall([batch.record]))
-        if error is not None and not self._retry.is_for_good(error):
-            raise error
-        if error is None:
-            opened.wrote([batch.record])
-            self._retry.wrote()
-        else:
-            self._set_aside(batch.record, error)
-        # Before the ledger is changed: if that fails, only the removal is repeated.
-        batch.tried(is_written=error is None)
-        opened.newly_left_out()  # not counted, as the position of a dead letter is behind what was counted
-
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         """Make *call*.
 
@@ -318,7 +298,10 @@ class WriterSession:
         opened.wrote(written)
         left_out = opened.newly_left_out()
         counted_through = self._position.now.counted
-        if through > counted_through:  # a repeated call was counted before
+        if batch.dead_letter is not None:
+            # What is left out of it was counted at the first try.
+            batch.count(written, {})
+        elif through > counted_through:  # a repeated call was counted before
             uncounted = [
                 record for record in written if record.position > counted_through
             ]

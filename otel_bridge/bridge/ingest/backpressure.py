@@ -1,4 +1,4 @@
-"""Decides when the reader pauses: reading ahead of every writer costs the busy writers CPU time."""
+"""Decides when the reader of a service pauses: while no writer of the run works."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from otel_bridge.records import Position
 
 AHEAD_RECORDS = 4_000
 """Records that a service reads ahead of writers that all fail."""
-ENOUGH_RECORDS = 6_000
-"""Records that a late reader reads ahead of the first writer: one and a half times the largest
-batch."""
-READ_AT_LEAST_S = 1.0
-"""Longest pause of the reader for the writers, because a writer may hang."""
 
 
 def no_writer_ready(
@@ -38,9 +33,3 @@ def no_writer_ready(
         return False
     # A local program waits in `flush` and `finish` for what is read.
     return all(header.kind == "receiver" for header in processes.living())
-
-
-def writers_saturated(workers: ExporterSet, position: Position) -> bool:
-    """Return whether every busy writer is so far behind that reading more would only take the interpreter from it."""
-    written = workers.written()
-    return bool(written) and position - max(written) >= ENOUGH_RECORDS
