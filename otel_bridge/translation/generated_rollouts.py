@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
-from otel_bridge.records import Json
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.state import TranslationState, named
 
 TRAINED_STEP = "trained_step"
@@ -76,13 +76,6 @@ class GeneratedRollout:
         """Return how many training steps up to *step* consumed the rollout."""
         return sum(trained_step <= step for trained_step in self.trained_steps)
 
-    def to_json(self) -> list[Json]:
-        """Return the rollout as stored in the state."""
-        return [
-            self.step, self.policy_version, self.reward, self.end_unix_ns, self.dataset, self.is_sampled_out,
-            [*self.trained_steps], self.unused,
-        ]  # fmt: skip
-
 
 class GeneratedRollouts:
     """Remembers the last rollouts by trace id; beyond the limit the oldest chunk is forgotten first.
@@ -108,7 +101,10 @@ class GeneratedRollouts:
         )
         chunks = named(state, _CHUNKS)
         for number in sorted(map(int, chunks)):
-            self._restore(number, chunks[str(number)])
+            chunk = unpacked(dict[str, GeneratedRollout], chunks[str(number)])
+            self._rollouts |= chunk
+            self._chunk_of |= dict.fromkeys(chunk, number)
+            self._chunks[number] = [*chunk]
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps."""
@@ -169,10 +165,8 @@ class GeneratedRollouts:
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         for number in self._changed:
-            entries: list[Json] = [
-                [half, *self._rollouts[half].to_json()] for half in self._chunks[number]
-            ]
-            self._state.set(f"{_CHUNKS}{number}", entries)
+            chunk = {half: self._rollouts[half] for half in self._chunks[number]}
+            self._state.set(f"{_CHUNKS}{number}", packed(chunk))
         self._changed.clear()
         if self._arrived:
             self._state.set(_ARRIVED, list(self._arrived))
@@ -192,23 +186,3 @@ class GeneratedRollouts:
             del self._rollouts[half], self._chunk_of[half]
         self._changed.discard(number)
         self._state.delete(f"{_CHUNKS}{number}")
-
-    def _restore(self, number: int, entries: list[list[Json]]) -> None:
-        self._chunks[number] = []
-        for half, *facts in cast("list[tuple[str, object]]", entries):
-            step, version, reward, end_ns, dataset, sampled_out, trained, unused = cast(
-                "tuple[int | None, int | None, float | None, int, str, bool, list[int], str]",
-                facts,
-            )
-            self._rollouts[half] = GeneratedRollout(
-                step,
-                version,
-                reward,
-                end_ns,
-                dataset,
-                sampled_out,
-                list(trained),
-                unused,
-            )
-            self._chunk_of[half] = number
-            self._chunks[number].append(half)

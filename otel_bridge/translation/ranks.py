@@ -11,20 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
-from otel_bridge.records import Distribution, Json, Row, Value, key_of
+from otel_bridge.records import Distribution, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
-from otel_bridge.translation.decode.histograms import (
-    packed_distribution,
-    unpacked_distribution,
-)
 from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import CollectedStep, StepStore, Track
 
-LATE = "ranks/late"
 _RANKS = "ranks"
 """Key of the number of ranks that a row holds."""
 _PACE = "ranks/pace"
@@ -95,17 +91,10 @@ class RankStep(CollectedStep):
         default_factory=dict[str, Distribution]
     )
 
-    @property
-    def name(self) -> str:
-        """Name of the step within keys of the state, in which the role is not quoted."""
-        role, attempt = self.track
-        return f"{role}/{self.number}@{attempt}"
-
     def add(self, row: Row, process: Process, now_unix_ns: int) -> None:
         """Add the row of one rank."""
         self.world = max(process.merge_world, 1)
         self.arrive(now_unix_ns, row.time_unix_ns)
-        self.change(now_unix_ns)
         self.ranks.add(process.rank)
         reductions = dict(_reductions(row))
         for key, value in row.values.items():
@@ -133,49 +122,6 @@ class RankStep(CollectedStep):
                     values[name] = result
         return {**values, **self.distributions}
 
-    def to_json(self) -> Json:
-        """Return the step as stored in the state."""
-        is_open = self.changed_ns is not None
-        return {
-            "step": [
-                *self.track,
-                self.number,
-                self.world,
-                self.last_ns,
-                self.end_unix_ns,
-                self.revision,
-                is_open,
-            ],
-            "ranks": [*sorted(self.ranks)],
-            "totals": {
-                key: [getattr(total, name) for name in KeyTotals.__slots__]
-                for key, total in self.totals.items()
-            },
-            "distributions": {
-                key: packed_distribution(value)
-                for key, value in self.distributions.items()
-            },
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> RankStep:
-        """Restore what `to_json` returned."""
-        stored = cast("dict[str, Any]", value)
-        role, attempt, number, world, last_ns, end_unix_ns, revision, is_open = stored[
-            "step"
-        ]
-        # The time of the last data stands for it, since only whether it waits is stored.
-        changed_ns = last_ns if is_open else None
-        step = cls(
-            (role, attempt), number, last_ns, end_unix_ns, changed_ns, revision, world
-        )
-        step.ranks = set(stored["ranks"])
-        for key, totals in stored["totals"].items():
-            step.totals[key] = KeyTotals(*totals)
-        for key, distribution in stored["distributions"].items():
-            step.distributions[key] = unpacked_distribution(distribution)
-        return step
-
 
 class RankMerge:
     """Merges the rows of one run's ranks.
@@ -190,13 +136,9 @@ class RankMerge:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._processes = run.processes
-        self.steps = StepStore(run, RankStep, LATE)
-        pace = cast("list[tuple[str, int, int, int]]", run.state.get(_PACE) or [])
-        self._pace: dict[Track, dict[int, int]] = {}
+        self.steps = StepStore(run, RankStep)
+        self._pace = unpacked(dict[Track, dict[int, int]], run.state.get(_PACE) or [])
         """Last step of each rank, by track."""
-        for role, attempt, rank, last in pace:
-            self._pace.setdefault((role, attempt), {})[rank] = last
-        self._has_new_pace = False
 
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Row]:
         """Return *rows* with merged rows in the place of those that ranks sent."""
@@ -221,7 +163,6 @@ class RankMerge:
         pace = self._pace.setdefault(track, {})
         # A late row does not move its rank back.
         pace[process.rank] = max(number, pace.get(process.rank, number))
-        self._has_new_pace = True
         step.add(row, process, now_unix_ns)
         self.steps.mark_changed(step)
         rows = self._due(now_unix_ns)
@@ -240,12 +181,8 @@ class RankMerge:
     def flush(self) -> None:
         """Write what changed to the state."""
         self.steps.flush()
-        if self._has_new_pace:
-            pace: list[list[str | int]] = []
-            for (role, attempt), ranks in self._pace.items():
-                pace += [[role, attempt, rank, last] for rank, last in ranks.items()]
-            self._run.state.set(_PACE, pace)
-            self._has_new_pace = False
+        if self._pace:
+            self._run.state.set(_PACE, packed(self._pace))
 
     def _due(self, now_unix_ns: int) -> list[Row]:
         rows: list[Row] = []

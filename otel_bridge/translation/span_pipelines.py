@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.lineage.pipeline import LineagePipeline
-from otel_bridge.translation.lineage.train_span import split_train_spans
 from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.phases.pipeline import PhasePipeline
-from otel_bridge.translation.phases.span import split_phases
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.tokens.pipeline import TokenPipeline
-from otel_bridge.translation.tokens.token_span import split_token_spans
+
+_KINDS = frozenset({semconv.PHASE_SPAN, semconv.TRAIN_SPAN, semconv.TOKENS_SPAN})
+_OTHER = ""
 
 
 class SpanPipelines:
@@ -63,32 +63,34 @@ class SpanPipelines:
         self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
     ) -> list[Record]:
         """Process the spans of one scope."""
-        producer = context.producer
-        process = context.process
-        role = producer.third_party_role
         now_ns = frame.now_unix_ns
+        is_native = received.scope.name == semconv.SCOPE_NAME
+        by_kind: dict[str, list[Span]] = {}
+        for span in received.spans:
+            by_kind.setdefault(_kind_of(span, native=is_native), []).append(span)
         records: list[Record] = []
-        phases, scope = split_phases(received)
-        if phases:
-            received_ns = 0
-            if frame.held:
-                received_ns = frame.append_unix_ns
+        if phases := by_kind.pop(semconv.PHASE_SPAN, None):
+            received_ns = frame.append_unix_ns if frame.held else 0
             records += self.phases.take(
                 context, phases, now_ns, received_ns=received_ns
             )
-        if scope is not None:
-            train_spans, scope = split_train_spans(scope)
-            records += self._lineage.take(process, role, train_spans, now_ns)
-        if scope is not None:
-            token_spans, scope = split_token_spans(scope)
-            records += self._tokens.take(process, role, token_spans, now_ns)
-        if scope is None:
+        if train_spans := by_kind.pop(semconv.TRAIN_SPAN, None):
+            records += self._lineage.take(context, train_spans, now_ns)
+        if token_spans := by_kind.pop(semconv.TOKENS_SPAN, None):
+            records += self._tokens.take(context, token_spans, now_ns)
+        if not by_kind:
             return records
+        scope = received
+        others = by_kind[_OTHER]
+        if len(others) < len(received.spans):
+            scope = ScopeSpans(
+                scope=received.scope, spans=others, schema_url=received.schema_url
+            )
         # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
-        if scope.scope.name != semconv.SCOPE_NAME:
-            records += self._points.of_spans(producer, process, scope)
+        if not is_native:
+            records += self._points.of_spans(context.producer, context.process, scope)
         return records + self.rollouts.spans(
-            producer.attributes, process.instance, scope, now_ns
+            context.producer.attributes, context.process.instance, scope, now_ns
         )
 
     def note_shown(self, records: Iterable[Record], now_unix_ns: int) -> None:
@@ -129,3 +131,14 @@ class SpanPipelines:
         self.phases.flush()
         self._lineage.flush()
         self._tokens.flush()
+
+
+def _kind_of(span: Span, *, native: bool) -> str:
+    """Return the name by which otel-bridge sends spans of this kind; `_OTHER` for those of rollouts."""
+    if span.name in _KINDS:
+        return span.name
+    # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts are
+    # many.
+    if not native and any(pair.key == semconv.PHASE_NAME for pair in span.attributes):
+        return semconv.PHASE_SPAN
+    return _OTHER

@@ -1,20 +1,26 @@
 """Steps of a run, collected by one pipeline each -> a row a step. Pure.
 
 A row that is sent again for the same step has another id, and replaces the values of the first.
+The data of most steps are spans. Their row is due when nothing came for
+`TranslationOptions.row_wait_ns` after a later step of the role, or for `step_watermark_ns`, or
+when the run ends. What arrives later gives a further row.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from otel_bridge.records import Json, Row, Value, axis_of, key_of
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_bridge.records import Row, Value, axis_of, key_of
 from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import StateValue, TranslationState, count
+from otel_bridge.translation.state import TranslationState, count
 
 Track: TypeAlias = tuple[str, int]
 """Role (empty without one) and attempt of the role."""
@@ -22,17 +28,21 @@ StepKey: TypeAlias = tuple[Track, int]
 """Track and number of a step."""
 MAX_STEPS = 64
 """Most steps of a pipeline that are open or remembered, so that what is late gives a whole row."""
+MAX_DATA = 200_000
+"""Most spans and rollouts of one step."""
+_MAX_ALL_DATA = 500_000
+"""Most spans and rollouts of all steps of a pipeline, unless there are only two."""
 _MAX_TRACKS = 256
 _CHECK_NS = 1_000_000_000
 """Interval at which the steps are checked."""
 
 
 @dataclass(slots=True)
-class CollectedStep(ABC):
+class CollectedStep:
     """Holds one step of one role and attempt. A pipeline adds what it collects.
 
     Attributes:
-        SPACE: Key space of the pipeline in the state.
+        SPACE: Key space of the pipeline in the state, and beginning of its reasons of drops.
         ROW_ID: Beginning of the ids of its rows.
         ARE_STATISTICS: Whether the row leaves out values whose key a row of the run already uses.
         last_ns: Arrival time of the last data.
@@ -63,15 +73,21 @@ class CollectedStep(ABC):
         return self.track, self.number
 
     @property
-    def name(self) -> str:
-        """Name of the step within keys of the state."""
+    def size(self) -> int:
+        """Number of spans and rollouts of the step."""
+        return 0
+
+    @property
+    def state_key(self) -> str:
+        """Key of the step in the state."""
         role, attempt = self.track
-        return f"{quote(role, safe='')}/{self.number}@{attempt}"
+        return f"{self.SPACE}/step/{quote(role, safe='')}/{self.number}@{attempt}"
 
     def arrive(self, now_unix_ns: int, end_unix_ns: int) -> None:
         """Note the arrival of data that end at *end_unix_ns* by the sender's clock."""
         self.last_ns = max(self.last_ns, now_unix_ns)
         self.end_unix_ns = max(self.end_unix_ns, end_unix_ns)
+        self.change(now_unix_ns)
 
     def change(self, now_unix_ns: int) -> None:
         """Note that the row would be another one now."""
@@ -81,28 +97,6 @@ class CollectedStep(ABC):
         """Note that the row is sent."""
         self.changed_ns = None
         self.revision += 1
-
-    @abstractmethod
-    def to_json(self) -> Json:
-        """Return the step as stored in the state."""
-
-    @classmethod
-    @abstractmethod
-    def from_json(cls: type[StepT], value: StateValue) -> StepT:
-        """Restore what `to_json` returned."""
-
-    def store(self, state: TranslationState) -> None:
-        """Write the step to *state*."""
-        state.set(f"{self.SPACE}/step/{self.name}", self.to_json())
-
-    def delete(self, state: TranslationState) -> None:
-        """Remove the step from *state*."""
-        state.delete(f"{self.SPACE}/step/{self.name}")
-
-    @classmethod
-    def stored(cls: type[StepT], state: TranslationState) -> list[StepT]:
-        """Return the steps in *state*."""
-        return [cls.from_json(value) for _, value in state.items(f"{cls.SPACE}/step/")]
 
 
 StepT = TypeVar("StepT", bound=CollectedStep)
@@ -114,21 +108,18 @@ class StepStore(Generic[StepT]):
     Args:
         run: The run.
         kind: Class of the steps.
-        late: Reason under which data of a forgotten step are counted.
     """
 
-    def __init__(self, run: RunContext, kind: type[StepT], late: str) -> None:
+    def __init__(self, run: RunContext, kind: type[StepT]) -> None:
         self._run = run
         self._kind = kind
-        self._late = late
-        steps = sorted(kind.stored(run.state), key=lambda step: step.last_ns)
+        stored = run.state.items(f"{kind.SPACE}/step/")
+        steps = [unpacked(kind, value) for _, value in stored]
+        steps.sort(key=lambda step: step.last_ns)
         self._steps: dict[StepKey, StepT] = {step.key: step for step in steps}
         self._changed: set[StepKey] = set()
         self._forgotten = ForgottenSteps(run.state, f"{kind.SPACE}/forgotten")
         self._checked_ns = 0
-
-    def __len__(self) -> int:
-        return len(self._steps)
 
     def __iter__(self) -> Iterator[StepT]:
         return iter(self._steps.values())
@@ -137,20 +128,24 @@ class StepStore(Generic[StepT]):
         """Return a step; ``None`` when it has not begun, or is forgotten."""
         return self._steps.get(key)
 
-    def find(self, track: Track, number: int, name: str = "") -> StepT | None:
+    def find(self, track: Track, number: int) -> StepT | None:
         """Return a step, a new one if need be.
 
         Returns:
-            ``None`` when the step is forgotten, so that its row can no longer be made. Its data,
-            with *name*, are counted.
+            ``None`` when the step is forgotten, so that its row can no longer be made. Its data
+            are counted as late.
         """
         step = self._steps.get((track, number))
         if step is None and self._forgotten.has(track, number):
-            count(self._run.state, self._late, name=name)
+            self.note_drop("late", str(number))
         elif step is None:
             step = self._kind(track, number)
             self._steps[step.key] = step
         return step
+
+    def note_drop(self, reason: str, name: str) -> None:
+        """Count data of a step that are dropped."""
+        count(self._run.state, f"{self._kind.SPACE}/{reason}", name=name)
 
     def ordered(self) -> list[StepT]:
         """Return the steps, by track and number."""
@@ -158,8 +153,7 @@ class StepStore(Generic[StepT]):
 
     def changed(self) -> list[StepT]:
         """Return the steps whose row would be another one now, by track and number."""
-        changed = [step for step in self if step.changed_ns is not None]
-        return sorted(changed, key=lambda step: step.key)
+        return [step for step in self.ordered() if step.changed_ns is not None]
 
     @property
     def waiting(self) -> int:
@@ -218,26 +212,136 @@ class StepStore(Generic[StepT]):
 
         Each is forgotten after it.
         """
-        while len(self._steps) > MAX_STEPS:
+        while len(self._steps) > MAX_STEPS or (
+            len(self._steps) > 2 and sum(step.size for step in self) > _MAX_ALL_DATA
+        ):
             # By news: each role counts by itself, so the numbers of two steps do not compare.
-            step = min(self._steps.values(), key=lambda step: step.last_ns)
+            step = min(self, key=lambda step: step.last_ns)
             # The caller makes its last row first, because a forgotten step has no data left.
             yield step
-            self.forget(step)
-
-    def forget(self, step: StepT) -> None:
-        """Forget *step*: from now on its data are late."""
-        del self._steps[step.key]
-        self._changed.discard(step.key)
-        step.delete(self._run.state)
-        # Else late data would begin the step anew, with the id of a row that was sent.
-        self._forgotten.add(step.track, step.number)
+            del self._steps[step.key]
+            self._changed.discard(step.key)
+            self._run.state.delete(step.state_key)
+            # Else late data would begin the step anew, with the id of a row that was sent.
+            self._forgotten.add(step.track, step.number)
 
     def flush(self) -> None:
-        """Write the facts in memory to the state."""
+        """Write the steps that changed to the state."""
         for key in self._changed:
-            self._steps[key].store(self._run.state)
+            step = self._steps[key]
+            self._run.state.set(step.state_key, packed(step))
         self._changed.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpan:
+    """Holds one span of a step, as received.
+
+    Attributes:
+        id: Id of the span, the same at every redelivery.
+        role: Role of the step, if it is not that of the process.
+        rollouts: Trace ids of its rollouts, 32 hex digits each.
+    """
+
+    id: str
+    step: int
+    role: str | None
+    end_unix_ns: int
+    rollouts: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class SpanStep(CollectedStep):
+    """Holds one step of spans, each of one process and up to 10,000 rollouts.
+
+    Attributes:
+        spans: Ids of the spans, so that a redelivered one changes nothing.
+    """
+
+    spans: dict[str, None] = field(default_factory=dict[str, None])
+
+    @property
+    def size(self) -> int:
+        """Number of spans of the step, and of their rollouts."""
+        return len(self.spans)
+
+
+SpanStepT = TypeVar("SpanStepT", bound=SpanStep)
+StepSpanT = TypeVar("StepSpanT", bound=StepSpan)
+
+
+class SpanStepStore(StepStore[SpanStepT], Generic[SpanStepT, StepSpanT]):
+    """Holds the last steps of one pipeline of spans.
+
+    Args:
+        run: The run.
+        kind: Class of the steps.
+        read: Function that reads a span; ``None``: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        kind: type[SpanStepT],
+        read: Callable[[Span], StepSpanT | None],
+    ) -> None:
+        super().__init__(run, kind)
+        self._read = read
+
+    def take(
+        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
+    ) -> Iterator[tuple[SpanStepT, StepSpanT]]:
+        """Yield each span of a process that is new, with its step, to which the caller adds it.
+
+        Spans that cannot be read or have no room are counted.
+        """
+        for received in spans:
+            span = self._read(received)
+            if span is None:
+                self.note_drop("invalid", received.name)
+                continue
+            role = span.role or context.producer.third_party_role
+            track = role or "", self._run.attempt_of(context.process, role)
+            step = self.find(track, span.step)
+            # Before the limit: a redelivered span of a full step is not a further drop.
+            if step is None or span.id in step.spans:
+                continue
+            if step.size + len(span.rollouts) >= MAX_DATA:
+                self.note_drop("too_many", str(span.step))
+                continue
+            step.spans[span.id] = None
+            step.arrive(now_unix_ns, span.end_unix_ns)
+            self.mark_changed(step)
+            # A role may send spans and no rows; its restart is recognised by these steps alone.
+            self._run.axes.reached(axis_of(role), span.step)
+            yield step, span
+
+    def change(self, step: SpanStepT, now_unix_ns: int) -> None:
+        """Note that the row of *step* would be another one now."""
+        step.change(now_unix_ns)
+        self.mark_changed(step)
+
+    def is_due(
+        self, step: SpanStepT, now_unix_ns: int, *, is_whole: bool = True
+    ) -> bool:
+        """Return whether the row of *step* has changed, and nothing more is expected soon.
+
+        Args:
+            step: The step.
+            now_unix_ns: Now.
+            is_whole: Whether everything has arrived that its spans name.
+        """
+        if step.changed_ns is None:
+            return False
+        # A later step of the role shows that this one is over; else only the longer silence does.
+        is_behind = any(
+            later.track == step.track and later.number > step.number for later in self
+        )
+        options = self._run.options
+        wait_ns = options.step_watermark_ns
+        if is_behind and is_whole:
+            wait_ns = options.row_wait_ns
+        return now_unix_ns >= self._run.receive_clock.due(step.changed_ns, wait_ns)
 
 
 class ForgottenSteps:
@@ -251,10 +355,7 @@ class ForgottenSteps:
     def __init__(self, state: TranslationState, key: str) -> None:
         self._state = state
         self._key = key
-        stored = cast("list[tuple[str, int, int]] | None", state.get(key)) or []
-        self._last: dict[Track, int] = {
-            (role, attempt): step for role, attempt, step in stored
-        }
+        self._last = unpacked(dict[Track, int], state.get(key) or [])
 
     def has(self, track: Track, step: int) -> bool:
         """Return whether *step* is forgotten, or earlier than a forgotten one."""
@@ -271,6 +372,4 @@ class ForgottenSteps:
         self._last[track] = max(last, step)
         if len(self._last) > _MAX_TRACKS:
             del self._last[next(iter(self._last))]
-        self._state.set(
-            self._key, [[*noted, last_step] for noted, last_step in self._last.items()]
-        )
+        self._state.set(self._key, packed(self._last))

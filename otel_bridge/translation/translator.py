@@ -30,9 +30,11 @@ from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.pipeline import MetricsPipeline
 from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
-from otel_bridge.translation.phases.awaited import AwaitedRank
-from otel_bridge.translation.phases.slow_rank import SlowRankOfSteps
-from otel_bridge.translation.phases.stragglers import StragglerCauses
+from otel_bridge.translation.phases.slow_ranks import (
+    AwaitedRank,
+    SlowRankOfSteps,
+    StragglerCauses,
+)
 from otel_bridge.translation.phases.timeline import TimelinePhase
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process

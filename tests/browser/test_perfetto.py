@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
+from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.cli.timeline.trace_events import trace_of
+from otel_bridge.translation.phases.timeline import TimelineEvent
 from support.browser.browser_page import CHROMIUM, open_page
 
 pytestmark = [

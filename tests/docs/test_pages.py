@@ -276,7 +276,6 @@ def _constants() -> set[str]:
         "events",
         "frame_decoder",
         "phases.pipeline",
-        "lineage.pipeline",
         "engines.pipeline",
         "ranks",
         "tokens.pipeline",
@@ -312,7 +311,14 @@ def _constants() -> set[str]:
         for name in names
         if hasattr(module, name)
     } | {
-        "rollout_empty_prompt"  # counted in a loop over names
+        "rollout_empty_prompt",  # counted in a loop over names
+        "ranks/late",
+        # The store of steps counts these for each kind of step.
+        *(
+            f"{kind}/{reason}"
+            for kind in ("phase", "lineage", "tokens")
+            for reason in ("invalid", "late", "too_many")
+        ),
     }
 
 

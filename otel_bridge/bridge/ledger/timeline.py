@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
 from otel_bridge.records import Record, RolloutRecord, Row, axis_of
-from otel_bridge.translation.phases.timeline import TimelinePhase
+from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 
 _ROW_BYTES = 80
 """Bytes that SQLite needs for a part beside its data."""
@@ -31,29 +31,6 @@ _MAX_SPANS = 400
 _MAX_NAME_CHARS = 128
 _NO_STEP = -1
 """Step of rollouts and rows without one."""
-
-
-class TimelineEvent(NamedTuple):
-    """Holds one event of the timeline.
-
-    Attributes:
-        kind: ``phase``, ``rollout``, ``turn``, ``tool``, ``span`` or ``mark``.
-        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the
-            step.
-        track: Instance of the process of a phase; id of the rollout of its spans; else empty.
-        start_ns: Start by the sender's clock.
-        end_ns: End by the sender's clock.
-        facts: For a phase ``rank``, ``host``, ``outer``, ``received_ns``, ``attempt`` above 1 and
-            ``forked``; for a rollout its ``reward``, ``group`` and ``error``; for a mark the rates
-            of its row.
-    """
-
-    kind: str
-    name: str
-    track: str
-    start_ns: int
-    end_ns: int
-    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +67,8 @@ class TimelineStore:
         if not self._limit:
             return
         parts: dict[tuple[str, int], list[TimelineEvent]] = {}
-        for phase in phases:
-            parts.setdefault((phase.role, phase.phase.step), []).append(
-                _of_phase(phase)
-            )
+        for role, step, event in phases:
+            parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
                 step = _NO_STEP
@@ -215,22 +190,6 @@ def _within(
         else:
             too_many.append(step)
     return fitting, too_many
-
-
-def _of_phase(phase: TimelinePhase) -> TimelineEvent:
-    span = phase.phase
-    facts: dict[str, Any] = {"rank": phase.rank, "host": phase.host}
-    if phase.attempt > 1:
-        facts["attempt"] = phase.attempt
-    if phase.forked:
-        facts["forked"] = True
-    if span.outer:
-        facts["outer"] = span.outer
-    if phase.received_ns:
-        facts["received_ns"] = phase.received_ns
-    return TimelineEvent(
-        "phase", span.name, phase.instance, span.start_unix_ns, span.end_unix_ns, facts
-    )
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:

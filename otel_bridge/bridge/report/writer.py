@@ -33,7 +33,7 @@ from otel_bridge.journal.report import (
 from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.featured import FEATURED
 from otel_bridge.translation.metrics.media import COUNTED
-from otel_bridge.translation.phases.awaited import AwaitedRank
+from otel_bridge.translation.phases.slow_ranks import AwaitedRank
 from otel_bridge.translation.state import FIRST_KEY, named, number_at
 
 EVERY_S = 0.1

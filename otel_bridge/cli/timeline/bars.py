@@ -8,7 +8,7 @@ from rich.text import Text
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.text.printable import shown
-from otel_bridge.translation.phases.slow_rank import slow_rank_of
+from otel_bridge.translation.phases.slow_ranks import slow_rank_of
 from otel_bridge.translation.phases.step_times import (
     PREFIX,
     STEP,
@@ -69,25 +69,18 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
             rank = ranks.setdefault(
                 event.track, RankTimes(event.facts.get("rank", 0), forked=forked)
             )
-            rank.phases.add(
-                PhaseTime(
-                    event.name,
-                    event.facts.get("outer", ""),
-                    event.start_ns,
-                    event.end_ns,
-                )
+            outer = event.facts.get("outer", "")
+            rank.phases.append(
+                PhaseTime(event.name, outer, event.start_ns, event.end_ns)
             )
     return list(ranks.values())
 
 
 def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
     """Return the names of the outermost phases, in the order of their first start."""
-    phases = sorted((phase.start_ns, phase) for rank in ranks for phase in rank.phases)
-    return [
-        phase.name
-        for _, phase in phases
-        if phase.name != STEP and phase.outer in {"", STEP}
-    ]
+    phases = [phase for rank in ranks for phase in rank.phases if phase.is_outermost]
+    phases.sort(key=lambda phase: (phase.start_ns, phase.name))
+    return [phase.name for phase in phases]
 
 
 def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:

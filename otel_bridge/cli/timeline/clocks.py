@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
+from otel_bridge.bridge.ledger.timeline import TimelineStep
+from otel_bridge.translation.phases.timeline import TimelineEvent
 
 _PLAUSIBLE_NS = 2_000_000_000
 """Delay of a clock that needs no other reason than batches and the network."""

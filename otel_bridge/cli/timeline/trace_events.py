@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
+from otel_bridge.bridge.ledger.timeline import TimelineStep
+from otel_bridge.translation.phases.timeline import TimelineEvent
 
 _SYNC = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
 """Words in the names of phases that update the weights of the engines.

@@ -20,18 +20,13 @@ from otel_bridge.translation.generated_rollouts import (
     GeneratedRollout,
     GeneratedRollouts,
 )
-from otel_bridge.translation.lineage.step import TrainStep
+from otel_bridge.translation.lineage.step import TrainStep, read_train_span
 from otel_bridge.translation.lineage.step_values import step_values
-from otel_bridge.translation.lineage.train_span import TrainSpan, read_train_span
-from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.span_steps import SpanStepStore
-
-INVALID = "lineage/invalid"
-LATE = "lineage/late"
-TOO_MANY = "lineage/too_many"
+from otel_bridge.translation.step_rows import SpanStepStore
 
 
 class LineagePipeline:
@@ -55,43 +50,43 @@ class LineagePipeline:
     ) -> None:
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(
-            run, TrainStep, late=LATE, too_many=TOO_MANY, invalid=INVALID
-        )
+        self.steps = SpanStepStore(run, TrainStep, read_train_span)
         for step in self.steps:
-            trace_ids = (*step.consumed, *step.unused)
             # Not stored by themselves: the steps, which are, name the same rollouts.
-            generated.awaited.update(
-                trace_id for trace_id in trace_ids if generated.get(trace_id) is None
-            )
+            for trace_id in (*step.consumed, *step.unused):
+                if generated.get(trace_id) is None:
+                    generated.awaited.add(trace_id)
 
     def take(
-        self,
-        process: Process,
-        role: str | None,
-        spans: Iterable[Span],
-        now_unix_ns: int,
+        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
     ) -> list[Record]:
-        """Take spans of *process*, of its own *role*.
-
-        Return the values of the rollouts that they name.
-        """
+        """Take spans of a process; return the values of the rollouts that they name."""
         records: list[Record] = []
-        train_spans = ((span.name, read_train_span(span)) for span in spans)
-        for step, span in self.steps.begin_all(process, role, train_spans, now_unix_ns):
-            records += self._add(step, span, now_unix_ns)
-        return records + self._bounded()
+        for step, span in self.steps.take(context, spans, now_unix_ns):
+            step.add(span)
+            for trace_id in span.rollouts:
+                rollout = self._generated.get(trace_id)
+                if rollout is None:
+                    self._generated.awaited.add(trace_id)
+                else:
+                    records += self._assign(trace_id, rollout, step, now_unix_ns)
+        for step in self.steps.overdue():
+            if step.changed_ns is not None:
+                records.append(self._row(step))
+            # A rollout that arrives for a forgotten step changes nothing any more.
+            self._generated.awaited.difference_update(step.consumed, step.unused)
+        return records
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
         # Before the rows: a rollout that has arrived changes the row of its step.
         records = self._arrived(now_unix_ns)
-        if self.steps.begin_check(now_unix_ns):
-            records += [
-                self._row(step)
-                for step in self.steps.changed()
-                if self._is_due(step, now_unix_ns)
-            ]
+        if not self.steps.begin_check(now_unix_ns):
+            return records
+        for step in self.steps.changed():
+            is_whole = all(map(self._generated.get, step.consumed))
+            if self.steps.is_due(step, now_unix_ns, is_whole=is_whole):
+                records.append(self._row(step))
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
@@ -104,21 +99,6 @@ class LineagePipeline:
         self._generated.flush()
         self.steps.flush()
 
-    def _add(self, step: TrainStep, span: TrainSpan, now_unix_ns: int) -> list[Record]:
-        """Add the rollouts of *span* to its step.
-
-        Return the values that trackers show on those that have arrived.
-        """
-        step.add(span)
-        records: list[Record] = []
-        for trace_id in span.rollouts:
-            rollout = self._generated.get(trace_id)
-            if rollout is None:
-                self._generated.awaited.add(trace_id)
-            else:
-                records += self._assign(trace_id, rollout, step, now_unix_ns)
-        return records
-
     def _assign(
         self,
         trace_id: str,
@@ -130,22 +110,12 @@ class LineagePipeline:
         if trace_id in step.unused:
             rollout.leave_out(step.unused[trace_id])
             self._generated.changed(trace_id)
-        if trace_id in step.consumed:
-            return self._consumed(trace_id, rollout, step, now_unix_ns)
-        return []
-
-    def _consumed(
-        self,
-        trace_id: str,
-        rollout: GeneratedRollout,
-        step: TrainStep,
-        now_unix_ns: int,
-    ) -> list[Record]:
         # Two spans of a step, or a redelivered one, count as one use.
-        if not rollout.consumed_at(step.number):
+        if trace_id not in step.consumed or not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
-        for later in self.steps:  # the row of a later step counts this use as well
+        for later in self.steps:
+            # The row of a later step counts this use as well.
             if later.number > step.number and trace_id in later.consumed:
                 self.steps.change(later, now_unix_ns)
         # No tracker shows it, so the value would have no place.
@@ -178,14 +148,6 @@ class LineagePipeline:
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
-    # --- its row ----------------------------------------------------------------------------------
-    def _is_due(self, step: TrainStep, now_unix_ns: int) -> bool:
-        """Return whether nothing more is expected soon for *step*, whose row has changed."""
-        is_whole = all(
-            self._generated.get(trace_id) is not None for trace_id in step.consumed
-        )
-        return self.steps.is_due(step, now_unix_ns, is_whole=is_whole)
-
     def _row(self, step: TrainStep) -> Row:
         rollouts = map(self._generated.get, step.consumed)
         consumed = [rollout for rollout in rollouts if rollout is not None]
@@ -197,13 +159,3 @@ class LineagePipeline:
             generated=list(self._generated.all()),
         )
         return self.steps.row(step, values)
-
-    def _bounded(self) -> list[Record]:
-        """Forget the oldest steps beyond the bound, after their rows."""
-        records: list[Record] = []
-        for step in self.steps.overdue():
-            if step.changed_ns is not None:
-                records.append(self._row(step))
-            # A rollout that arrives for a forgotten step changes nothing any more.
-            self._generated.awaited.difference_update(step.consumed, step.unused)
-        return records

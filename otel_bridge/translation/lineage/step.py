@@ -1,18 +1,56 @@
-"""One training step whose spans are collected, and its state. Pure.
+"""Spans ``rl.train`` -> one training step with the rollouts that it consumed or left unused. Pure.
 
-Owns ``lineage/step/`` of the state.
+Source: ``semconv/registry/spans.yaml``, ``span.rl.train``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from otel_bridge.records import LINEAGE_ID, Json
-from otel_bridge.translation.lineage.train_span import TrainSpan
-from otel_bridge.translation.span_steps import SpanStep, ids_of
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-_TRACE_DIGITS = 32
+from otel_bridge import semconv
+from otel_bridge.records import LINEAGE_ID
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
+from otel_bridge.translation.step_rows import SpanStep, StepSpan
+
+_MAX_REASON_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpan(StepSpan):
+    """Holds one span of a training step, as received.
+
+    Attributes:
+        unused: Reason for which the rollouts are not used; empty: they are consumed.
+    """
+
+    unused: str = ""
+
+
+def read_train_span(span: Span) -> TrainSpan | None:
+    """Return the training step that *span* describes.
+
+    ``None`` without a step, a time or a link to a rollout.
+    """
+    attributes = mapping_of(span.attributes)
+    step = int_in(attributes, semconv.STEP)
+    rollouts = tuple(
+        dict.fromkeys(
+            link.trace_id.hex() for link in span.links if len(link.trace_id) == 16
+        )
+    )
+    if step is None or not rollouts or not span.end_time_unix_nano:
+        return None
+    return TrainSpan(
+        span.span_id.hex(),
+        step,
+        text_in(attributes, semconv.ROLE) or None,
+        span.end_time_unix_nano,
+        rollouts,
+        text_in(attributes, semconv.TRAIN_UNUSED)[:_MAX_REASON_CHARS],
+    )
 
 
 @dataclass(slots=True)
@@ -31,9 +69,9 @@ class TrainStep(SpanStep):
     unused: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def rollouts(self) -> int:
-        """Number of rollouts that the step consumed or left out."""
-        return len(self.consumed) + len(self.unused)
+    def size(self) -> int:
+        """Number of spans, and of rollouts that the step consumed or left out."""
+        return len(self.spans) + len(self.consumed) + len(self.unused)
 
     def add(self, span: TrainSpan) -> None:
         """Add the rollouts of a span."""
@@ -45,35 +83,3 @@ class TrainStep(SpanStep):
     def names(self, trace_id: str) -> bool:
         """Return whether the step consumed a rollout, or left it out."""
         return trace_id in self.consumed or trace_id in self.unused
-
-    def to_json(self) -> Json:
-        """Return the step as stored in the state."""
-        return [
-            *self.track, self.number, self.last_ns, self.end_unix_ns, self.changed_ns, self.revision,
-            # One text: as a list, 200,000 ids would cost their quotes and commas in each commit.
-            "".join(self.spans), "".join(self.consumed), {**self.unused},
-        ]  # fmt: skip
-
-    @classmethod
-    def from_json(cls, value: object) -> TrainStep:
-        """Restore what `to_json` returned."""
-        facts = cast(
-            "tuple[str, int, int, int, int, int | None, int, str, str, dict[str, str]]",
-            value,
-        )
-        (
-            role,
-            attempt,
-            number,
-            last_ns,
-            end_unix_ns,
-            changed_ns,
-            revision,
-            spans,
-            consumed,
-            unused,
-        ) = facts
-        return cls(
-            (role, attempt), number, last_ns, end_unix_ns, changed_ns, revision,
-            ids_of(spans), ids_of(consumed, _TRACE_DIGITS), dict(unused),
-        )  # fmt: skip

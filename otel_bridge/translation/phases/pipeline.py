@@ -10,44 +10,38 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, Row, axis_of
 from otel_bridge.translation.decode.attributes import text_in
-from otel_bridge.translation.phases.awaited import AwaitedRank, awaited_rank
-from otel_bridge.translation.phases.slow_rank import SlowRankOfSteps, SlowRanks
-from otel_bridge.translation.phases.span import PhaseSpan, read_phase
-from otel_bridge.translation.phases.step import PhaseStep
-from otel_bridge.translation.phases.step_times import RankTimes, step_values
-from otel_bridge.translation.phases.timeline import TimelinePhase
-from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.phases.slow_ranks import (
+    AwaitedRank,
+    SlowRankOfSteps,
+    SlowRanks,
+    awaited_rank,
+)
+from otel_bridge.translation.phases.step import PhaseStep, read_phase
+from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
+from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import StepStore
+from otel_bridge.translation.step_rows import SpanStepStore
 
-INVALID = "phase/invalid"
-LATE = "phase/late"
-TOO_MANY = "phase/too_many"
 TOO_MANY_NAMES = "phase/too_many_names"
 UNCLOSED = "phase/unclosed"
 _PACE = "phase/pace/"
 _NAMES = "phase/names"
 _MAX_NAMES = 256
 """Most names of phases in a run; each becomes several keys of metrics."""
-_MAX_CLOSED = 128
-"""Number of closed steps whose phases are remembered, so that a late phase gives a whole row."""
-_MAX_CLOSED_PHASES = 20_000
-_KEPT_STEPS = 2
-"""Number of closed steps of each role that are remembered even if they are large."""
-_MAX_PHASES = 200_000
-"""Most phases of open steps, and of closed ones."""
+_OTHER = "other"
+"""Name of the phases beyond the limit."""
 _RECENT = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
 _NEVER = 1 << 63
@@ -68,10 +62,7 @@ class PhasePipeline:
         self._workers = StepWorkers(
             run.state, run.options, run.processes, space=_PACE, every_rank=True
         )
-        self.steps = StepStore(run, PhaseStep, LATE)
-        # Beside the store, since every frame asks for them.
-        self._open = {step.key: step for step in self.steps if not step.closed}
-        self._phases = _phases_of(self.steps)
+        self.steps = SpanStepStore(run, PhaseStep, read_phase)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
         self._slow_ranks = SlowRanks()
@@ -94,25 +85,22 @@ class PhasePipeline:
         """
         process = context.process
         advanced_roles: set[str | None] = set()
-        for span in spans:
-            phase = read_phase(span)
-            if phase is None:
-                count(self._run.state, INVALID, name=span.name)
-                continue
-            role = phase.role or context.producer.third_party_role
-            step = self._step_of(process, role, phase)
-            if step is None:
-                continue
-            if self._add(step, process, phase, now_unix_ns):
-                self._new.append(_timeline_phase(context, step, phase, received_ns))
-            if self._workers.sent(process.instance, role, "", phase.step, now_unix_ns):
-                self._run.axes.reached(axis_of(role), phase.step)
-                advanced_roles.add(role)
-        records: list[Record] = []
+        for step, span in self.steps.take(context, spans, now_unix_ns):
+            phase = span.time
+            if not self._admits(phase.name):
+                phase = replace(phase, name=_OTHER)
+            step.add(process, phase)
+            self._new.append(_timeline_phase(context, step, phase, received_ns))
+            if self._workers.sent(
+                process.instance, step.role, "", step.number, now_unix_ns
+            ):
+                advanced_roles.add(step.role)
         # Once a role and frame: looking at its steps costs more than adding a phase.
-        for role in advanced_roles:
-            records += self._close_passed(role, now_unix_ns)
-        return records + self._bounded()
+        records = self._due(now_unix_ns, advanced_roles)
+        for step in self.steps.overdue():
+            if not step.closed or step.changed_ns is not None:
+                records.append(self._row(step))
+        return records
 
     def take_new(self) -> list[TimelinePhase]:
         """Return the phases since the last call."""
@@ -124,7 +112,7 @@ class PhasePipeline:
         """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""
         if not self.steps.begin_check(now_unix_ns):
             return []
-        return [self._row(step) for step in self._due(now_unix_ns)]
+        return self._due(now_unix_ns, {step.role for step in self.steps})
 
     def close(self) -> list[Record]:
         """Return the rows of all open and changed steps, since no more data are expected."""
@@ -142,9 +130,8 @@ class PhasePipeline:
                 steps.setdefault(step.track[0], []).append(step)
         awaited: dict[str, AwaitedRank] = {}
         for role, of_role in steps.items():
-            rank = awaited_rank(
-                of_role[-_RECENT:], self._workers.living(role, now_unix_ns)
-            )
+            living = self._workers.living(role, now_unix_ns)
+            rank = awaited_rank(of_role[-_RECENT:], living)
             if rank is not None:
                 awaited[role] = rank
         return awaited
@@ -162,22 +149,10 @@ class PhasePipeline:
         """Forget the progress of a process."""
         self._workers.forget(instance)
 
-    def _step_of(
-        self, process: Process, role: str | None, phase: PhaseSpan
-    ) -> PhaseStep | None:
-        """Return the step of a phase.
-
-        ``None``: it is dropped, for its name or because the step is forgotten.
-        """
-        if phase.name not in self._names and not self._admit_name(phase.name):
-            return None
-        track = role or "", self._run.attempt_of(process, role)
-        step = self.steps.find(track, phase.step, phase.name)
-        if step is not None and not step.closed:
-            self._open[step.key] = step
-        return step
-
-    def _admit_name(self, name: str) -> bool:
+    def _admits(self, name: str) -> bool:
+        """Return whether *name* is within the limit; others are counted."""
+        if name in self._names:
+            return True
         if len(self._names) >= _MAX_NAMES:
             count(self._run.state, TOO_MANY_NAMES, name=name)
             return False
@@ -185,55 +160,33 @@ class PhasePipeline:
         self._run.state.set(_NAMES, sorted(self._names))
         return True
 
-    def _add(
-        self, step: PhaseStep, process: Process, phase: PhaseSpan, now_unix_ns: int
-    ) -> bool:
-        """Add a phase to its step; return whether it is new and the step has room for it."""
-        size = step.size
-        if not step.add(process, phase, now_unix_ns):
-            count(self._run.state, TOO_MANY, name=phase.name)
-        if step.size == size:
-            return False
-        self._phases += 1
-        self.steps.mark_changed(step)
-        return True
-
     # --- when a step closes -----------------------------------------------------------------------
-    def _close_passed(self, role: str | None, now_unix_ns: int) -> list[Record]:
-        reach = self._workers.reach(role or "", "", now_unix_ns)
-        steps = [step for step in self._open.values() if step.role == role]
-        passed = [
-            step
-            for step in steps
-            if self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns
-        ]
-        return [self._row(step) for step in _in_order(passed)]
+    def _due(self, now_unix_ns: int, roles: Collection[str | None]) -> list[Record]:
+        """Return the rows of the open steps of *roles* that are over, and of those that must be corrected."""
+        reaches = {
+            role: self._workers.reach(role or "", "", now_unix_ns) for role in roles
+        }
+        rows: list[Record] = []
+        if not roles:
+            return rows
+        for step in self.steps.ordered():
+            reach = reaches.get(step.role)
+            if reach and now_unix_ns >= self._due_ns(step, reach, now_unix_ns):
+                rows.append(self._row(step))
+        return rows
 
-    def _due(self, now_unix_ns: int) -> list[PhaseStep]:
-        """Return the open steps that have waited long enough, and the closed ones whose row must be corrected."""
-        wait_ns = self._run.options.step_watermark_ns
-        reaches: dict[str | None, StepProgress] = {}
-        steps: list[PhaseStep] = []
-        for step in self._open.values():
-            if step.role not in reaches:
-                reaches[step.role] = self._workers.reach(
-                    step.role or "", "", now_unix_ns
-                )
-            is_over = step.track[1] < self._run.axes.current(axis_of(step.role))
-            quiet_ns = self._run.options.step_timeout_ns
-            if is_over:
-                quiet_ns = wait_ns
-            due_ns = self._run.receive_clock.due(step.last_ns, quiet_ns)
-            if now_unix_ns >= min(
-                due_ns, self._passed_ns(step, reaches[step.role], now_unix_ns)
-            ):
-                steps.append(step)
-        corrected = (
-            step
-            for step in self.steps
-            if step.changed_ns is not None and now_unix_ns >= step.changed_ns + wait_ns
-        )
-        return _in_order([*steps, *corrected])
+    def _due_ns(self, step: PhaseStep, reach: StepProgress, now_unix_ns: int) -> int:
+        """Return the time at which the row of *step* is due, if nothing more comes."""
+        options = self._run.options
+        if step.closed:
+            if step.changed_ns is None:
+                return _NEVER
+            return step.changed_ns + options.step_watermark_ns
+        quiet_ns = options.step_timeout_ns
+        if step.track[1] < self._run.axes.current(axis_of(step.role)):
+            quiet_ns = options.step_watermark_ns
+        due_ns = self._run.receive_clock.due(step.last_ns, quiet_ns)
+        return min(due_ns, self._passed_ns(step, reach, now_unix_ns))
 
     def _passed_ns(self, step: PhaseStep, reach: StepProgress, now_unix_ns: int) -> int:
         """Return the time at which *step* closes because every living process is past it."""
@@ -263,20 +216,22 @@ class PhasePipeline:
         if not step.closed:
             self._count_unclosed(step)
             self._slow_ranks.note(step.track[0], values)
-        self._open.pop(step.key, None)
         return self.steps.row(step, values)
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
         """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""
-        by_rank: dict[int, list[Process]] = {}
-        for instance, rank in step.ranks.items():
-            if instance in self._run.processes:
-                by_rank.setdefault(rank.rank, []).append(self._run.processes[instance])
+        processes = [
+            self._run.processes[instance]
+            for instance in step.ranks
+            if instance in self._run.processes
+        ]
         replaced: set[str] = set()
-        for processes in by_rank.values():
-            for process in processes:
-                if any(successor.succeeds(process) for successor in processes):
-                    replaced.add(process.instance)
+        for process in processes:
+            # Nearly all run, and only one that ended has a successor.
+            if process.status is not None and any(
+                successor.succeeds(process) for successor in processes
+            ):
+                replaced.add(process.instance)
         return [
             rank for instance, rank in step.ranks.items() if instance not in replaced
         ]
@@ -289,60 +244,25 @@ class PhasePipeline:
                 for name in sorted(rank.unclosed()):
                     count(self._run.state, UNCLOSED, name=name)
 
-    def _bounded(self) -> list[Record]:
-        """Keep the bounds: close steps early, and forget the phases of closed ones after their last row."""
-        records: list[Record] = []
-        if _phases_of(self._open.values()) > _MAX_PHASES:
-            records.append(self._row(_in_order(self._open.values())[0]))
-        while (step := self._step_to_forget()) is not None:
-            if step.changed_ns is not None:
-                records.append(self._row(step))
-            self.steps.forget(step)
-            self._phases -= step.size
-        return records
-
-    def _step_to_forget(self) -> PhaseStep | None:
-        """Return the oldest closed step beyond the bounds.
-
-        Of the last ones of a role only if nothing else helps.
-        """
-        has_many = len(self.steps) - len(self._open) > _MAX_CLOSED
-        if not has_many and self._phases <= _MAX_CLOSED_PHASES:
-            return None  # nearly always
-        closed = sorted(
-            (step for step in self.steps if step.closed), key=lambda step: step.last_ns
-        )
-        phases = _phases_of(closed)
-        if not has_many and phases <= _MAX_CLOSED_PHASES:
-            return None
-        steps_of_role = Counter(step.role for step in closed)
-        for step in closed:
-            if steps_of_role[step.role] > _KEPT_STEPS:
-                return step
-        if has_many or phases > _MAX_PHASES:
-            return closed[0]
-        return None
-
 
 def _timeline_phase(
-    context: ProducerContext, step: PhaseStep, phase: PhaseSpan, received_ns: int
+    context: ProducerContext, step: PhaseStep, phase: PhaseTime, received_ns: int
 ) -> TimelinePhase:
     role, attempt = step.track
-    return TimelinePhase(
-        phase,
-        role,
-        context.process.rank,
-        context.process.instance,
-        text_in(context.producer.attributes, semconv.HOST_NAME),
-        received_ns,
-        attempt=attempt,
-        forked=context.process.forked,
+    process = context.process
+    facts: dict[str, Any] = {
+        "rank": process.rank,
+        "host": text_in(context.producer.attributes, semconv.HOST_NAME),
+    }
+    if attempt > 1:
+        facts["attempt"] = attempt
+    if process.forked:
+        facts["forked"] = True
+    if phase.outer:
+        facts["outer"] = phase.outer
+    if received_ns:
+        facts["received_ns"] = received_ns
+    event = TimelineEvent(
+        "phase", phase.name, process.instance, phase.start_ns, phase.end_ns, facts
     )
-
-
-def _phases_of(steps: Iterable[PhaseStep]) -> int:
-    return sum(step.size for step in steps)
-
-
-def _in_order(steps: Iterable[PhaseStep]) -> list[PhaseStep]:
-    return sorted(steps, key=lambda step: (step.track, step.number))
+    return role, step.number, event

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import NamedTuple, TypeAlias, cast
-
-from otel_bridge.records import Json
+from typing import NamedTuple, TypeAlias
 
 STEP = "step"
 """Phase that is the step itself; phases inside it count as outermost."""
@@ -22,13 +20,19 @@ Interval: TypeAlias = tuple[int, int]
 """Start and end in Unix ns."""
 
 
-class PhaseTime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
     """Holds one phase on one rank; *outer* is empty for an outermost phase."""
 
     name: str
     outer: str
     start_ns: int
     end_ns: int
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether no phase but that of the step is around it."""
+        return self.name != STEP and self.outer in {"", STEP}
 
 
 class PhaseTotal(NamedTuple):
@@ -47,7 +51,7 @@ class PhaseTotal(NamedTuple):
 
 @dataclass(slots=True)
 class RankTimes:
-    """Holds the phases of one step on one rank.
+    """Holds the phases of one step on one rank, at least one.
 
     Attributes:
         rank: Rank of the process.
@@ -56,7 +60,7 @@ class RankTimes:
 
     rank: int
     forked: bool
-    phases: set[PhaseTime] = field(default_factory=set[PhaseTime])
+    phases: list[PhaseTime] = field(default_factory=list[PhaseTime])
 
     def totals(self) -> dict[str, PhaseTotal]:
         """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
@@ -66,54 +70,44 @@ class RankTimes:
             self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)
         ):
             by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
-        # Without a phase of that name the step is all from the first start to the last end.
-        by_name.setdefault(STEP, [self._extent()])
+        by_name.setdefault(STEP, self._steps())
         return {name: _total(intervals) for name, intervals in by_name.items()}
 
     def idle_and_overlap(self) -> tuple[float, float]:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
+        outermost = [
+            (phase.start_ns, phase.end_ns)
+            for phase in self.phases
+            if phase.is_outermost
+        ]
+        if not outermost:
+            return 0.0, 0.0
+        covered_ns = length(outermost)
+        idle_ns = length([*outermost, *self._steps()]) - covered_ns
+        total_ns = sum(end_ns - start_ns for start_ns, end_ns in outermost)
+        return idle_ns / _NS, (total_ns - covered_ns) / _NS
+
+    def ends(self) -> dict[str, int]:
+        """Return the last end of each phase, by the sender's clock."""
+        ends: dict[str, int] = {}
+        for phase in self.phases:
+            ends[phase.name] = max(ends.get(phase.name, 0), phase.end_ns)
+        return ends
+
+    def unclosed(self) -> set[str]:
+        """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
+        return {phase.outer for phase in self.phases} - self.ends().keys() - {""}
+
+    def _steps(self) -> list[Interval]:
+        """Return the phases that are the step itself; without any, from the first start to the last end."""
         steps = [
             (phase.start_ns, phase.end_ns)
             for phase in self.phases
             if phase.name == STEP
         ]
-        outermost = [
-            (phase.start_ns, phase.end_ns)
-            for phase in self.phases
-            if phase.name != STEP and phase.outer in {"", STEP}
-        ]
-        if not outermost:
-            return 0.0, 0.0
-        covered_ns = length(outermost)
-        idle_ns = length([*outermost, *(steps or [self._extent()])]) - covered_ns
-        return idle_ns / _NS, (
-            sum(end - start for start, end in outermost) - covered_ns
-        ) / _NS
-
-    def unclosed(self) -> set[str]:
-        """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
-        return (
-            {phase.outer for phase in self.phases}
-            - {phase.name for phase in self.phases}
-            - {""}
-        )
-
-    def to_json(self) -> Json:
-        """Return the phases as stored in the state."""
-        return [self.rank, self.forked, [[*phase] for phase in sorted(self.phases)]]
-
-    @classmethod
-    def from_json(cls, value: object) -> RankTimes:
-        """Restore the result of `to_json`."""
-        rank, forked, phases = cast(
-            "tuple[int, bool, list[tuple[str, str, int, int]]]", value
-        )
-        return cls(rank, forked, {PhaseTime(*phase) for phase in phases})
-
-    def _extent(self) -> Interval:
-        return min(phase.start_ns for phase in self.phases), max(
-            phase.end_ns for phase in self.phases
-        )
+        start_ns = min(phase.start_ns for phase in self.phases)
+        end_ns = max(phase.end_ns for phase in self.phases)
+        return steps or [(start_ns, end_ns)]
 
 
 def _total(intervals: Collection[Interval]) -> PhaseTotal:

@@ -1,32 +1,34 @@
-"""Facts of a phase that the timeline shows beside those of its row. Pure data."""
+"""Events of the timeline: phases as they arrive, beside what the ledger makes of records. Pure data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from otel_bridge.translation.phases.span import PhaseSpan
 
-
-@dataclass(frozen=True, slots=True)
-class TimelinePhase:
-    """Holds one phase, with its process.
+class TimelineEvent(NamedTuple):
+    """Holds one event of the timeline.
 
     Attributes:
-        role: Role of the phase; empty without one.
-        rank: Rank of its process.
-        instance: Instance of its process.
-        attempt: Attempt of the role.
-        forked: Whether the process is a forked child, whose time is not that of a step.
-        host: Name of the machine; empty if unknown.
-        received_ns: Time at which the receiver accepted the phase, by the clock of its machine. 0:
-            the process wrote it on the machine of the bridge, so that there is only one clock.
+        kind: ``phase``, ``rollout``, ``turn``, ``tool``, ``span`` or ``mark``.
+        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the
+            step.
+        track: Instance of the process of a phase; id of the rollout of its spans; else empty.
+        start_ns: Start by the sender's clock.
+        end_ns: End by the sender's clock.
+        facts: For a phase ``rank`` and ``host`` (empty if unknown), and, where they apply,
+            ``outer``, ``attempt`` above 1, ``forked`` (its time is not that of a step) and
+            ``received_ns`` (when a receiver accepted it, by the clock of its machine); for a
+            rollout its ``reward``, ``group`` and ``error``; for a mark the rates of its row.
     """
 
-    phase: PhaseSpan
-    role: str
-    rank: int
-    instance: str
-    host: str
-    received_ns: int
-    attempt: int = 1
-    forked: bool = False
+    kind: str
+    name: str
+    track: str
+    start_ns: int
+    end_ns: int
+    facts: Mapping[str, Any]
+
+
+TimelinePhase: TypeAlias = tuple[str, int, TimelineEvent]
+"""Role (empty without one), step, and event of one phase."""

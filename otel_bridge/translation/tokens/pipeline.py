@@ -29,22 +29,18 @@ from otel_bridge.tokens.statistics import (
     floats_of,
 )
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
-from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.span_steps import SpanStepStore
 from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import StepKey
+from otel_bridge.translation.step_rows import SpanStepStore, StepKey
 from otel_bridge.translation.tokens.step import TokenStep
 from otel_bridge.translation.tokens.step_values import rollout_values, step_values
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 from otel_bridge.translation.tokens.views import TokenViews
 
-INVALID = "tokens/invalid"
-LATE = "tokens/late"
-TOO_MANY = "tokens/too_many"
 TWICE = "tokens/twice"
 OTHER_LENGTH = "tokens/length"
 EVICTED = "tokens/evicted"
@@ -74,9 +70,7 @@ class TokenPipeline:
         self._state = run.state
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(
-            run, TokenStep, late=LATE, too_many=TOO_MANY, invalid=INVALID
-        )
+        self.steps = SpanStepStore(run, TokenStep, read_token_span)
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
         # numpy makes sums of millions of tokens fast; trackers bring it.
@@ -84,19 +78,23 @@ class TokenPipeline:
             importlib.import_module("numpy")
 
     def take(
-        self,
-        process: Process,
-        role: str | None,
-        spans: Iterable[Span],
-        now_unix_ns: int,
+        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
     ) -> list[Record]:
-        """Take spans of *process*, of its own *role*."""
-        token_spans = ((span.name, read_token_span(span)) for span in spans)
-        for step, span in self.steps.begin_all(process, role, token_spans, now_unix_ns):
-            self._add(step, span, now_unix_ns)
+        """Take spans of a process."""
+        for step, span in self.steps.take(context, spans, now_unix_ns):
+            figures = span.figures or figures_of_streams(span)
+            if twice := step.add(span.rollouts, figures, self._may_show):
+                count(self._state, TWICE, twice, name=f"step {span.step}")
+            self._keep(step.key, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
-        self._evict()
-        return self._bounded(now_unix_ns)
+        for rollout in self._streams.evict():
+            # Only then is something lost that no tracker has.
+            if rollout.waiting:
+                count(self._state, EVICTED, name=rollout.trace_id)
+        records: list[Record] = []
+        for step in self.steps.overdue():
+            records += self._last(step, now_unix_ns)
+        return records
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows that are due, and the figures of rollouts that have arrived since."""
@@ -129,14 +127,6 @@ class TokenPipeline:
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self.steps.flush()
-        self._streams.flush()
-
-    def _add(self, step: TokenStep, span: TokenSpan, now_unix_ns: int) -> None:
-        """Add the tokens of *span* to its step."""
-        figures = span.figures or figures_of_streams(span)
-        if twice := step.add(span.rollouts, figures, self._may_show):
-            count(self._state, TWICE, twice, name=f"step {span.step}")
-        self._keep(step.key, span, now_unix_ns)
 
     def _may_show(self, trace_id: str) -> bool:
         """Return whether trackers show a rollout, or may do so once it arrives."""
@@ -151,7 +141,7 @@ class TokenPipeline:
             for trace_id, data in rows.items():
                 by_rollout.setdefault(trace_id, {})[name] = data
         for trace_id, streams in by_rollout.items():
-            rollout = self._streams.open(trace_id)
+            rollout = self._streams.get(trace_id) or RolloutStreams(trace_id)
             if not span.has_mismatch and TRAINER in streams:
                 rollout.waiting[key] = streams[TRAINER]
             is_shown = self._may_show(trace_id)
@@ -177,24 +167,13 @@ class TokenPipeline:
             if len(trainer) != len(engine):
                 count(self._state, OTHER_LENGTH, name=rollout.trace_id)
             elif step is None:
-                count(self._state, LATE, name=str(key[1]))
+                self.steps.note_drop("late", str(key[1]))
             else:
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
                 figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
                 step.add((rollout.trace_id,), figures, self._may_show)
                 self.steps.change(step, now_unix_ns)
         rollout.waiting.clear()
-
-    def _evict(self) -> None:
-        """Forget the streams beyond the limit.
-
-        A mismatch that waits for its other half is lost then.
-        """
-        while (rollout := self._streams.overdue()) is not None:
-            # Only then is something lost that no tracker has.
-            if rollout.waiting:
-                count(self._state, EVICTED, name=rollout.trace_id)
-            self._streams.forget(rollout.trace_id)
 
     # --- rows and figures -------------------------------------------------------------------------
     def _last(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
@@ -225,13 +204,6 @@ class TokenPipeline:
                     records += self._publish(
                         _value(step, trace_id, name, number), now_unix_ns
                     )
-        return records
-
-    def _bounded(self, now_unix_ns: int) -> list[Record]:
-        """Forget the oldest steps beyond the bound, after their rows."""
-        records: list[Record] = []
-        for step in self.steps.overdue():
-            records += self._last(step, now_unix_ns)
         return records
 
 

@@ -5,15 +5,14 @@ Owns ``tokens/step/`` of the state.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
-from otel_bridge.records import TOKENS_ID, Json
+from otel_bridge.records import TOKENS_ID
 from otel_bridge.tokens.statistics import DECILES, Figure
-from otel_bridge.translation.span_steps import SpanStep, ids_of
+from otel_bridge.translation.step_rows import SpanStep
 
 _MAX_FIGURES = 64
 HALF = 16
@@ -30,7 +29,7 @@ class Total:
     max: float = 0.0
     decile_counts: list[float] = field(default_factory=lambda: [0.0] * DECILES)
     decile_sums: list[float] = field(default_factory=lambda: [0.0] * DECILES)
-    buckets: Counter[int] = field(default_factory=Counter[int])
+    buckets: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, count: float, total: float, highest: float) -> None:
         """Add the tokens of one rollout."""
@@ -42,28 +41,8 @@ class Total:
         """Add what a figure has of all its rollouts together: tenths and buckets."""
         self.decile_counts = list(map(add, self.decile_counts, figure.decile_counts))
         self.decile_sums = list(map(add, self.decile_sums, figure.decile_sums))
-        self.buckets.update(figure.buckets)
-
-    def to_json(self) -> list[Json]:
-        """Return the sums as stored in the state."""
-        pairs: list[Json] = [number for pair in self.buckets.items() for number in pair]
-        return [
-            self.count,
-            self.sum,
-            self.max,
-            [*self.decile_counts],
-            [*self.decile_sums],
-            pairs,
-        ]
-
-    @classmethod
-    def from_json(cls, facts: list[Any]) -> Total:
-        """Restore what `to_json` returned."""
-        count, total, highest, decile_counts, decile_sums, pairs = facts
-        buckets = Counter(dict(zip(pairs[::2], pairs[1::2], strict=True)))
-        return cls(
-            count, total, highest, list(decile_counts), list(decile_sums), buckets
-        )
+        for bucket, tokens in figure.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + tokens
 
 
 @dataclass(slots=True)
@@ -88,9 +67,9 @@ class TokenStep(SpanStep):
     )
 
     @property
-    def rollouts(self) -> int:
-        """Number of rollouts that the step counts."""
-        return len(self.counted)
+    def size(self) -> int:
+        """Number of spans of the step, and of rollouts that it counts."""
+        return len(self.spans) + len(self.counted)
 
     def add(
         self,
@@ -140,44 +119,3 @@ class TokenStep(SpanStep):
                 total.add_positions(figure)
             twice += repeated
         return twice
-
-    def has(self, trace_id: str, name: str) -> bool:
-        """Return whether a figure counts a rollout."""
-        if name not in self.totals:
-            return False
-        return bool(
-            self.counted.get(trace_id[:HALF], 0) >> list(self.totals).index(name) & 1
-        )
-
-    def to_json(self) -> Json:
-        """Return the step as stored in the state."""
-        totals: list[Json] = [
-            [name, total.to_json()] for name, total in self.totals.items()
-        ]
-        facts = cast("dict[str, Json]", self.facts)
-        return [
-            *self.track, self.number, self.last_ns, self.end_unix_ns, "".join(self.spans), totals,
-            {**self.counted}, {**facts}, self.changed_ns, self.revision,
-        ]  # fmt: skip
-
-    @classmethod
-    def from_json(cls, value: object) -> TokenStep:
-        """Restore what `to_json` returned."""
-        (
-            role,
-            attempt,
-            number,
-            last_ns,
-            end_ns,
-            spans,
-            totals,
-            counted,
-            facts,
-            changed_ns,
-            revision,
-        ) = cast("list[Any]", value)
-        return cls(
-            (role, attempt), number, last_ns, end_ns, changed_ns, revision, ids_of(spans),
-            {name: Total.from_json(total) for name, total in totals},
-            dict(counted), {trace_id: dict(figures) for trace_id, figures in facts.items()},
-        )  # fmt: skip

@@ -6,13 +6,11 @@ that came first is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-import orjson
 
 from otel_bridge.records import Json
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.state import TranslationState
 from otel_bridge.translation.step_rows import StepKey
 
@@ -45,6 +43,12 @@ class RolloutStreams:
     views: int = 0
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the streams, and of what is stored beside them."""
+        streams = (*self.streams.values(), *self.waiting.values())
+        return _ENTRY_BYTES + sum(map(len, streams))
+
+    @property
     def has_news(self) -> bool:
         """Return whether trackers have the rollout, and there are streams that their view lacks."""
         return (
@@ -72,128 +76,58 @@ class RolloutStreams:
                 self.streams[name] = data
                 self.times[name] = time_unix_ns
 
-    def to_bytes(self) -> bytes:
-        """Return the streams as stored in the state: the length of a JSON head, that head, and the numbers."""
-        steps: list[Json] = [
-            [*track, number, len(data)]
-            for (track, number), data in self.waiting.items()
-        ]
-        sizes: list[Json] = [
-            [name, len(data), self.times[name]] for name, data in self.streams.items()
-        ]
-        texts: list[Json] = [*self.texts]
-        head = orjson.dumps(
-            [steps, sizes, texts, self.rollout_facts, self.viewed_ns, self.views]
-        )
-        return b"".join(
-            (
-                len(head).to_bytes(4, "little"),
-                head,
-                *self.waiting.values(),
-                *self.streams.values(),
-            )
-        )
-
-    @classmethod
-    def from_bytes(cls, trace_id: str, data: bytes) -> RolloutStreams:
-        """Restore what `to_bytes` returned."""
-        start = 4 + int.from_bytes(data[:4], "little")
-        steps, sizes, texts, facts, viewed_ns, views = cast(
-            "list[Any]", orjson.loads(data[4:start])
-        )
-        restored = cls(
-            trace_id, texts=texts, rollout_facts=facts, viewed_ns=viewed_ns, views=views
-        )
-        for role, attempt, number, size in steps:
-            restored.waiting[(role, attempt), number] = data[start : start + size]
-            start += size
-        for name, size, time_unix_ns in sizes:
-            restored.streams[name] = data[start : start + size]
-            restored.times[name] = time_unix_ns
-            start += size
-        return restored
-
 
 class StreamStore:
     """Keeps the streams of the last rollouts.
 
     Args:
-        state: Key space ``tokens/streams/``.
+        state: Key space ``tokens/streams/``, by the order of arrival.
         max_bytes: Most bytes of all streams.
+
+    Attributes:
+        with_news: Trace ids of the rollouts whose view is to be sent, as the state has them.
     """
 
     def __init__(self, state: TranslationState, max_bytes: int) -> None:
         self._state = state
         self._max_bytes = max_bytes
+        self._keys: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
-        self._open: dict[str, RolloutStreams] = {}
-        stored = [(key, cast("bytes", value)) for key, value in state.items(_PREFIX)]
-        # By the number at the end of the key: the order of arrival, in which they are evicted.
-        for key, value in sorted(
-            stored, key=lambda pair: int(pair[0].rpartition("/")[2])
-        ):
-            self._sizes[key] = _ENTRY_BYTES + len(value)
-        self._bytes = sum(self._sizes.values())
-        self._keys = {
-            key.removeprefix(_PREFIX).partition("/")[0]: key for key in self._sizes
-        }
-        self._number = max(
-            (int(key.rpartition("/")[2]) for key in self._sizes), default=0
-        )
+        self._number = 0
+        self.with_news: list[str] = []
+        for key, value in state.items(_PREFIX):
+            rollout = unpacked(RolloutStreams, value)
+            self._keys[rollout.trace_id] = key
+            self._sizes[rollout.trace_id] = rollout.size_bytes
+            self._number = int(key.removeprefix(_PREFIX))
+            if rollout.has_news:
+                self.with_news.append(rollout.trace_id)
 
     def get(self, trace_id: str) -> RolloutStreams | None:
-        """Return the streams of a rollout, ``None`` without any."""
-        key = self._keys.get(trace_id)
-        if key is None:
+        """Return the streams of a rollout, ``None`` without any; call `put` after a change."""
+        if trace_id not in self._keys:
             return None
-        # Decoded at most once a batch: the state holds bytes.
-        if trace_id not in self._open:
-            self._open[trace_id] = RolloutStreams.from_bytes(
-                trace_id, cast("bytes", self._state.get(key))
-            )
-        return self._open[trace_id]
-
-    def open(self, trace_id: str) -> RolloutStreams:
-        """Return the streams of a rollout, to be changed; call `put` afterwards."""
-        return self.get(trace_id) or RolloutStreams(trace_id)
+        return unpacked(RolloutStreams, self._state.get(self._keys[trace_id]))
 
     def put(self, rollout: RolloutStreams) -> None:
         """Store the streams of a rollout."""
-        key = self._keys.get(rollout.trace_id)
-        if key is None:
+        if rollout.trace_id not in self._keys:
             self._number += 1
-            key = f"{_PREFIX}{rollout.trace_id}/{self._number}"
-            self._keys[rollout.trace_id] = key
-        data = rollout.to_bytes()
-        self._state.set(key, data)
-        self._bytes += _ENTRY_BYTES + len(data) - self._sizes.get(key, 0)
-        self._sizes[key] = _ENTRY_BYTES + len(data)
-        self._open[rollout.trace_id] = rollout
+            # Of one length, so that the order of the keys is that of their numbers.
+            self._keys[rollout.trace_id] = f"{_PREFIX}{self._number:015}"
+        self._sizes[rollout.trace_id] = rollout.size_bytes
+        self._state.set(self._keys[rollout.trace_id], packed(rollout))
 
-    def with_news(self) -> list[str]:
-        """Return the trace ids of the rollouts whose view is to be sent; reads all."""
-        trace_ids: list[str] = []
-        for trace_id in self._keys:
-            rollout = self.get(trace_id)
-            if rollout is not None and rollout.has_news:
-                trace_ids.append(trace_id)
-        return trace_ids
-
-    def overdue(self) -> RolloutStreams | None:
-        """Return the rollout that came first, when there is more than the limit; `forget` it."""
+    def evict(self) -> Iterator[RolloutStreams]:
+        """Forget the rollouts that came first until the limit is met, and yield each."""
         # The last one stays even if it is over the limit alone, or it could never be joined.
-        if self._bytes <= self._max_bytes or len(self._sizes) <= 1:
-            return None
-        return self.get(next(iter(self._keys)))
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > self._max_bytes:
+            rollout = self.get(next(iter(self._keys)))
+            if rollout is not None:
+                self.forget(rollout.trace_id)
+                yield rollout
 
     def forget(self, trace_id: str) -> None:
         """Remove the streams of a rollout."""
-        key = self._keys.pop(trace_id, None)
-        if key is not None:
-            self._bytes -= self._sizes.pop(key)
-            self._state.delete(key)
-        self._open.pop(trace_id, None)
-
-    def flush(self) -> None:
-        """Release what is stored in the state from memory."""
-        self._open.clear()
+        self._state.delete(self._keys.pop(trace_id))
+        del self._sizes[trace_id]

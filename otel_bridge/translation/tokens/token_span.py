@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.tokens.statistics import DECILES, MISMATCH, Figure
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
-from otel_bridge.translation.decode.scope_split import split_spans
-from otel_bridge.translation.span_steps import StepSpan
+from otel_bridge.translation.step_rows import StepSpan
 
 _NUMBERS = (
     semconv.TOKENS_FIGURES,
@@ -42,19 +41,14 @@ class TokenSpan(StepSpan):
         texts: Texts of the tokens by trace id.
     """
 
-    figures: Mapping[str, Figure]
-    streams: Mapping[str, Mapping[str, bytes]]
-    texts: Mapping[str, list[str]]
+    figures: Mapping[str, Figure] = field(kw_only=True)
+    streams: Mapping[str, Mapping[str, bytes]] = field(kw_only=True)
+    texts: Mapping[str, list[str]] = field(kw_only=True)
 
     @property
     def has_mismatch(self) -> bool:
         """Return whether its sender compared the two log-probabilities."""
         return MISMATCH[0] in self.figures
-
-
-def split_token_spans(scope_spans: ScopeSpans) -> tuple[list[Span], ScopeSpans | None]:
-    """Separate the spans of tokens from the other spans of one scope; see `split_spans`."""
-    return split_spans(scope_spans, lambda span: span.name == semconv.TOKENS_SPAN)
 
 
 def read_token_span(span: Span) -> TokenSpan | None:
@@ -78,11 +72,11 @@ def read_token_span(span: Span) -> TokenSpan | None:
             span.span_id.hex(),
             step,
             text_in(attributes, semconv.ROLE) or None,
-            rollouts,
             span.end_time_unix_nano,
-            dict(_figures(blobs, len(rollouts))),
-            _streams(blobs, rollouts),
-            _texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
+            rollouts,
+            figures=dict(_figures(blobs, len(rollouts))),
+            streams=_streams(blobs, rollouts),
+            texts=_texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
         )
     except (
         ValueError,

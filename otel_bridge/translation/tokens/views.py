@@ -38,7 +38,7 @@ class TokenViews:
         self._streams = streams
         self._options = options
         self._axes = axes
-        self._changed = dict.fromkeys(streams.with_news(), 0)
+        self._changed = dict.fromkeys(streams.with_news, 0)
         # A run without tokens stores nothing of its rollouts; the first annotation finds them here.
         self._recent: dict[str, dict[str, Json]] = {}
 

@@ -13,8 +13,7 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
 from otel_bridge.errors import JournalError
 from otel_bridge.records import RolloutRecord, Row, Span
-from otel_bridge.translation.phases.span import PhaseSpan
-from otel_bridge.translation.phases.timeline import TimelinePhase
+from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -22,11 +21,13 @@ ALL = (-1, 1 << 62)
 
 
 def phase(
-    step: int, seconds: float = 1.0, rank: int = 0, name: str = "train"
+    step: int, seconds: float = 1.0, rank: int = 0, **further_facts: object
 ) -> TimelinePhase:
     start_ns = T0 + step * 100 * S
-    span = PhaseSpan(name, "", step, None, start_ns, start_ns + round(seconds * S))
-    return TimelinePhase(span, "trainer", rank, f"i{rank}", "node1", 0)
+    facts = {"rank": rank, "host": "node1", **further_facts}
+    end_ns = start_ns + round(seconds * S)
+    event = TimelineEvent("phase", "train", f"i{rank}", start_ns, end_ns, facts)
+    return "trainer", step, event
 
 
 def mark(step: int, **values: float) -> Row:
@@ -96,7 +97,7 @@ def test_phases_rollouts_and_rows_are_read_by_role_and_step(tmp_path: Path) -> N
 def test_a_phase_names_its_attempt_and_a_forked_child(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with contextlib.closing(Ledger(path, timeline_bytes=1 << 20)) as ledger:
-        ledger.commit([], phases=[replace(phase(1), attempt=2, forked=True)])
+        ledger.commit([], phases=[phase(1, attempt=2, forked=True)])
 
     assert read(path)[0].events[0].facts == {
         "rank": 0,

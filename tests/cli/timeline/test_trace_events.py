@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from otel_bridge.bridge.ledger.timeline import TimelineEvent, TimelineStep
+from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.cli.timeline.bars import bars_of
 from otel_bridge.cli.timeline.clocks import aligned, clocks_of
 from otel_bridge.cli.timeline.trace_events import trace_of
+from otel_bridge.translation.phases.timeline import TimelineEvent
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000

@@ -19,7 +19,7 @@ from otel_bridge.records import (
     Row,
     trace_id_of,
 )
-from otel_bridge.translation import span_steps, step_rows
+from otel_bridge.translation import step_rows
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.otlp_samples import RUN, Bench, row
 from support.otlp.phase_samples import rank, rows_of, values_of
@@ -285,7 +285,7 @@ def test_of_too_many_steps_the_one_that_got_no_spans_for_the_longest_time_is_for
 def test_spans_beyond_the_limit_of_a_step_are_counted_and_the_others_stay(
     bench: Bench, run: MemoryRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(span_steps, "MAX_ROLLOUTS", 4)
+    monkeypatch.setattr(step_rows, "MAX_DATA", 7)
     train_on(run, 1, ["a", "b", "c"], unused={"stale": ["d"]})
     train_on(run, 1, ["e"])
     train_on(run, 2, ["e"])

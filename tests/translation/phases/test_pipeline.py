@@ -8,6 +8,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.records import End, PlainTrace, RolloutRecord
+from otel_bridge.translation import step_rows
 from otel_bridge.translation.phases import pipeline
 from support.otlp.otlp_samples import T0, S, end, row
 from support.otlp.phase_samples import phase, rank, rows_of, send, values_of
@@ -248,7 +249,7 @@ def test_bad_phases_are_counted_and_the_others_arrive(
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_MAX_CLOSED", 4)
+    monkeypatch.setattr(step_rows, "MAX_STEPS", 5)
     bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(50)))
@@ -256,18 +257,14 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     send(bench, rank(0), phase("save", 7, 0, 1))
     bench.translator.flush()
 
-    assert (
-        len(bench.state.items("phase/step/"))
-        == len(bench.state.items("phase/time/"))
-        == 5
-    )
+    assert len(bench.state.items("phase/step/")) == 5
     assert bench.counts() == {"phase/late": 1}
 
 
 def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline, "_MAX_CLOSED", 4)
+    monkeypatch.setattr(step_rows, "MAX_STEPS", 5)
     bench = bench_of()
     bench.open(rank(0))
     send(bench, rank(0), *(phase("train", step, step, step + 1) for step in range(5)))
@@ -285,17 +282,12 @@ def test_a_late_phase_is_in_a_row_before_its_step_is_forgotten(
     assert bench.counts() == {}
 
 
-def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(
+def test_the_last_two_steps_are_remembered_however_large_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline, "_MAX_CLOSED_PHASES", 10)
+    monkeypatch.setattr(step_rows, "_MAX_ALL_DATA", 10)
     bench = bench_of()
     bench.open(rank(0))
-    send(
-        bench,
-        rank(0),
-        *(phase("score", step, step, step + 1, role="judge") for step in range(3)),
-    )
     for step in range(4):
         send(
             bench,
@@ -305,21 +297,12 @@ def test_the_last_two_steps_of_each_role_are_remembered_however_large_they_are(
                 for part in range(9)
             ),
         )
+        bench.now_ns += 1
 
-    send(
-        bench,
-        rank(0),
-        phase("save", 2, 29, 30),
-        phase("save", 1, 19, 20),
-        phase("load", 0, 2, 3, role="judge"),
-    )
+    send(bench, rank(0), phase("save", 2, 29, 30))
     corrected = rows_of(bench.tick(31))
 
-    assert sorted((record.role or "", record.step) for record in corrected) == [
-        ("judge", 0),
-        ("trainer", 1),
-        ("trainer", 2),
-    ]
+    assert [record.step for record in corrected] == [2]
     send(bench, rank(0), phase("save", 0, 9, 10))
     assert bench.counts() == {"phase/late": 1}
 

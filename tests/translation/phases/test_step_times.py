@@ -20,10 +20,10 @@ S = 1_000_000_000
 def rank(
     number: int, *phases: tuple[str, str, float, float], forked: bool = False
 ) -> RankTimes:
-    times = {
+    times = [
         PhaseTime(name, outer, round(start * S), round(end * S))
         for name, outer, start, end in phases
-    }
+    ]
     return RankTimes(number, forked, times)
 
 

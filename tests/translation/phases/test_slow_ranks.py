@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_bridge.translation.phases.slow_rank import (
+from otel_bridge.translation.phases.slow_ranks import (
     SlowRank,
     SlowRankOfSteps,
     SlowRanks,

@@ -1,0 +1,232 @@
+"""Phases of steps -> the rank that is slow, that holds up the others, or that is slow for long. Pure.
+
+A slow rank of a step is one fact of its row. `status` names a rank that is slow in most of the
+last steps, alerts name one by a rule such as ``straggler>1.5x:5``.
+A rank is awaited when all others have ended a phase of a step and it has not, while it had that
+phase before. Only the other ranks' phases are needed, so a hung rank is named too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import cast
+
+from otel_bridge.alert_rules import AlertKind, AlertRule
+from otel_bridge.records import PHASES_ID, Alert, Row, key_of
+from otel_bridge.translation.phases.step import PhaseStep
+from otel_bridge.translation.phases.step_times import PREFIX, STEP
+from otel_bridge.translation.state import TranslationState
+
+_RATIO = f"{PREFIX}slowest_ratio/"
+_RANK = f"{PREFIX}slowest_rank/"
+_SLOW = 1.5
+"""Ratio of the slowest rank to the others from which on it is named."""
+_LAST = 8
+"""Number of steps of a role among which a rank must be slow in at least half."""
+_SPACE = "alert/straggler/"
+
+
+# --- slow -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """Holds a slow rank of a step, and how many times as long as the others it took in a phase."""
+
+    rank: int
+    phase: str
+    ratio: float
+
+
+def slow_rank_of(values: Mapping[str, float | int]) -> SlowRank | None:
+    """Return the slow rank of a step, in the phase that costs the others most; ``None`` without one.
+
+    Args:
+        values: Result of `step_values`.
+    """
+    costs_s: dict[str, float] = {}
+    for key, ratio in values.items():
+        if key.startswith(_RATIO) and ratio >= _SLOW:
+            phase = key.removeprefix(_RATIO)
+            costs_s[phase] = values[f"{PREFIX}max/{phase}"] * (1 - 1 / ratio)
+    # The step as a whole names a rank, but not what it does.
+    costs_s = {name: cost_s for name, cost_s in costs_s.items() if name != STEP} or (
+        costs_s
+    )
+    if not costs_s:
+        return None
+    phase = max(costs_s, key=costs_s.__getitem__)
+    return SlowRank(int(values[_RANK + phase]), phase, values[_RATIO + phase])
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRankOfSteps:
+    """Holds a rank that is slow in at least half of the last *steps* of its role.
+
+    Attributes:
+        ratio: Median over the steps in which it is slow.
+        slow_steps: Number of those.
+    """
+
+    rank: int
+    phase: str
+    ratio: float
+    slow_steps: int
+    steps: int
+
+
+class SlowRanks:
+    """Remembers the last steps of each role, in memory: the next bridge begins anew."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, deque[SlowRank | None]] = {}
+
+    def note(self, role: str, values: Mapping[str, float | int]) -> None:
+        """Note a step of *role* by the result of `step_values`."""
+        self._steps.setdefault(role, deque(maxlen=_LAST)).append(slow_rank_of(values))
+
+    def by_role(self) -> dict[str, SlowRankOfSteps]:
+        """Return the slow rank of each role that has one."""
+        slow_ranks: dict[str, SlowRankOfSteps] = {}
+        for role, steps in self._steps.items():
+            ratios: dict[tuple[int, str], list[float]] = {}
+            for slow in filter(None, steps):
+                # With the phase: a rank that is slow here and there has no cause to name.
+                ratios.setdefault((slow.rank, slow.phase), []).append(slow.ratio)
+            for (rank, phase), of_phase in ratios.items():
+                if 2 * len(of_phase) >= _LAST:
+                    slow_ranks[role] = SlowRankOfSteps(
+                        rank, phase, median(of_phase), len(of_phase), len(steps)
+                    )
+        return slow_ranks
+
+
+# --- slow for several steps -----------------------------------------------------------------------
+class StragglerCauses:
+    """Watches the phases of one run.
+
+    A cause is one rank in one phase of a role. It ends with a step in which that rank is not the
+    slowest, or not beyond the bound.
+
+    Args:
+        state: Key space ``alert/straggler/``: rank, number of steps in a row, attempt, last step.
+        rules: Rules of the run, of which those of the kind straggler apply.
+    """
+
+    def __init__(self, state: TranslationState, rules: Sequence[AlertRule]) -> None:
+        self._state = state
+        self._rules = [rule for rule in rules if rule.kind is AlertKind.STRAGGLER]
+
+    def row(self, row: Row) -> list[Alert]:
+        """Return the alerts that *row* raises; of rows that are not of phases none."""
+        rules = [rule for rule in self._rules if rule.watches_role(row.role)]
+        if not rules or not row.id.startswith(PHASES_ID):
+            return []
+        alerts: list[Alert] = []
+        ratio_prefix = key_of(row.role, _RATIO)
+        for key, ratio in row.values.items():
+            if not key.startswith(ratio_prefix):
+                continue
+            phase = key.removeprefix(ratio_prefix)
+            rank = row.values.get(key_of(row.role, _RANK + phase))
+            for rule in rules:
+                # The limit of keys of the run may have dropped the rank.
+                if isinstance(rank, int) and isinstance(ratio, (int, float)):
+                    alerts += self._judged(rule, row, SlowRank(rank, phase, ratio))
+        return alerts
+
+    def _judged(self, rule: AlertRule, row: Row, slow: SlowRank) -> list[Alert]:
+        """Note one phase of one step; return the alert if the rank is slow for long enough."""
+        key = f"{_SPACE}{_digest(rule.text, row.role or '', slow.phase)}"
+        cause = cast("list[int] | None", self._state.get(key))
+        rank, steps, *last = cause or [-1, 0]
+        # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of
+        # the same attempt.
+        if cause is not None and [row.attempt, row.step or 0] <= last:
+            return []
+        if not rule.is_met(slow.ratio):
+            self._state.delete(key)
+            return []
+        # Another rank is another cause: slow ranks that take turns are not one straggler.
+        steps = steps + 1 if rank == slow.rank else 1
+        self._state.set(key, [slow.rank, steps, row.attempt, row.step or 0])
+        if steps == rule.steps:
+            return [_alert(rule, row, slow)]
+        return []
+
+
+def _alert(rule: AlertRule, row: Row, slow: SlowRank) -> Alert:
+    text = (
+        f"rank {slow.rank} took {slow.ratio:.3g} times as long as the others in "
+        f"{slow.phase}, for {rule.steps} steps in a row"
+    )
+    return Alert(
+        f"a:{row.id}:{_digest(rule.text, slow.phase)}",
+        row.role,
+        f"{row.role or 'the run'}: rank {slow.rank} is slow in {slow.phase}",
+        f"{text}, up to step {row.step} (rule {rule.text})",
+        "warn",
+        row.step,
+        row.time_unix_ns,
+    )
+
+
+def _digest(*parts: str) -> str:
+    joined = "\0".join(parts).encode("utf-8", "replace")
+    return hashlib.blake2b(joined, digest_size=8).hexdigest()
+
+
+# --- awaited --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AwaitedRank:
+    """Holds the rank that the others wait for.
+
+    Attributes:
+        instance: Instance of its process.
+        phase: Phase that it has not ended.
+        since_ns: Time at which the last of the others ended the phase, by its clock.
+        others: Number of the others.
+    """
+
+    instance: str
+    rank: int
+    phase: str
+    step: int
+    since_ns: int
+    others: int
+
+
+def awaited_rank(
+    steps: Sequence[PhaseStep], living: Collection[str]
+) -> AwaitedRank | None:
+    """Return the rank that is awaited in the newest of *steps*.
+
+    ``None`` when there is none, or there are several.
+
+    Args:
+        steps: Steps of one role and attempt, open ones and the last closed ones, in order.
+        living: Instances of the role's processes that run.
+    """
+    *earlier, newest = steps
+    ends = {instance: rank.ends() for instance, rank in newest.ranks.items()}
+    awaited: AwaitedRank | None = None
+    for phase in dict.fromkeys(name for of_rank in ends.values() for name in of_rank):
+        missing = [name for name in living if phase not in ends.get(name, ())]
+        # One process alone is not waited for, and of several missing ones none holds up the others.
+        if len(living) < 2 or len(missing) != 1:
+            continue
+        instance = missing[0]
+        since_ns = max(ends[name][phase] for name in living if name != instance)
+        # It has gone on since, so it does not have the phase in this step.
+        if max(ends.get(instance, {"": 0}).values()) > since_ns:
+            continue
+        for step in earlier:
+            rank = step.ranks.get(instance)
+            is_later = awaited is None or since_ns > awaited.since_ns
+            if rank is not None and phase in rank.ends() and is_later:
+                awaited = AwaitedRank(
+                    instance, rank.rank, phase, newest.number, since_ns, len(living) - 1
+                )
+    return awaited
