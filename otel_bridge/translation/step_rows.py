@@ -121,6 +121,9 @@ class StepStore(Generic[StepT]):
         self._forgotten = ForgottenSteps(run.state, f"{kind.SPACE}/forgotten")
         self._checked_ns = 0
 
+    def __len__(self) -> int:
+        return len(self._steps)
+
     def __iter__(self) -> Iterator[StepT]:
         return iter(self._steps.values())
 

@@ -211,22 +211,29 @@ def awaited_rank(
     """
     *earlier, newest = steps
     ends = {instance: rank.ends() for instance, rank in newest.ranks.items()}
-    awaited: AwaitedRank | None = None
-    for phase in dict.fromkeys(name for of_rank in ends.values() for name in of_rank):
+    awaited: list[AwaitedRank] = []
+    for phase in {name for of_rank in ends.values() for name in of_rank}:
         missing = [name for name in living if phase not in ends.get(name, ())]
+        others = len(living) - len(missing)
         # One process alone is not waited for, and of several missing ones none holds up the others.
-        if len(living) < 2 or len(missing) != 1:
+        if not others or len(missing) != 1:
             continue
         instance = missing[0]
-        since_ns = max(ends[name][phase] for name in living if name != instance)
-        # It has gone on since, so it does not have the phase in this step.
-        if max(ends.get(instance, {"": 0}).values()) > since_ns:
-            continue
-        for step in earlier:
-            rank = step.ranks.get(instance)
-            is_later = awaited is None or since_ns > awaited.since_ns
-            if rank is not None and phase in rank.ends() and is_later:
-                awaited = AwaitedRank(
-                    instance, rank.rank, phase, newest.number, since_ns, len(living) - 1
-                )
-    return awaited
+        since_ns = max(ends[name][phase] for name in {*living} - {instance})
+        rank = _rank_before(earlier, phase, instance)
+        # If it has gone on since, it does not have the phase in this step.
+        last_end_ns = max(ends.get(instance, {"": 0}).values())
+        if rank is not None and last_end_ns <= since_ns:
+            awaited.append(
+                AwaitedRank(instance, rank, phase, newest.number, since_ns, others)
+            )
+    return max(awaited, key=lambda rank: (rank.since_ns, rank.phase), default=None)
+
+
+def _rank_before(steps: Sequence[PhaseStep], phase: str, instance: str) -> int | None:
+    """Return the rank of a process that had *phase* in one of *steps*; ``None`` when it had not."""
+    for step in steps:
+        rank = step.ranks.get(instance)
+        if rank is not None and phase in rank.ends():
+            return rank.rank
+    return None

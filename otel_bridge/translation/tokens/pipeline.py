@@ -20,8 +20,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row
 from otel_bridge.tokens.statistics import (
     ENGINE,
-    LOSS_MASK,
-    TOKEN_IDS,
+    REFERENCES,
     TRAINER,
     Figure,
     Numbers,
@@ -136,22 +135,18 @@ class TokenPipeline:
     # --- streams ----------------------------------------------------------------------------------
     def _keep(self, key: StepKey, span: TokenSpan, now_unix_ns: int) -> None:
         """Keep the streams of rollouts that trackers may show, and those that wait for their other half."""
-        by_rollout: dict[str, dict[str, bytes]] = {}
-        for name, rows in span.streams.items():
-            for trace_id, data in rows.items():
-                by_rollout.setdefault(trace_id, {})[name] = data
-        for trace_id, streams in by_rollout.items():
+        for trace_id, streams in span.streams.items():
             rollout = self._streams.get(trace_id) or RolloutStreams(trace_id)
-            if not span.has_mismatch and TRAINER in streams:
-                rollout.waiting[key] = streams[TRAINER]
-            is_shown = self._may_show(trace_id)
-            waits = not span.has_mismatch and ENGINE in streams
-            if is_shown or waits:
-                # Of a rollout that no tracker shows only the half is kept that a mismatch needs.
-                kept_streams = streams
-                if not is_shown:
-                    kept_streams = {ENGINE: streams[ENGINE]}
-                rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
+            halves: dict[str, bytes] = {}
+            if not span.has_mismatch:
+                halves = {
+                    name: streams[name] for name in (ENGINE, TRAINER) if name in streams
+                }
+            if TRAINER in halves:
+                rollout.waiting[key] = halves.pop(TRAINER)
+            # Of a rollout that no tracker shows only the half is kept that a mismatch needs.
+            kept_streams = streams if self._may_show(trace_id) else halves
+            rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
                 self._views.changed(rollout, now_unix_ns)
@@ -225,17 +220,16 @@ def _value(
 
 def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
     """Return the figures of the streams of a span whose sender has made none, of its rollouts in order."""
-    values = {
-        name: rows
-        for name, rows in span.streams.items()
-        if name not in {TOKEN_IDS, LOSS_MASK}
-    }
-    lengths: list[int] = []
-    for trace_id in span.rollouts:
-        sizes = [len(rows.get(trace_id, b"")) for rows in values.values()]
-        lengths.append(max(sizes, default=0) // 4)
+    rows = [span.streams.get(trace_id, {}) for trace_id in span.rollouts]
+    names = {name for row in rows for name in row}.difference(REFERENCES)
+    sizes = [
+        max((len(row[name]) for name in names & row.keys()), default=0) for row in rows
+    ]
     streams: dict[str, Numbers] = {}
-    for name, rows in values.items():
-        missing = [_NAN * length for length in lengths]
-        streams[name] = floats_of(b"".join(map(rows.get, span.rollouts, missing)))
-    return figures_of(streams, lengths)
+    for name in sorted(names):
+        parts = [
+            row.get(name, _NAN * (size // 4))
+            for row, size in zip(rows, sizes, strict=True)
+        ]
+        streams[name] = floats_of(b"".join(parts))
+    return figures_of(streams, [size // 4 for size in sizes])

@@ -37,7 +37,7 @@ class TokenSpan(StepSpan):
 
     Attributes:
         figures: Figure by name, of its rollouts.
-        streams: 32-bit floats of each stream by name, of each rollout that has it, by trace id.
+        streams: Trace id to the 32-bit floats of each stream by name.
         texts: Texts of the tokens by trace id.
     """
 
@@ -171,7 +171,7 @@ def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, F
 def _streams(
     blobs: Mapping[str, bytes], rollouts: tuple[str, ...]
 ) -> dict[str, dict[str, bytes]]:
-    """Return the streams by name and trace id.
+    """Return the streams by trace id and name.
 
     Raises:
         ValueError: A stream ends within a rollout.
@@ -181,11 +181,11 @@ def _streams(
     streams: dict[str, dict[str, bytes]] = {}
     for name, data in _named(blobs, semconv.TOKENS_STREAM):
         start = 0
-        streams[name] = {}
         for trace_id, length in zip(rollouts, lengths, strict=False):
             if start >= len(data):
                 break
-            streams[name][trace_id] = data[start : start + 4 * length]
+            row = streams.setdefault(trace_id, {})
+            row[name] = data[start : start + 4 * length]
             start += 4 * length
         # What is left belongs to no rollout, so that the lengths are wrong for all of them.
         if start != len(data):
