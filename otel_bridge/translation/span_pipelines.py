@@ -81,10 +81,12 @@ class SpanPipelines:
         if not by_kind:
             return records
         scope = received
-        others = by_kind[_OTHER]
-        if len(others) < len(received.spans):
+        rollout_spans = by_kind[_OTHER]
+        if len(rollout_spans) < len(received.spans):
             scope = ScopeSpans(
-                scope=received.scope, spans=others, schema_url=received.schema_url
+                scope=received.scope,
+                spans=rollout_spans,
+                schema_url=received.schema_url,
             )
         # Our emitter sends numbers as metrics; only third-party spans carry some of a row.
         if not is_native:

@@ -214,9 +214,9 @@ def awaited_rank(
     awaited: list[AwaitedRank] = []
     for phase in {name for of_rank in ends.values() for name in of_rank}:
         missing = [name for name in living if phase not in ends.get(name, ())]
-        others = len(living) - len(missing)
+        finished = len(living) - len(missing)
         # One process alone is not waited for, and of several missing ones none holds up the others.
-        if not others or len(missing) != 1:
+        if not finished or len(missing) != 1:
             continue
         instance = missing[0]
         since_ns = max(ends[name][phase] for name in {*living} - {instance})
@@ -225,7 +225,7 @@ def awaited_rank(
         last_end_ns = max(ends.get(instance, {"": 0}).values())
         if rank is not None and last_end_ns <= since_ns:
             awaited.append(
-                AwaitedRank(instance, rank, phase, newest.number, since_ns, others)
+                AwaitedRank(instance, rank, phase, newest.number, since_ns, finished)
             )
     return max(awaited, key=lambda rank: (rank.since_ns, rank.phase), default=None)
 
