@@ -49,7 +49,7 @@ def _unpacked(kind: Any, value: Any) -> Any:
         return cast("Any", kind)(
             *map(_unpacked, _field_types(cast("Hashable", kind)).values(), value)
         )
-    container = get_origin(kind)
+    container: Any = get_origin(kind)
     arguments = get_args(kind)
     if container is tuple:
         kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
@@ -57,7 +57,9 @@ def _unpacked(kind: Any, value: Any) -> Any:
     if container in {list, set}:
         return container(_unpacked(arguments[0], entry) for entry in value)
     if container is dict:
-        pairs = value.items() if isinstance(value, dict) else value
+        pairs: Any = value
+        if isinstance(value, dict):
+            pairs = cast("dict[str, Any]", value).items()
         key_kind, entry_kind = arguments
         return {
             _unpacked(key_kind, key): _unpacked(entry_kind, entry)
