@@ -54,8 +54,9 @@ def _unpacked(kind: Any, value: Any) -> Any:
     if container is tuple:
         kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
         return tuple(map(_unpacked, kinds, value))
-    if container in {list, set}:
-        return container(_unpacked(arguments[0], entry) for entry in value)
+    if container is list or container is set:
+        entries: list[Any] = [_unpacked(arguments[0], entry) for entry in value]
+        return entries if container is list else set(entries)
     if container is dict:
         pairs: Any = value
         if isinstance(value, dict):
