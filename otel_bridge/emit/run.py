@@ -489,7 +489,7 @@ class Run(RecordedFacts):
         """Return lines on what happens to records that are not delivered, and what to do."""
         folder = recorder.folder
         lines: list[str] = []
-        if not outcome.written or outcome.retrying:
+        if not outcome.written or outcome.in_state("retrying"):
             delivered_by = recorder.starter.goes_on()
             report = self._report()
             chosen = bool(self.facts.choice.names or (report and report.exporters))
@@ -497,8 +497,9 @@ class Run(RecordedFacts):
             # One command delivers all that remains, also what blocked exporters lack.
             if delivered_by is None:
                 return lines
-        if outcome.blocked:
-            lines.append(console.blocked_is_kept(folder.base, outcome.blocked))
+        blocked = outcome.in_state("blocked")
+        if blocked:
+            lines.append(console.blocked_is_kept(folder.base, blocked))
         return lines
 
     def __enter__(self) -> Run:

@@ -41,17 +41,8 @@ class FlushOutcome:
     report: Report | None
     remains: tuple[str, ...] = ()
 
-    @property
-    def blocked(self) -> tuple[str, ...]:
-        """Exporters that deliver nothing until a person acts."""
-        return self._in_state("blocked")
-
-    @property
-    def retrying(self) -> tuple[str, ...]:
-        """Exporters that retry automatically."""
-        return self._in_state("retrying")
-
-    def _in_state(self, state: str) -> tuple[str, ...]:
+    def in_state(self, state: str) -> tuple[str, ...]:
+        """Return the exporters that are in *state*, such as ``blocked``."""
         exporters = {} if self.report is None else self.report.exporters
         return tuple(
             name for name, exporter in exporters.items() if exporter.state == state

@@ -7,7 +7,7 @@ reverts `set`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.exporter import OTLP, SIGNALS
@@ -38,15 +38,18 @@ class ChildEnvironment:
     def before(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return *env* without what `set` added."""
         variables = dict(env)
+        self._revert(variables)
+        return variables
+
+    def _revert(self, variables: MutableMapping[str, str]) -> None:
         for name, previous_value in self._before.items():
             # The program has set it since, so that it stays.
-            if env.get(name) != self._given.get(name):
+            if variables.get(name) != self._given.get(name):
                 continue
             if previous_value is None:
                 variables.pop(name, None)
             else:
                 variables[name] = previous_value
-        return variables
 
     def keep(self) -> None:
         """Keep the variables for good, because this process is itself a (forked) child with its parent's variables."""
@@ -55,16 +58,8 @@ class ChildEnvironment:
 
     def restore(self) -> None:
         """Restore the previous values of variables that were not changed since."""
-        for name, previous_value in self._before.items():
-            # The program has set it since, so that it stays.
-            if os.environ.get(name) != self._given.get(name):
-                continue
-            if previous_value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = previous_value
-        self._before.clear()
-        self._given.clear()
+        self._revert(os.environ)
+        self.keep()
 
 
 # Environment variables that let a worker on another machine join this run.

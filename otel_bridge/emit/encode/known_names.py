@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
 
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import header_in
 
 _MAX_SEGMENTS = 64
 
 
-class _Known(NamedTuple):
+class _KnownName(NamedTuple):
     """Holds a project or name, and whether its process generated the text."""
 
+    is_generated: bool
     text: str
-    generated: bool
 
 
 def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
@@ -28,51 +28,48 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
         identity: The run; a run without a given id is found by its names, which therefore stay.
         folder: The run's folder on this machine, if there is one.
     """
-    if not (
-        identity.id_given and (identity.project_generated or identity.name_generated)
-    ):
+    if not (identity.id_given and identity.generated):
         return identity
-    known_pairs = [*_of_report(folder), *_of_headers(folder)]
-    projects = [project for project, _ in known_pairs if project.text]
-    names = [name for _, name in known_pairs if name.text]
+    projects, names = _known_names(folder)
     if identity.project_generated and projects:
-        # A chosen text goes before a generated one; of several the first, that of the report.
-        project = min(projects, key=lambda known_text: known_text.generated)
+        project = min(projects, key=_is_generated)
         identity = replace(
-            identity, project=project.text, project_generated=project.generated
+            identity, project=project.text, project_generated=project.is_generated
         )
     if identity.name_generated and names:
-        name = min(names, key=lambda known_text: known_text.generated)
-        identity = replace(identity, name=name.text, name_generated=name.generated)
+        name = min(names, key=_is_generated)
+        identity = replace(identity, name=name.text, name_generated=name.is_generated)
     return identity
 
 
-def _of_report(folder: RunFolder) -> list[tuple[_Known, _Known]]:
+def _is_generated(name: _KnownName) -> bool:
+    """Return what makes a chosen text go before a generated one; of several the first counts."""
+    return name.is_generated
+
+
+def _known_names(folder: RunFolder) -> tuple[list[_KnownName], list[_KnownName]]:
+    """Return the projects and names of the report, then of the run's processes in order of their start."""
+    projects: list[_KnownName] = []
+    names: list[_KnownName] = []
+
+    def add(
+        project: str, name: str, generated: Container[str], name_field: str
+    ) -> None:
+        if project:
+            projects.append(_KnownName("project" in generated, project))
+        if name:
+            names.append(_KnownName(name_field in generated, name))
+
     report = read_report(folder)
-    if report is None:
-        return []
-    generated = report.generated.split(",")
-    return [
-        (
-            _Known(report.project, "project" in generated),
-            _Known(report.name, "name" in generated),
-        )
-    ]
-
-
-def _of_headers(folder: RunFolder) -> list[tuple[_Known, _Known]]:
-    """Return project and name from the headers of the run's processes, in order of their start."""
+    if report is not None:
+        add(report.project, report.name, report.generated.split(","), "name")
     files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
-    headers: list[SegmentHeader] = []
-    for file in files:
-        header = header_in(file.path)
-        if header is not None and header.kind in {"process", "launcher"}:
-            headers.append(header)
-    headers.sort(key=lambda header: header.created_unix_ns)
-    return [
-        (
-            _Known(header.project, "project" in header.generated),
-            _Known(header.run_name, "run_name" in header.generated),
-        )
+    headers = [header_in(file.path) for file in files]
+    of_processes = [
+        header
         for header in headers
+        if header is not None and header.kind in {"process", "launcher"}
     ]
+    for header in sorted(of_processes, key=lambda header: header.created_unix_ns):
+        add(header.project, header.run_name, header.generated, "run_name")
+    return projects, names

@@ -9,38 +9,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
-# By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources; SDK 1.45.2), and fails
-# in a thread that outlives the main thread.
-_TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "ReadableSpan": (
-        "_name",
-        "_attributes",
-        "_events",
-        "_links",
-        "_status",
-        "_resource",
-        "_instrumentation_scope",
-    ),
-    "Event": ("_name", "_attributes"),
-    "Link": ("_attributes",),
-    "Status": ("_description",),
-    "Resource": ("_attributes",),
-    "InstrumentationScope": ("_name", "_version", "_attributes"),
-    "ReadableLogRecord": ("log_record", "resource", "instrumentation_scope"),
-    "LogRecord": ("body", "severity_text", "attributes", "event_name"),
-    "MetricsData": ("resource_metrics",),
-    "ResourceMetrics": ("resource", "scope_metrics"),
-    "ScopeMetrics": ("scope", "metrics"),
-    "Metric": ("name", "description", "unit", "data"),
-    "Gauge": ("data_points",),
-    "Sum": ("data_points",),
-    "Histogram": ("data_points",),
-    "ExponentialHistogram": ("data_points",),
-    "NumberDataPoint": ("attributes",),
-    "HistogramDataPoint": ("attributes",),
-    "ExponentialHistogramDataPoint": ("attributes",),
-}
-"""Class of the SDK for a record, or for a part of one, to its fields that hold texts or such parts."""
+_TEXT_FIELDS = frozenset({
+    "_attributes", "_description", "_events", "_instrumentation_scope", "_links", "_name", "_resource", "_status",
+    "_version", "attributes", "body", "data", "data_points", "description", "event_name", "instrumentation_scope",
+    "log_record", "metrics", "name", "resource", "resource_metrics", "scope", "scope_metrics", "severity_text", "unit",
+})  # fmt: skip
+"""Fields of the SDK's records, and of their parts, that hold texts or such parts."""
 T = TypeVar("T")
 
 
@@ -54,13 +28,6 @@ def _value(value: object) -> object:
         return value if value.isascii() else _text(value)
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return value
-    kind: type = type(value)
-    if kind.__module__.startswith("opentelemetry."):
-        fields = _TEXT_FIELDS.get(kind.__name__)
-    else:
-        fields = None
-    if fields is not None:
-        return _record(value, fields)
     if isinstance(value, Mapping):
         entries = cast("Mapping[object, object]", value)
         changed = {_value(key): _value(item) for key, item in entries.items()}
@@ -71,6 +38,10 @@ def _value(value: object) -> object:
         copies = [_value(item) for item in items]
         same = all(new is old for new, old in zip(copies, items, strict=True))
         return items if same else copies
+    # By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources;
+    # SDK 1.45.2), and fails in a thread that outlives the main thread.
+    if type(value).__module__.startswith("opentelemetry."):
+        return _record(value)
     return value
 
 
@@ -80,11 +51,13 @@ def _text(value: str) -> str:
     return value if text == value else text
 
 
-def _record(record: object, fields: Sequence[str]) -> object:
-    """Return *record*, or a copy of it with those of *fields* replaced that hold lone surrogates."""
+def _record(record: object) -> object:
+    """Return *record*, or a copy of it with those of its fields replaced that hold lone surrogates."""
     changes: dict[str, object] = {}
-    for name in fields:
-        value = getattr(record, name, None)
+    # Properties of the same names only show fields, and have no setters.
+    fields = {*getattr(record, "__dict__", ()), *getattr(type(record), "__slots__", ())}
+    for name in _TEXT_FIELDS & fields:
+        value = getattr(record, name)
         changed = _value(value)
         if changed is not value:
             changes[name] = changed
@@ -92,6 +65,6 @@ def _record(record: object, fields: Sequence[str]) -> object:
         return record
     changed_record = copy.copy(record)
     for name, value in changes.items():
-        # The records are frozen, and their fields have no setters.
+        # The records are frozen.
         object.__setattr__(changed_record, name, value)
     return changed_record

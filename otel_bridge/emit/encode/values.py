@@ -281,7 +281,7 @@ def _other(value: object, drop: CountDrop) -> Value | None:
     if isinstance(value, Histogram):
         return _of_histogram(value, drop)
     if tuple(value.shape) if is_array(value) else is_sequence(value):
-        return distribution(value, to_value, drop)
+        return distribution(value, drop)
     number = number_of(value)
     if number is None:
         return _of_tracker(value, drop)
@@ -316,7 +316,7 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
         counts_beside_edges = (histogram.counts, histogram.edges)
         counts_and_edges = counts_beside_edges if counts_and_edges is None else ()
     if histogram.values is not None and counts_and_edges is None:
-        return distribution(histogram.values, to_value, drop)
+        return distribution(histogram.values, drop)
     if (
         histogram.values is not None
         or counts_and_edges is None
@@ -382,7 +382,6 @@ def is_sequence(value: object) -> TypeGuard[Iterable[object]]:
 
 def distribution(
     values: object,
-    convert: Callable[[object, CountDrop], Value | None],
     drop: CountDrop,
 ) -> HistogramPoint | None:
     """Return the distribution of the finite numbers in *values*.
@@ -391,7 +390,6 @@ def distribution(
 
     Args:
         values: An array, or an iterable of numbers, nested or not.
-        convert: Callable from one value to a number.
         drop: Callable that counts the values left out.
     """
     if is_array(values):
@@ -411,7 +409,6 @@ def distribution(
     if not _collect(
         numbers,
         cast("Iterable[object]", values),
-        convert,
         drop,
         0,
         budget=ReadBudget(MAX_NUMBERS),
@@ -466,7 +463,6 @@ def _finite_of(
 def _collect(
     numbers: list[float],
     values: Iterable[object],
-    convert: Callable[[object, CountDrop], Value | None],
     drop: CountDrop,
     depth: int,
     *,
@@ -486,11 +482,11 @@ def _collect(
             size = len(cast("Sized", value))
             is_whole = budget.share(value, size) == size
             if not is_whole or not _collect(
-                numbers, value, convert, drop, depth + 1, budget=budget
+                numbers, value, drop, depth + 1, budget=budget
             ):
                 return False
         else:
-            number = convert(value, drop)
+            number = to_value(value, drop)
             if isinstance(number, (HistogramPoint, BucketPoint)):
                 drop("object", 1)
             elif number is not None:

@@ -6,7 +6,6 @@ cells with text are empty and captions are missing.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +35,6 @@ _MIMES = {
 }
 _MAX_CELLS = 2_000_000
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-_INT64 = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,8 @@ def file_of(medium: Image | Audio | Video, limit_bytes: int) -> tuple[str, bytes
     return video_bytes(medium.value, medium.fps, limit_bytes)
 
 
-def _number(value: float) -> int | float | str | None:
-    if isinstance(value, int):
-        if -_INT64 <= value < _INT64:
-            return int(value)
-        return str(value)
-    if math.isfinite(value):
-        return float(value)
-    return None
-
-
-_CELLS = ReadingRules(number=_number, entries=1_000_000)
+_CELLS = ReadingRules(number=lambda number: number, entries=1_000_000)
+"""Rules of cells: NaN and infinities become null in the JSON of a table."""
 
 
 @dataclass(slots=True)
@@ -175,9 +164,7 @@ class MediaEncoder:
         size_before = self._size
         cells_before = len(self._cells)
         try:
-            cells = cast("list[list[Json]]", rows)
-            if not _are_plain(rows):
-                cells = [[self._cell(value) for value in row] for row in rows]
+            cells = [[self._cell(value) for value in row] for row in rows]
             self._add(table, _MIMES["table"], self._json(columns, cells))
         except BaseException:
             # Media of cells without their table would be shown as those of the next one.
@@ -186,6 +173,9 @@ class MediaEncoder:
             raise
 
     def _cell(self, value: object) -> Json:
+        # Nearly every cell; what orjson does not write as it should be, `dumps` replaces.
+        if type(value) in _PLAIN:
+            return cast("Json", value)
         if isinstance(value, Media):
             return self._medium_in_cell(value)
         return self._plain(value)
@@ -256,21 +246,6 @@ class MediaEncoder:
             self.count("media_unreadable", 1)
             return None
         return {"media": len(self._cells) - 1}
-
-
-def _are_plain(rows: Sequence[Sequence[object]]) -> bool:
-    """Return whether every cell is one that orjson writes as it should be.
-
-    NaN and infinities become null.
-    """
-    types = {type(value) for row in rows for value in row}
-    if not _PLAIN.issuperset(types):
-        return False
-    if int in types:
-        whole = [value for row in rows for value in row if type(value) is int]
-    else:
-        whole = [0]
-    return min(whole) >= -_INT64 and max(whole) < _INT64
 
 
 def columns_and_rows(

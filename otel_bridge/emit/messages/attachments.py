@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import MediaDropped, is_picture
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
+from otel_bridge.emit.values.plain import Losses
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
+UNREAD = "rollout_message"
+"""Reason of values in no known shape, which are kept as text."""
 _MAX_MEDIUM_BYTES = 32 << 20
 _MAX_MEDIA = 100
 """Most media of one rollout: the training loop waits for their encoding."""
 _PLAIN = frozenset({str, int, float, bool, type(None), dict})
 _USER = "user"
-
-
-class MediaParts(NamedTuple):
-    """Holds media as parts of a message, each encoded once, and the number of those that cannot be encoded."""
-
-    parts: list[Json]
-    unread: int = 0
 
 
 def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
@@ -51,18 +47,19 @@ def _media_in(value: object) -> Sequence[object] | None:
     return None
 
 
-def parts_of(media: Sequence[object]) -> MediaParts:
-    """Encode media as parts; one that cannot be encoded leaves a text that says why."""
+def parts_of(media: Sequence[object], losses: Losses) -> list[Json]:
+    """Encode media as parts; one that cannot be encoded leaves a text that says why, and is counted."""
     encoded: list[Json] = []
-    unread = max(len(media) - _MAX_MEDIA, 0)
     for medium in media[:_MAX_MEDIA]:
         parts = _parts_or_reason(medium)
         if isinstance(parts, str):
-            unread += 1
+            losses.add(UNREAD, 1, "")
             encoded.append({"type": "text", "content": f"[{_kind(medium)}: {parts}]"})
         else:
             encoded += parts
-    return MediaParts(encoded, unread)
+    if len(media) > _MAX_MEDIA:
+        losses.add(UNREAD, len(media) - _MAX_MEDIA, "")
+    return encoded
 
 
 def _parts_or_reason(medium: object) -> list[Json] | str:

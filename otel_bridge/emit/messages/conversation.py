@@ -6,13 +6,19 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.fields import fields_of, first, plain, text_or_none
+from otel_bridge.emit.messages.fields import (
+    ReadFields,
+    fields_of,
+    first,
+    plain,
+    text_or_none,
+)
 from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, read
 from otel_bridge.emit.values.plain import CLIPPED, dumps
@@ -34,14 +40,12 @@ class EncodedMessage(NamedTuple):
         json: The message as UTF-8 JSON.
         calls: Tool calls in the message.
         answers: Answers of tools in the message.
-        unread: Number of values in no known shape, which are kept as text.
     """
 
     role: str
     json: bytes
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[ToolAnswer, ...] = ()
-    unread: int = 0
 
 
 _USER = "user"
@@ -51,11 +55,11 @@ _GENERATED_LATE = ("content", "tool_calls", shapes.PARTS_KEY)
 
 
 @dataclass(slots=True)
-class Conversation:
-    """Holds encoded messages, and the number of values in no known shape, which are kept as text."""
+class Content:
+    """Holds the encoded messages of one conversation, and the filter that counted what they lack."""
 
-    messages: list[EncodedMessage] = field(default_factory=list[EncodedMessage])
-    unread: int = 0
+    messages: list[EncodedMessage]
+    content_filter: ContentFilter
 
     @property
     def size_bytes(self) -> int:
@@ -77,12 +81,12 @@ def replayable(entry: object) -> object:
     return message
 
 
-def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversation:
+def encode(entries: Sequence[object], content_filter: ContentFilter) -> Content:
     """Encode *entries*, each of which may hold several messages.
 
     Values that it cannot read are counted.
     """
-    conversation = Conversation()
+    content = Content([], content_filter)
     for entry in entries:
         try:
             messages = [
@@ -91,9 +95,8 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Conversa
             ]
         except any_error():  # code of the user's own objects
             messages = [_unread(entry, content_filter)]
-        conversation.messages += messages
-        conversation.unread += sum(message.unread for message in messages)
-    return conversation
+        content.messages += messages
+    return content
 
 
 def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:
@@ -105,50 +108,38 @@ def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:
 
 def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
     parts = Parts(content_filter)
-    fields = message.fields
-    if fields is None:
+    if message.fields is None:
         parts.add_unread(message.value)
         return _of_parts(_USER, parts, None)
     role = message.role or _USER
-    given_parts = plain(fields.get(shapes.PARTS_KEY))
+    fields = ReadFields(message.fields)
+    given_parts = plain(message.fields.get(shapes.PARTS_KEY))
     if isinstance(given_parts, (list, tuple)):
         parts.add_content(cast("object", given_parts))
-        used = {shapes.PARTS_KEY, *_add_media(parts, fields)}
-        if isinstance(fields.get(shapes.INSTRUCTIONS_KEY), str):  # a message of its own
-            used.add(shapes.INSTRUCTIONS_KEY)
-    elif is_item(first(fields, shapes.KIND_KEYS)):
-        parts.add_part(fields)
+        _add_media(parts, fields)
+        fields.skip(shapes.PARTS_KEY)
+        # A message of its own.
+        if isinstance(message.fields.get(shapes.INSTRUCTIONS_KEY), str):
+            fields.skip(shapes.INSTRUCTIONS_KEY)
+    elif is_item(first(message.fields, shapes.KIND_KEYS)):
+        parts.add_part(message.fields)
         return _of_parts(role, parts, None)
     elif role == _TOOL:
-        used = _add_answer(parts, fields)
+        _add_answer(parts, fields)
     else:
-        used = _add_message(parts, fields)
-    used.update(_key_of(fields, shapes.ROLE_KEYS))
+        _add_message(parts, fields)
+    first(fields, shapes.ROLE_KEYS)  # read before, for the role of the message
     name = text_or_none(fields.get("name"))
-    if name is not None:
-        used.add("name")
-    return _of_parts(role, parts, name, _facts_of(fields, used, parts))
+    return _of_parts(role, parts, name, _facts_of(fields, parts))
 
 
-def _key_of(fields: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Return the first of *names* that has a value, as a list of one; empty without one."""
-    for name in names:
-        if fields.get(name) is not None:
-            return [name]
-    return []
-
-
-def _facts_of(
-    fields: Mapping[str, Any], used: Collection[str], parts: Parts
-) -> dict[str, Json]:
+def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
     """Return what a message holds beside what was read: weights, masks, times, ….
 
     Those beyond a limit are counted.
     """
     other_fields = {
-        key: value
-        for key, value in fields.items()
-        if key not in used and not _says_nothing(key, value)
+        key: value for key, value in fields.unread() if not _says_nothing(key, value)
     }
     for key in _RESERVED:  # has no place as a fact
         if key in other_fields:
@@ -173,31 +164,22 @@ def _says_nothing(key: str, value: object) -> bool:
     )
 
 
-def _add_answer(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
-    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock).
-
-    Returns:
-        The keys that were read.
-    """
-    used = {*_key_of(fields, shapes.CONTENT_KEYS)}
+def _add_answer(parts: Parts, fields: ReadFields) -> None:
+    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock)."""
     content: object = first(fields, shapes.CONTENT_KEYS)
     if _holds_answers(content):
         parts.add_content(content)
     else:
         call_id = text_or_none(first(fields, shapes.ANSWER_CALL_KEYS))
-        if call_id is not None:
-            used.update(_key_of(fields, shapes.ANSWER_CALL_KEYS))
         parts.add_answer(call_id, content, text_or_none(fields.get("name")))
-    used.update(_add_media(parts, fields))
-    return used
+    _add_media(parts, fields)
 
 
-def _add_media(parts: Parts, fields: Mapping[str, Any]) -> Collection[str]:
-    """Add the media beside a message's content, and return their keys."""
+def _add_media(parts: Parts, fields: ReadFields) -> None:
+    """Add the media beside a message's content."""
     for key, modality in shapes.MEDIA_KEYS.items():
         if fields.get(key) is not None:
             parts.add_media(modality, fields[key])
-    return shapes.MEDIA_KEYS
 
 
 def _holds_answers(content: object) -> bool:
@@ -211,27 +193,22 @@ def _holds_answers(content: object) -> bool:
     return False
 
 
-def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
-    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls.
-
-    Returns:
-        The keys that were read.
-    """
-    extras = fields_of(fields.get(shapes.EXTRAS)) or {}
-    used = {*_key_of(fields, shapes.CONTENT_KEYS), *shapes.CALL_KEYS}
+def _add_message(parts: Parts, fields: ReadFields) -> None:
+    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls."""
+    extras = fields_of(fields.whole.get(shapes.EXTRAS)) or {}
     thought = first(fields, shapes.REASONING_KEYS) or first(
         extras, shapes.REASONING_KEYS
     )
     if thought:
         parts.add_reasoning(thought)
-        used.update(
-            key for key in shapes.REASONING_KEYS if _is_same(fields.get(key), thought)
-        )
+        for key in shapes.REASONING_KEYS:
+            if _is_same(fields.whole.get(key), thought):
+                fields.skip(key)
     parts.add_content(first(fields, shapes.CONTENT_KEYS))
-    used.update(_add_media(parts, fields))
-    refusal = fields.get("refusal")
+    _add_media(parts, fields)
+    refusal = fields.whole.get("refusal")
     if isinstance(refusal, str):
-        used.add("refusal")
+        fields.skip("refusal")
         if refusal:
             parts.add_text("refusal", refusal)
     for key in shapes.CALL_KEYS:
@@ -240,8 +217,7 @@ def _add_message(parts: Parts, fields: Mapping[str, Any]) -> set[str]:
         for key in shapes.CALL_KEYS:
             parts.add_calls(extras.get(key))
     if _are_read(extras, thought):
-        used.add(shapes.EXTRAS)
-    return used
+        fields.skip(shapes.EXTRAS)
 
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
@@ -275,6 +251,4 @@ def _of_parts(
     }
     if name is not None:
         value["name"] = parts.name(name)
-    return EncodedMessage(
-        role, dumps(value), tuple(parts.calls), tuple(parts.answers), parts.unread
-    )
+    return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers))

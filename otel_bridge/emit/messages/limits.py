@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import cast
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.attachments import attached, parts_of
+from otel_bridge.emit.messages.attachments import UNREAD, attached, parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import (
-    Conversation,
-    EncodedMessage,
+    Content,
     encode,
     replayable,
 )
 from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.emit.values.plain import Losses
 
 _COPIES = 2
 """Copies of each message in a tracker: in the root's span and in a child's."""
@@ -33,19 +33,6 @@ class MessageLimits:
 
     policy: ContentPolicy
     rollout_bytes: int
-
-
-@dataclass(slots=True)
-class Content:
-    """Encodes the content of one rollout."""
-
-    conversation: Conversation
-    content_filter: ContentFilter
-
-    @property
-    def messages(self) -> list[EncodedMessage]:
-        """Messages of the conversation."""
-        return self.conversation.messages
 
 
 def content_of(
@@ -63,28 +50,26 @@ def content_of(
         media: Media beside the messages, which become parts of the first one.
     """
     entries = [replayable(entry) for entry in messages_of(messages, role)]
-    media_parts = parts_of(media)
-    if media_parts.parts:
-        entries = attached(entries, media_parts.parts)
+    losses = Losses()
+    media_parts = parts_of(media, losses)
+    if media_parts:
+        entries = attached(entries, media_parts)
+    if len(entries) > _MAX_MESSAGES:
+        losses.add(UNREAD, len(entries) - _MAX_MESSAGES, "")
+        del entries[_MAX_MESSAGES:]
     budget = limits.rollout_bytes // _COPIES
     max_chars = _fair_length(entries, budget)
-    content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
-    while content.conversation.size_bytes > budget and max_chars > _MIN_CHARS:
+    content = encode(entries, ContentFilter(limits.policy, max_chars))
+    while content.size_bytes > budget and max_chars > _MIN_CHARS:
         # Escapes and characters beyond ASCII take several bytes, and not all text is plain content.
         longest = max(len(message.json) for message in content.messages)
         max_chars = max(
-            min(max_chars, longest)
-            * budget
-            // content.conversation.size_bytes
-            * 9
-            // 10,
+            min(max_chars, longest) * budget // content.size_bytes * 9 // 10,
             _MIN_CHARS,
         )
-        content = _conversation_encoded(entries[:_MAX_MESSAGES], limits, max_chars)
-    content.conversation.unread += (
-        max(len(entries) - _MAX_MESSAGES, 0) + media_parts.unread
-    )
-    while content.conversation.size_bytes > budget:
+        content = encode(entries, ContentFilter(limits.policy, max_chars))
+    content.content_filter.losses.merge(losses)
+    while content.size_bytes > budget:
         # Texts are at their shortest, and still too large: later messages go, by halves.
         first_half = len(content.messages) // 2
         content.content_filter.clipped_bytes += sum(
@@ -92,13 +77,6 @@ def content_of(
         )
         del content.messages[first_half:]
     return content
-
-
-def _conversation_encoded(
-    entries: Sequence[object], limits: MessageLimits, max_chars: int
-) -> Content:
-    content_filter = ContentFilter(limits.policy, max_chars)
-    return Content(encode(entries, content_filter), content_filter)
 
 
 def _fair_length(entries: Sequence[object], budget: int) -> int:

@@ -15,7 +15,7 @@ import orjson
 from otel_bridge.emit.media.pictures import MediaDropped, image_bytes, is_picture
 from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
-from otel_bridge.emit.messages.attachments import parts_of
+from otel_bridge.emit.messages.attachments import UNREAD, parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import (
     ReadFields,
@@ -65,17 +65,15 @@ class Parts:
         parts: Parts in the form of the JSON.
         calls: The tool calls among them.
         answers: The tools' answers among them.
-        unread: Number of values in no known shape, which are kept as text.
     """
 
-    __slots__ = ("answers", "calls", "content_filter", "parts", "unread")
+    __slots__ = ("answers", "calls", "content_filter", "parts")
 
     def __init__(self, content_filter: ContentFilter) -> None:
         self.content_filter = content_filter
         self.parts: list[dict[str, Json]] = []
         self.calls: list[ToolCall] = []
         self.answers: list[ToolAnswer] = []
-        self.unread = 0
 
     def name(self, value: object) -> str:
         """Return *value* as the name of a tool or an author; a longer one is cut, and counted."""
@@ -95,7 +93,7 @@ class Parts:
 
     def add_unread(self, value: object) -> None:
         """Add a value in no known shape as text, and count it."""
-        self.unread += 1
+        self.content_filter.losses.add(UNREAD, 1, "")
         self.add_text("text", value)
 
     def add_reasoning(self, thought: object) -> None:
@@ -167,7 +165,6 @@ class Parts:
             return self.content_filter.json(content)
         inner = Parts(self.content_filter)
         inner.add_content(cast("object", content))
-        self.unread += inner.unread
         texts = [
             part["content"]
             for part in inner.parts
@@ -235,9 +232,7 @@ class Parts:
     def _add_object(self, value: object) -> None:
         """Add an object without fields: a medium, or anything else as text, counted unless it is a number."""
         if isinstance(value, Media):
-            media = parts_of([value])
-            self.unread += media.unread
-            self.add_content(media.parts)
+            self.add_content(parts_of([value], self.content_filter.losses))
             return
         picture = self._picture(value)
         if picture is not None:
@@ -367,7 +362,7 @@ class Parts:
         picture = self._picture(source)
         if picture is not None:
             return picture
-        self.unread += 1
+        self.content_filter.losses.add(UNREAD, 1, "")
         return {"type": "text", "content": f"[{modality}: {type(source).__name__}]"}
 
     def _address(self, address: str, modality: str) -> dict[str, Json]:

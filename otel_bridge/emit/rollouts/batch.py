@@ -231,30 +231,32 @@ def emit(
         rule=options.rule,
         seed=f"{run.id}/{defaults.step}",
     )
-    call = CallContext(
-        run.id,
-        defaults.step,
-        defaults.split,
-        role=None if defaults.role == run.role else defaults.role,
-        options=options,
-        link=caller_link(),
-        open_steps=open_steps(track_of(run, defaults)),
-    )
+    call = call_context(run, defaults)._replace(link=caller_link())
     for index in kept_indices:
         _emit_one(run, call, build, columns.indices[index])
     if len(kept_indices) < len(columns.indices):
         append_sampled_out(run, columns, kept_indices, call)
 
 
+def call_context(run: EmitRun, defaults: RolloutDefaults) -> CallContext:
+    """Return what the rollouts of a call share, without a link."""
+    return CallContext(
+        run.id,
+        defaults.step,
+        defaults.split,
+        role=None if defaults.role == run.role else defaults.role,
+        options=run.rollout_options,
+        open_steps=open_steps(track_of(run, defaults)),
+    )
+
+
 def _emit_one(
     run: EmitRun, call: CallContext, build: Callable[[int], Rollout], index: int
 ) -> None:
     try:
-        encoded = encode_rollout(build(index), call, time.time_ns())
+        payload, losses = encode_rollout(build(index), call, time.time_ns())
     except any_error():  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
-    if encoded.unread:
-        run.count_drop("rollout_message", encoded.unread)
-    encoded.losses.report(run.count_drop)
-    run.append(Signal.TRACES, encoded.payload)
+    losses.report(run.count_drop)
+    run.append(Signal.TRACES, payload)

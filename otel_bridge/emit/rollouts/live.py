@@ -15,25 +15,24 @@ from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
-from otel_bridge.emit.live_registry import closed, open_steps, opened
-from otel_bridge.emit.messages.limits import Content
+from otel_bridge.emit.live_registry import closed, opened
+from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.rollouts.batch import (
     RolloutDefaults,
     annotate_rollouts,
+    call_context,
     defaults_of,
+    log_rollouts,
     track_of,
 )
-from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
 from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
-    CallContext,
     Pairs,
     SpanParent,
-    child_count,
     child_spans,
     failure,
     identity_attributes,
@@ -171,6 +170,10 @@ class LiveRollout(SpanBlock, Rollout):
             return
         now = time.time_ns()
         try:
+            if not self._trace.recording:
+                # As one that is sampled out: its statistics, and its tokens.
+                log_rollouts(self._run, [self], role=self._role)
+                return
             self._close(now)
         except any_error():  # what a user put into its fields
             self._run.count_drop("rollout_unreadable")
@@ -179,7 +182,7 @@ class LiveRollout(SpanBlock, Rollout):
             self._annotate()
 
     def _annotate(self) -> None:
-        """Record the tokens that its turns carry, whether trackers show the rollout or not."""
+        """Record the tokens that its turns carry."""
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         try:
             annotate_rollouts(self._run, [vars(self)], defaults)
@@ -193,19 +196,8 @@ class LiveRollout(SpanBlock, Rollout):
         self._trace.end_root(ExtraAttributes(packed), now)
 
     def _identity(self, defaults: RolloutDefaults) -> Pairs:
-        return identity_attributes(
-            self._context(defaults), coerce.name(self.id) or self.trace_id
-        )
-
-    def _context(self, defaults: RolloutDefaults) -> CallContext:
-        return CallContext(
-            self._run.id,
-            defaults.step,
-            defaults.split,
-            role=None if defaults.role == self._run.role else defaults.role,
-            options=self._run.rollout_options,
-            open_steps=open_steps(self._track),
-        )
+        call = call_context(self._run, defaults)
+        return identity_attributes(call, coerce.name(self.id) or self.trace_id)
 
     def _close(self, now: int) -> None:
         """End the root with all that is known of the rollout.
@@ -215,13 +207,8 @@ class LiveRollout(SpanBlock, Rollout):
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")
-        if not self._trace.recording:
-            self._count_as_sampled_out(defaults)
-            return
         limits = self._run.rollout_options.limits
         content = rollout_content(self, limits)
-        if content.conversation.unread:
-            self._run.count_drop("rollout_message", content.conversation.unread)
         pairs = self._identity(defaults)
         pairs += root_attributes(self, content, limits)
         spans = self._spans_of_messages(content, now)
@@ -255,19 +242,7 @@ class LiveRollout(SpanBlock, Rollout):
             getattr(root, "start_time", None) or now,
             now,
         )
-        ids = (os.urandom(8) for _ in range(child_count(content.messages)))
-        return child_spans(self, content, parent, ids)
-
-    def _count_as_sampled_out(self, defaults: RolloutDefaults) -> None:
-        columns = SampledColumns(
-            [0],
-            [coerce.number(self.reward)],
-            [coerce.name(self.group)],
-            versions=[self.policy_version],
-            ids=[self.id],
-            datasets=[self.dataset],
-        )
-        append_sampled_out(self._run, columns, [], self._context(defaults))
+        return child_spans(self, content, parent)
 
 
 def chat(

@@ -20,7 +20,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import (
     ReadableSpan,
     SpanLimits,
-    SpanProcessor,
     TracerProvider,
 )
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -92,47 +91,25 @@ def random_span_id() -> int:
     return int.from_bytes(os.urandom(8), "big") or INVALID_SPAN_ID + 1
 
 
-class _Appender(SpanProcessor):
-    """Appends each span when it ends, on the thread that ends it."""
-
-    def __init__(self, run: EmitRun) -> None:
-        self._run = run
-        self.extras: dict[int, ExtraAttributes] = {}
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Append *span*."""
-        context = span.get_span_context()
-        if context:
-            extra = self.extras.pop(context.span_id, ExtraAttributes())
-        else:
-            extra = ExtraAttributes()
-        try:
-            payload = encoded_span(span, extra, self._run)
-        except any_error():  # nothing of otel-bridge may end a training run
-            self._run.count_drop("rollout_span")
-            return
-        self._run.append(Signal.TRACES, payload)
-
-
-def encoded_span(span: ReadableSpan, extra: ExtraAttributes, run: EmitRun) -> bytes:
+def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
     """Encode *span* as one ``ScopeSpans``: attributes set by others as the policy of *run* allows, and the additions.
 
     Raises:
-        InvalidRecordError: The encoder returned no span.
+        InvalidRecordError: It is not a span of the SDK, or the encoder returned none.
     """
-    for resource_spans in encode_spans([well_formed(span)]).resource_spans:
+    spans = [well_formed(span)] if isinstance(span, ReadableSpan) else []
+    for resource_spans in encode_spans(spans).resource_spans:
         for scope_spans in resource_spans.scope_spans:
+            sent = scope_spans.spans[0]
             # What others set; the additions of otel-bridge have passed the policy before.
-            if span.attributes or span.events or span.status.description:
-                unknown = apply_to_span(
-                    scope_spans.spans[0], run.rollout_options.limits.policy
-                )
+            if sent.attributes or sent.events or sent.status.message:
+                unknown = apply_to_span(sent, run.rollout_options.limits.policy)
                 if unknown:
                     run.count_drop("unknown_text", unknown)
             # Parsing merges: the attributes of the SDK's own span stay.
-            scope_spans.spans[0].MergeFromString(extra.fields)
+            sent.MergeFromString(extra.fields)
             return scope_spans.SerializeToString() + extra.spans
-    raise InvalidRecordError(f"span {span.name!r}: the encoder made nothing of it")
+    raise InvalidRecordError(f"span {span!r}: the encoder made nothing of it")
 
 
 class _Provider(TracerProvider):
@@ -161,11 +138,9 @@ class LiveTracer:
     """
 
     def __init__(self, run: EmitRun) -> None:
+        self._run = run
         self._ids = UrandomIdGenerator()
-        self._appender = _Appender(run)
-        provider = _Provider(self._ids)
-        provider.add_span_processor(self._appender)
-        self._tracer: Tracer = provider.get_tracer(semconv.SCOPE_NAME)
+        self._tracer: Tracer = _Provider(self._ids).get_tracer(semconv.SCOPE_NAME)
 
     def start_root(self, trace_id: int, links: Sequence[Link]) -> Span:
         """Start a rollout's root, always as a trace of its own."""
@@ -179,11 +154,16 @@ class LiveTracer:
         return self._tracer.start_span(name, context=context, kind=kind)
 
     def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
-        """End *span* with its additions."""
+        """End *span*, and append it with its additions, on the thread that ends it."""
+        # The program may have ended it itself.
         if span.is_recording():
-            # Before the end, which hands the span with its additions to the appender.
-            self._appender.extras[span.get_span_context().span_id] = extra
             span.end(end_unix_ns)
+        try:
+            payload = encoded_span(span, extra, self._run)
+        except any_error():  # nothing of otel-bridge may end a training run
+            self._run.count_drop("rollout_span")
+            return
+        self._run.append(Signal.TRACES, payload)
 
 
 # Spans inside a live rollout: a model's turn and a tool's call.
@@ -339,10 +319,6 @@ class ChatSpan(ChildSpan):
                 content = content_of(messages, limits, role)
                 content_filter.clipped_bytes += content.content_filter.clipped_bytes
                 content_filter.losses.merge(content.content_filter.losses)
-                if content.conversation.unread:
-                    content_filter.losses.add(
-                        "rollout_message", content.conversation.unread, key
-                    )
                 pairs.append((key, json_array(content.messages)))
         if content_filter.clipped_bytes:
             pairs.append((semconv.CLIPPED, content_filter.clipped_bytes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -18,8 +18,8 @@ from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
 from otel_bridge.emit.messages.attachments import media_facts
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.conversation import EncodedMessage
-from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import Content, EncodedMessage
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
@@ -49,87 +49,67 @@ class CallContext(NamedTuple):
     open_steps: Sequence[int] | None = None
 
 
-class EncodedRollout(NamedTuple):
-    """Holds a rollout ready to append."""
-
-    payload: bytes
-    unread: int
-    losses: Losses
-
-
 def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
     """Return the trace id, as bytes, of a rollout with the user's own id."""
     return bytes.fromhex(trace_id_of(run_id, rollout_id))
 
 
-def identity_attributes(frame: CallContext, rollout_id: str) -> Pairs:
+def identity_attributes(call: CallContext, rollout_id: str) -> Pairs:
     """Return the attributes that place a rollout: its id, step, split and role."""
     pairs: list[tuple[str, int | str | Sequence[int] | None]] = [
         (semconv.ROLLOUT_ID, rollout_id),
-        (semconv.STEP, frame.step),
-        (semconv.ROLE, frame.role),
-        (semconv.SPLIT, frame.split),
-        (semconv.ROLLOUT_KEY, frame.options.key or None),
-        (semconv.ROLLOUTS_OPEN_STEPS, frame.open_steps),
+        (semconv.STEP, call.step),
+        (semconv.ROLE, call.role),
+        (semconv.SPLIT, call.split),
+        (semconv.ROLLOUT_KEY, call.options.key or None),
+        (semconv.ROLLOUTS_OPEN_STEPS, call.open_steps),
     ]
     return [(key, value) for key, value in pairs if value is not None]
 
 
 def encode_rollout(
-    rollout: Rollout, frame: CallContext, now_unix_ns: int
-) -> EncodedRollout:
+    rollout: Rollout, call: CallContext, now_unix_ns: int
+) -> tuple[bytes, Losses]:
     """Encode a finished rollout.
 
     Args:
-        rollout: The rollout; its step and split are those of *frame*.
-        frame: Facts that its call shares.
+        rollout: The rollout; its step and split are those of *call*.
+        call: Facts that its call shares.
         now_unix_ns: End of a rollout that names no end.
+
+    Returns:
+        The record, and what of the rollout is not in it.
     """
     rollout_id = coerce.name(rollout.id)
-    content = rollout_content(rollout, frame.options.limits)
-    children = child_count(content.messages)
-    # One call for all ids of the rollout.
-    random = os.urandom(16 + 8 * (children + 1))
+    content = rollout_content(rollout, call.options.limits)
+    random = os.urandom(24)
     if rollout_id is None:
         trace_id = random[:16]
     else:
-        trace_id = trace_id_bytes(frame.run_id, rollout_id)
+        trace_id = trace_id_bytes(call.run_id, rollout_id)
     note_kept(trace_id)
-    root_id = random[16:24]
-    start, end = _times(rollout, children, now_unix_ns)
-    pairs = identity_attributes(frame, rollout_id or trace_id.hex())
-    pairs += root_attributes(rollout, content, frame.options.limits)
-    pairs.append((semconv.SPAN_COUNT, children + 1))
-    kind, text = (
-        (None, None)
-        if rollout.error is None
-        else failure(rollout.error, content.content_filter)
-    )
+    start, end = _times(rollout, content, now_unix_ns)
+    parent = SpanParent(trace_id, random[16:], start, end)
+    children = child_spans(rollout, content, parent)
+    pairs = identity_attributes(call, rollout_id or trace_id.hex())
+    pairs += root_attributes(rollout, content, call.options.limits)
+    pairs.append((semconv.SPAN_COUNT, len(children) + 1))
+    events = b""
+    error = None
+    if rollout.error is not None:
+        kind, error = failure(rollout.error, content.content_filter)
+        events = span_encoding.exception_event(end, kind, error)
     root = span_encoding.span(
-        (trace_id, root_id, None),
+        (trace_id, parent.root_id, None),
         semconv.ROLLOUT_SPAN,
         (start, end),
         span_encoding.span_attributes(pairs),
-        events=b""
-        if kind is None or text is None
-        else span_encoding.exception_event(end, kind, text),
-        links=frame.link,
-        error=text,
+        events=events,
+        links=call.link,
+        error=error,
     )
-    spans = [
-        root,
-        *child_spans(
-            rollout,
-            content,
-            SpanParent(trace_id, root_id, start, end),
-            _ids(random[24:]),
-        ),
-    ]
-    return EncodedRollout(
-        span_encoding.scope_spans(spans),
-        content.conversation.unread,
-        content.content_filter.losses,
-    )
+    losses = content.content_filter.losses
+    return span_encoding.scope_spans([root, *children]), losses
 
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
@@ -145,16 +125,16 @@ def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     )
 
 
-def _ids(random: bytes) -> Iterator[bytes]:
-    return (random[index : index + 8] for index in range(0, len(random), 8))
-
-
-def _times(rollout: Rollout, children: int, now_unix_ns: int) -> tuple[int, int]:
+def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, int]:
     """Return start and end; a rollout without either ends now and lasts a nanosecond per child."""
     end = coerce.integer(rollout.end_unix_ns)
-    end = end if end is not None and 0 < end < _MAX_TIME else now_unix_ns
+    if end is None or not 0 < end < _MAX_TIME:
+        end = now_unix_ns
     start = coerce.integer(rollout.start_unix_ns)
-    return (start if start is not None and 0 < start <= end else end - children), end
+    if start is None or not 0 < start <= end:
+        # At most one child for a message, and one for each further answer of a tool.
+        start = end - sum(max(len(message.answers), 1) for message in content.messages)
+    return start, end
 
 
 def caller_link() -> bytes:
@@ -393,9 +373,7 @@ class _Child:
     pairs: Pairs
 
 
-def child_spans(
-    rollout: Rollout, content: Content, parent: SpanParent, ids: Iterable[bytes]
-) -> list[Pieces]:
+def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[Pieces]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times divide the time of the root evenly, at least a nanosecond each, so that their order
@@ -404,25 +382,18 @@ def child_spans(
     children = _children(rollout, content)
     start = parent.start_unix_ns
     slot = max((parent.end_unix_ns - start) // max(len(children), 1), 1)
+    # One call for all ids of the rollout.
+    random = os.urandom(8 * len(children))
     spans: list[Pieces] = []
-    for child, span_id in zip(children, ids, strict=False):
-        end = start + slot
-        span_ids = (parent.trace_id, span_id, parent.root_id)
+    for index, child in enumerate(children):
+        ids = (parent.trace_id, random[8 * index : 8 * index + 8], parent.root_id)
+        times = (start, start + slot)
         attributes = span_encoding.span_attributes(child.pairs)
         spans.append(
-            span_encoding.span(
-                span_ids, child.name, (start, end), attributes, kind=child.kind
-            )
+            span_encoding.span(ids, child.name, times, attributes, kind=child.kind)
         )
-        start = end
+        start += slot
     return spans
-
-
-def child_count(messages: Iterable[EncodedMessage]) -> int:
-    """Return the number of spans that `child_spans` makes."""
-    return sum(
-        (message.role == ASSISTANT) + len(message.answers) for message in messages
-    )
 
 
 def _children(rollout: Rollout, content: Content) -> list[_Child]:

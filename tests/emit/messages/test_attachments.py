@@ -13,9 +13,11 @@ import pytest
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.media.values import Audio, Image, Markdown, Table
-from otel_bridge.emit.messages.limits import Content, MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import Content
+from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.rollouts.spans import rollout_content, root_attributes
+from support.trainers.emit_rollout_doubles import unread
 
 LIMITS = MessageLimits(ContentPolicy(), 1 << 20)
 PIXELS = np.zeros((2, 2, 3), dtype=np.uint8)
@@ -81,7 +83,7 @@ def test_pictures_take_the_places_that_a_template_has_for_them() -> None:
         ["Be short."],
         ["Compare", "<blob image/png>", "<blob image/png>"],
     ]
-    assert content.conversation.unread == 0
+    assert unread(content) == 0
 
 
 def test_without_a_question_media_are_a_message_ahead_of_the_others() -> None:
@@ -125,7 +127,7 @@ def test_a_medium_that_cannot_be_encoded_is_counted_and_leaves_a_text_that_says_
     assert kinds_of(content) == [
         ["[image: media_file]", "[table: media_mixed]", "[image: media_format]", "q"]
     ]
-    assert content.conversation.unread == 3
+    assert unread(content) == 3
 
 
 def test_without_content_no_picture_leaves() -> None:

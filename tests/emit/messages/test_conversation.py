@@ -24,6 +24,7 @@ from support.trainers.emit_rollout_doubles import (
     log_rollouts,
     message,
     span_messages,
+    unread,
 )
 
 
@@ -293,11 +294,11 @@ def test_what_is_not_a_message_is_kept_as_text_and_counted(
     conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
     assert text in conversation.messages[0].json
-    assert (conversation.unread, len(conversation.messages)) == (1, 2)
+    assert (unread(conversation), len(conversation.messages)) == (1, 2)
 
 
 @pytest.mark.parametrize("entry", [None, [], {}])
 def test_what_holds_nothing_counts_nothing(entry: object) -> None:
     conversation = encode([entry, QUESTION], ContentFilter(ContentPolicy(), 100))
 
-    assert (conversation.unread, len(conversation.messages)) == (0, 1)
+    assert (unread(conversation), len(conversation.messages)) == (0, 1)

@@ -12,6 +12,7 @@ import pytest
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.conversation import EncodedMessage
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from support.trainers.emit_rollout_doubles import unread
 
 _ARGUMENTS: Final = {"q": "x"}
 _LANGCHAIN_CALL: Final = {
@@ -46,10 +47,8 @@ ANSWERS: Final[dict[str, Any]] = {
 
 
 def _message(entry: object) -> EncodedMessage:
-    conversation = content_of(
-        [entry], MessageLimits(ContentPolicy(), 1 << 20)
-    ).conversation
-    assert conversation.unread == 0
+    conversation = content_of([entry], MessageLimits(ContentPolicy(), 1 << 20))
+    assert unread(conversation) == 0
     (message,) = conversation.messages
     return message
 
@@ -165,7 +164,7 @@ def test_a_name_that_is_cut_is_counted(
     content_read = content_of(
         [{"role": "assistant", "content": content, "tool_calls": [call]}], limits
     )
-    (message,) = content_read.conversation.messages
+    (message,) = content_read.messages
     assert message.calls[0].name == encoded
     assert content_read.content_filter.losses.first_keys == {"clipped": "name"}
 
@@ -186,12 +185,10 @@ def test_an_id_of_any_type_is_a_text(call_id: object) -> None:
     "messages", [UserString("hi"), [{"role": "user", "content": UserString("hi")}]]
 )
 def test_a_text_of_another_class_is_one_text(messages: Any) -> None:
-    conversation = content_of(
-        messages, MessageLimits(ContentPolicy(), 1 << 20)
-    ).conversation
+    conversation = content_of(messages, MessageLimits(ContentPolicy(), 1 << 20))
     (message,) = conversation.messages
     assert orjson.loads(message.json)["parts"] == [{"type": "text", "content": "hi"}]
-    assert conversation.unread == 0
+    assert unread(conversation) == 0
 
 
 def test_an_array_of_several_calls_needs_no_role() -> None:

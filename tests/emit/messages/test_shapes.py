@@ -17,6 +17,7 @@ from otel_bridge.emit.messages.limits import MessageLimits, content_of
 from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
 from otel_bridge.translation.decode.messages import read_chat
 from support.media_samples import png
+from support.trainers.emit_rollout_doubles import unread
 
 Parts = list[dict[str, Any]]
 _PNG: Final = b"\x89PNG\r\n\x1a\n..."
@@ -177,10 +178,8 @@ SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
 
 
 def _messages(value: object) -> list[tuple[str, Parts]]:
-    conversation = content_of(
-        value, MessageLimits(ContentPolicy(), 1 << 20)
-    ).conversation
-    assert conversation.unread == 0
+    conversation = content_of(value, MessageLimits(ContentPolicy(), 1 << 20))
+    assert unread(conversation) == 0
     messages = [orjson.loads(message.json) for message in conversation.messages]
     return [(message["role"], message["parts"]) for message in messages]
 
@@ -240,7 +239,7 @@ def test_a_part_that_cannot_be_read_is_kept_as_text_and_counted(part: object) ->
     [message] = content.messages
     is_readable = isinstance(part, dict) and part["type"] in {"text", "unheard-of"}
     assert orjson.loads(message.json)["parts"]
-    assert content.conversation.unread == (0 if is_readable else 1)
+    assert unread(content) == (0 if is_readable else 1)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_texts_of_a_sequence_are_messages_where_they_are_json_of_one() -> None:
     assert [(message.role, orjson.loads(message.json)["parts"][0]["content"]) for message in content.messages] == [
         ("user", "Q"), ("assistant", "A"), ("user", "plain"), ("user", '{"no": "message"}')
     ]  # fmt: skip
-    assert content.conversation.unread == 0
+    assert unread(content) == 0
 
 
 def test_parts_in_an_array_are_the_parts_of_their_message() -> None:
@@ -350,7 +349,7 @@ def test_what_the_kind_of_a_message_does_not_use_is_a_fact_of_it(
     assert {
         key: value for key, value in shown.items() if key not in {"role", "parts"}
     } == facts
-    assert content.conversation.unread == 0
+    assert unread(content) == 0
 
 
 def test_pictures_beside_the_answer_of_a_tool_are_parts_of_it() -> None:
@@ -369,7 +368,7 @@ def test_parts_that_are_not_a_list_are_kept_as_text_and_counted() -> None:
     assert orjson.loads(content.messages[0].json)["parts"] == [
         {"type": "text", "content": "Q"}, {"type": "text", "content": '{"parts":"more"}'},
     ]  # fmt: skip
-    assert content.conversation.unread == 1
+    assert unread(content) == 1
 
 
 def test_facts_of_a_message_beyond_the_limit_are_counted() -> None:

@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.conversation import Conversation
+from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from support.trainers.emit_rollout_doubles import unread
 
 _ARGUMENTS: Final = {"q": "x"}
 _FUNCTION: Final = {"name": "search", "arguments": '{"q": "x"}'}
@@ -41,9 +42,9 @@ SHAPES: Final[dict[str, Any]] = {
 }
 
 
-def _conversation(**fields: object) -> Conversation:
+def _conversation(**fields: object) -> Content:
     message = {"role": "assistant", "content": None, **fields}
-    return content_of([message], MessageLimits(ContentPolicy(), 1 << 20)).conversation
+    return content_of([message], MessageLimits(ContentPolicy(), 1 << 20))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -55,7 +56,7 @@ def test_a_tool_call_keeps_its_name_and_arguments_in_every_shape(shape: str) -> 
         "search",
         _ARGUMENTS,
     )
-    assert conversation.unread == 0
+    assert unread(conversation) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,14 +72,14 @@ def test_a_generator_of_tool_calls_is_read_also_beside_a_secret(
 def test_what_is_not_a_tool_call_is_kept_as_text_and_counted() -> None:
     conversation = _conversation(tool_calls=["search the web"])
     assert b"search the web" in conversation.messages[0].json
-    assert conversation.unread == 1
+    assert unread(conversation) == 1
 
 
 @pytest.mark.parametrize("absent", [None, "", [], float("nan"), np.array([])])
 def test_absent_tool_calls_count_nothing(absent: object) -> None:
     conversation = _conversation(content="A", tool_calls=absent)
     assert conversation.messages[0].calls == ()
-    assert conversation.unread == 0
+    assert unread(conversation) == 0
 
 
 def test_an_array_of_content_parts_is_read_as_its_list() -> None:

@@ -13,8 +13,14 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit.config.snapshot import RolloutOptions
+from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.rollouts.live_spans import LiveTracer
 from otel_bridge.emit.run import Run
+
+
+def unread(content: Content) -> int:
+    """The number of values in no known shape, which are kept as text."""
+    return content.content_filter.losses.counts.get("rollout_message", 0)
 
 
 @dataclass
