@@ -37,9 +37,6 @@ _log = logging.getLogger(__name__)
 _LOCK_WAIT_S = 60.0
 # As in `connection`: while this waits, the bridge cannot stop.
 _SQLITE_WAIT_S = 5.0
-ABANDONED_S = 30.0
-"""Time for which an empty store must stay unfinished and unchanged before this process completes
-it."""
 _TEMPORARY = "_alembic_tmp_"
 # Id of "Default", which MLflow makes with every store.
 _DEFAULT_EXPERIMENT = 0
@@ -75,13 +72,11 @@ class _Tables:
         names: Names of its tables.
         experiments: Whether there is an experiment. MLflow creates the first one after its last
             migration.
-        changed: Differs after every change of the tables.
     """
 
     revision: str | None
     names: frozenset[str]
     experiments: bool
-    changed: int
 
     @property
     def of_mlflow(self) -> bool:
@@ -91,11 +86,6 @@ class _Tables:
     def left_over(self) -> list[str]:
         """Return the copies of tables that an interrupted migration left."""
         return sorted(name for name in self.names if name.startswith(_TEMPORARY))
-
-
-_unfinished: dict[Path, tuple[int, float]] = {}
-"""Unfinished stores of other processes: their last change, and when (monotonic) this process first
-saw it."""
 
 
 @functools.cache
@@ -205,14 +195,10 @@ def prepare(
     # itself.
     if revisions.newest is not None:
         tables = _look(path)
-        if (
-            tables is None
-            or not tables.of_mlflow
-            or _is_unfinished(path, tables, revisions)
-        ):
-            _create(path, tables, revisions, make, alone=alone)
-    # Whole now. A later store under this path, after a user deleted the file, starts its own time.
-    _unfinished.pop(path, None)
+        if tables is None or not tables.of_mlflow:
+            _create(path, revisions, make, alone=alone)
+        elif tables.revision != revisions.newest:
+            raise _unusable(path, tables, revisions)
     if settings.wal:
         write_ahead(path)
 
@@ -253,66 +239,42 @@ def _tables(database: sqlite3.Connection) -> _Tables:
     return _Tables(
         str(rows[0][0]) if rows else None,
         names,
-        "experiments" in names and _has_rows(database, "experiments"),
-        int(database.execute("PRAGMA schema_version").fetchone()[0]),
+        "experiments" in names and _has_rows(database),
     )
 
 
-def _is_unfinished(path: Path, tables: _Tables, revisions: Revisions) -> bool:
-    """Return whether to complete a store that its creator has left.
-
-    A complete one of this MLflow is not unfinished.
-
-    Raises:
-        RetryableError: The process that creates the store may still be running.
-        BlockedError: The store holds data, and its tables are not those of this MLflow.
-    """
-    if tables.revision == revisions.newest:
-        return False
+def _unusable(
+    path: Path, tables: _Tables, revisions: Revisions
+) -> RetryableError | BlockedError:
+    """Return the error for a store whose tables are not those of the installed MLflow."""
     address = shlex.quote(f"sqlite:///{path}")
     if tables.revision is not None and tables.revision not in revisions.names:
-        raise BlockedError(
+        return BlockedError(
             f"{path} has tables of another MLflow than {revisions.version} (schema {tables.revision})",
             help="install the newer mlflow that made it where the bridge runs, or set MLFLOW_TRACKING_URI",
         )
     # MLflow creates the first experiment last: without one no run can have been written.
     if not tables.experiments:
-        return _is_abandoned(path, tables)
+        aside = shlex.quote(f"{path}.unfinished")
+        return RetryableError(
+            f"{path} is being created by another process, or was left unfinished by one that was killed: "
+            f"then move it away, mv {shlex.quote(str(path))} {aside}",
+            retry_after_s=1.0,
+        )
     if tables.left_over:
-        raise BlockedError(
+        return BlockedError(
             f"{path}: an upgrade of its tables was interrupted (left over: {', '.join(tables.left_over)})",
             help="restore a backup made before the upgrade; without one, copy the file, then: "
             f"sqlite3 {shlex.quote(str(path))} 'DROP TABLE {tables.left_over[0]}' && mlflow db upgrade {address}",
         )
-    raise BlockedError(
+    return BlockedError(
         f"{path} has an out-of-date database schema: an MLflow older than {revisions.version} made it",
         help=f"back up the file, then: mlflow db upgrade {address}",
     )
 
 
-def _is_abandoned(path: Path, tables: _Tables) -> bool:
-    """Return ``True`` for a store that nothing has changed for `ABANDONED_S`.
-
-    Raise `RetryableError` before.
-    """
-    now_s = time.monotonic()
-    last_change, first_seen_s = _unfinished.get(path, (-1, now_s))
-    # Its creator is at work: the time begins anew with each of its commits.
-    if last_change != tables.changed:
-        first_seen_s = now_s
-    _unfinished[path] = (tables.changed, first_seen_s)
-    if now_s - first_seen_s >= ABANDONED_S:
-        return True
-    raise RetryableError(
-        f"{path} is being created by another process, or was left unfinished: completed in {ABANDONED_S:.0f} s"
-        " when nothing changes it",
-        retry_after_s=1.0,
-    )
-
-
 def _create(
     path: Path,
-    tables: _Tables | None,
     revisions: Revisions,
     make: MakeStore,
     *,
@@ -321,8 +283,7 @@ def _create(
     """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
 
     Raises:
-        RetryableError: Another process changed the file meanwhile.
-        BlockedError: An unfinished store holds data.
+        RetryableError: Another process began to create it meanwhile.
     """
     # Only under the lock: without it, such a folder may be that of a bridge that is at work.
     if alone:
@@ -337,24 +298,21 @@ def _create(
         make(f"sqlite:///{template}")
         with closing(_connected(path, create=True)) as database:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))
-            _copy(database, path, tables)
+            _copy(database, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
 
 
-def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> None:
+def _copy(database: sqlite3.Connection, path: Path) -> None:
     # Everything below is one transaction: a kill leaves the file as it was.
     database.execute("BEGIN EXCLUSIVE")
     try:
         # Looked at again under the lock: another process may have created it since.
-        present = _tables(database)
-        has_changed = tables is None or present.changed != tables.changed
-        if present.of_mlflow and has_changed:
+        if _tables(database).of_mlflow:
             raise RetryableError(
                 f"{path} is being created by another process", retry_after_s=1.0
             )
-        _remove_tables(database, path, present)
         _copy_tables(database)
         database.execute(
             # MLflow wrote the folder of the template there, which is deleted.
@@ -369,40 +327,6 @@ def _copy(database: sqlite3.Connection, path: Path, tables: _Tables | None) -> N
         # KeyboardInterrupt too: the connection must not keep the lock until it is closed.
         database.execute("ROLLBACK")
         raise
-
-
-def _remove_tables(database: sqlite3.Connection, path: Path, tables: _Tables) -> None:
-    """Remove the empty tables of an unfinished store.
-
-    Raises:
-        BlockedError: One of them holds rows.
-    """
-    if not tables.of_mlflow:
-        return
-    query = "SELECT name FROM template.sqlite_master WHERE type = 'table'"
-    new_names = {str(name) for (name,) in database.execute(query)}
-    # MLflow itself puts rows into some tables.
-    seeded = {name for name in new_names if _has_rows(database, name, "template")} - {
-        "experiments"
-    }
-    old_names = [
-        name
-        for name in sorted(tables.names)
-        if name in new_names or name.startswith(_TEMPORARY)
-    ]
-    for name in old_names:
-        if name not in seeded and _has_rows(database, name, "main"):
-            raise BlockedError(
-                f"{path}: MLflow was interrupted while it created this store, and table {name} holds data",
-                help="restore a backup, or move the file away: "
-                f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.unfinished')}",
-            )
-    for name in old_names:
-        database.execute(f"DROP TABLE main.{_quoted(name)}")
-    _log.warning(
-        "%s was left unfinished while MLflow created it, and holds no data: created anew",
-        path,
-    )
 
 
 def _copy_tables(database: sqlite3.Connection) -> None:
@@ -428,8 +352,8 @@ def _copy_tables(database: sqlite3.Connection) -> None:
             database.execute(str(sql))
 
 
-def _has_rows(database: sqlite3.Connection, table: str, schema: str = "main") -> bool:
-    query = f"SELECT 1 FROM {schema}.{_quoted(table)} LIMIT 1"  # noqa: S608
+def _has_rows(database: sqlite3.Connection) -> bool:
+    query = "SELECT 1 FROM experiments LIMIT 1"
     return database.execute(query).fetchone() is not None
 
 

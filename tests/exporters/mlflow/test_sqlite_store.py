@@ -10,16 +10,14 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import otel_bridge_mlflow
-from otel_bridge.errors import BlockedError, ExporterError, RetryableError
+from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
 from otel_bridge_mlflow import sqlite_store
-from otel_bridge_mlflow.settings import MlflowSettings
 from otel_bridge_mlflow.sqlite_store import revisions_of, write_ahead
 from support.trackers import mlflow_reading
 from support.waiting import HANG_S
@@ -160,40 +158,6 @@ def test_a_bridge_killed_at_any_moment_while_it_creates_a_store_is_followed_by_o
     assert left == dict.fromkeys(kills, True)
     for name in kills:
         assert [path.name for path in (tmp_path / name).iterdir()] == ["mlflow.db"]
-        same_scalars(
-            mlflow_reading.contents(
-                address(tmp_path / name), samples.run_info(tmp_path / name)
-            ),
-            ROWS,
-        )
-
-
-@pytest.mark.long
-def test_a_store_that_a_script_left_unfinished_is_created_anew_once_nothing_changes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    kills: dict[str, tuple[Callable, object]] = {
-        "early": (kill_at_statement, 14),
-        "tables": (kill_at_statement, 60),
-        "migrations": (kill_at_statement, 300),
-    }
-    said = killed(stock, kills, tmp_path)
-
-    for name in kills:
-        with pytest.raises(RetryableError, match="left unfinished"):
-            written(tmp_path / name)
-    monkeypatch.setattr(sqlite_store, "ABANDONED_S", 0.0)
-    for name in kills:
-        written(tmp_path / name)
-
-    assert said == dict.fromkeys(kills, signal.SIGKILL)
-    assert [
-        record.message for record in caplog.records if "created anew" in record.message
-    ] == [
-        f"{tmp_path / name / 'mlflow.db'} was left unfinished while MLflow created it, and holds no data: created anew"
-        for name in kills
-    ]
-    for name in kills:
         same_scalars(
             mlflow_reading.contents(
                 address(tmp_path / name), samples.run_info(tmp_path / name)
@@ -388,10 +352,9 @@ def test_a_store_of_a_newer_mlflow_is_left_as_it_is_and_blocks(tmp_path: Path) -
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
 
-def test_an_unfinished_store_that_holds_data_is_never_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unfinished_store_is_left_as_it_is_and_the_error_says_how_to_go_on(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "ABANDONED_S", 0.0)
     before = changed(
         tmp_path,
         "DELETE FROM experiments",
@@ -399,59 +362,13 @@ def test_an_unfinished_store_that_holds_data_is_never_removed(
         "INSERT INTO runs (run_uuid, lifecycle_stage) VALUES ('r', 'active')",
     )
 
-    with pytest.raises(BlockedError, match="table runs holds data") as raised:
+    with pytest.raises(RetryableError, match="left unfinished") as raised:
         written(tmp_path)
 
-    assert raised.value.help.endswith(
-        f"mv {tmp_path}/mlflow.db {tmp_path}/mlflow.db.unfinished"
+    assert str(raised.value).endswith(
+        f"move it away, mv {tmp_path}/mlflow.db {tmp_path}/mlflow.db.unfinished"
     )
     assert (tmp_path / "mlflow.db").read_bytes() == before
-
-
-def test_the_wait_for_another_process_starts_again_with_each_of_its_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([100.0, 129.0, 131.0, 160.0, 161.0])
-    monkeypatch.setattr(
-        sqlite_store, "time", SimpleNamespace(monotonic=lambda: next(clock))
-    )
-    changed(tmp_path, "DELETE FROM experiments", "DELETE FROM alembic_version")
-    settings = MlflowSettings.from_environment(
-        {"MLFLOW_TRACKING_URI": address(tmp_path)}, tmp_path
-    )
-    import mlflow
-
-    known = revisions_of(
-        Path(mlflow.__file__).parent / "store/db_migrations/versions",
-        mlflow.__version__,
-    )
-    asked: list[str] = []
-
-    def tried() -> str:
-        def make(uri: str) -> None:
-            asked.append(uri)
-            Path(uri.removeprefix("sqlite:///")).write_bytes(
-                Path(mlflow_reading.database(tmp_path, "t.db")[10:]).read_bytes()
-            )
-
-        try:
-            sqlite_store.prepare(
-                settings, tmp_path / "mlflow.db", known, make, alone=True
-            )
-        except ExporterError as exc:
-            return type(exc).__name__
-        return "created"
-
-    first = [tried(), tried()]
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
-        database.execute("CREATE TABLE more (a)")
-    then = [tried(), tried(), tried()]
-
-    assert (first, then) == (
-        ["RetryableError"] * 2,
-        ["RetryableError", "RetryableError", "created"],
-    )
-    assert len(asked) == 1
 
 
 def test_write_ahead_mode_is_ignored_on_a_network_file_system(
