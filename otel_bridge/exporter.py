@@ -7,13 +7,22 @@ order and dead letters. A `RunWriter` only writes one run to one tracker, and re
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.errors import (
+    BlockedError,
+    ConfigError,
+    ExporterError,
+    MissingExtraError,
+    RetryableError,
+)
 from otel_bridge.records import (
     Alert,
     Evaluation,
@@ -38,6 +47,12 @@ NONE = "none"
 NEW_RUN_HINT = "--new or OTEL_BRIDGE_NEW_RUN=1 starts another"
 """End of the line that reports that a tracker already holds the run."""
 SIGNALS = ("metrics", "traces", "logs")
+UNKNOWN_ALERTS = "alerts that may not have arrived; they are not sent again"
+"""Reason in ``left_out`` of alerts whose outcome is unknown."""
+_ALERTS_THROUGH = "alerts/through"
+_ALERT_BEGUN = "alerts/begun"
+_log = logging.getLogger("otel_bridge")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +282,91 @@ class ExporterSettings(Protocol):
     def view(self, run: RunInfo) -> str:
         """Return the command, address or folder that shows the run; empty when this process knows none."""
         ...
+
+
+def settings_as(settings: ExporterSettings, kind: type[S]) -> S:
+    """Return *settings* as *kind*; raises `TypeError` if they are those of another exporter."""
+    if not isinstance(settings, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(settings).__name__}")
+    return settings
+
+
+@contextmanager
+def file_errors(
+    doing: str, help_: str, position: Position | None = None
+) -> Generator[None]:
+    """Raise errors of the file system as those of a writer.
+
+    Args:
+        doing: Beginning of the message.
+        help_: What a person does when rights are missing, or a file is in the way of a folder.
+        position: First record that was not written.
+    """
+    try:
+        yield
+    except (PermissionError, NotADirectoryError) as exc:
+        raise BlockedError(f"{doing}: {exc}", position=position, help=help_) from exc
+    # A full disk, for instance, passes: the bridge tries again.
+    except OSError as exc:
+        raise RetryableError(f"{doing}: {exc}", position=position) from exc
+
+
+class AlertsOnce:
+    """Raises alerts where a second one would call a person twice, because nothing recognises it. For one thread.
+
+    An alert's position is stored as begun before it is raised. After a kill meanwhile its outcome is
+    unknown: it is not raised again, but counted.
+
+    Args:
+        memory: Keeps the last position that was raised, and the one that was begun.
+        left_out: Counts alerts whose outcome is unknown.
+    """
+
+    def __init__(self, memory: WriterMemory, left_out: Counter[str]) -> None:
+        self._memory = memory
+        self._left_out = left_out
+
+    def write(
+        self, alerts: Sequence[Alert], raise_alert: Callable[[Alert], str]
+    ) -> None:
+        """Raise those of *alerts* that were not raised before.
+
+        Args:
+            alerts: Alerts by position.
+            raise_alert: Returns why the outcome is unknown, empty if the alert arrived. It raises if
+                the alert certainly did not arrive; it is raised again then.
+        """
+        for alert in alerts:
+            position = str(alert.position).encode()
+            # Delivered by an earlier bridge that was killed before it stored its own position.
+            if alert.position <= int(self._memory.get(_ALERTS_THROUGH) or 0):
+                continue
+            if self._memory.get(_ALERT_BEGUN) == position:
+                unknown = "its bridge was killed meanwhile"
+            else:
+                unknown = self._begin(alert, position, raise_alert)
+            if unknown:
+                self._left_out[UNKNOWN_ALERTS] += 1
+                _log.warning(
+                    "the alert %r may not have arrived (%s); it is not sent again",
+                    alert.title,
+                    unknown,
+                )
+            # Last, so that a kill before it finds the position as begun.
+            self._memory.put(_ALERTS_THROUGH, position)
+
+    def _begin(
+        self, alert: Alert, position: bytes, raise_alert: Callable[[Alert], str]
+    ) -> str:
+        # Before the call: a kill during it must be seen by the next writer.
+        self._memory.put(_ALERT_BEGUN, position)
+        try:
+            return raise_alert(alert)
+        except Exception as exc:
+            self._memory.delete(_ALERT_BEGUN)
+            if isinstance(exc, ExporterError):
+                exc.position = alert.position
+            raise
 
 
 def destination_of(settings: ExporterSettings) -> dict[str, str]:

@@ -43,11 +43,21 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
     # The name has the digest of the content: the same size is the same content, another a torn file.
     if path.is_file() and path.stat().st_size == len(item.data):
         return path
-    # Several processes may write one medium at a time. A file that a kill left is replaced.
-    unfinished = folder / f".{path.name}.{os.getpid()}.tmp"
+    put_synced(path, item.data, mode=mode)
+    return path
+
+
+def put_synced(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write *data* to a file that has its name only once it is whole and synced; its folder exists.
+
+    Raises:
+        OSError: It cannot be written; no part of it stays.
+    """
+    # Several processes may write one file at a time. A file that a kill left is replaced.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(create_regular(unfinished, mode=mode), "wb") as file:
-            file.write(item.data)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
@@ -55,4 +65,3 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
-    return path

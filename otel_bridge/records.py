@@ -233,6 +233,15 @@ class RolloutRecord:
         """Return whether its times were measured; without a start, each span has a duration of one nanosecond."""
         return self.end_unix_ns - self.start_unix_ns >= max(len(self.spans), 1)
 
+    @property
+    def staleness(self) -> int | None:
+        """Return how many steps the policy that generated it is behind the step that consumes it."""
+        # An evaluator counts its own steps, which are not comparable with the policy's version.
+        is_training = self.split in {None, "train"}
+        if self.step is None or self.policy_version is None or not is_training:
+            return None
+        return self.step - self.policy_version
+
 
 @dataclass(frozen=True, slots=True)
 class PlainTrace:

@@ -10,6 +10,7 @@ import errno
 import os
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,8 +18,15 @@ from typing import Any, TypeVar, cast
 import orjson
 
 from otel_bridge import settings as core
-from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts, WriterMemory
+from otel_bridge.errors import PermanentError
+from otel_bridge.exporter import (
+    ExporterSettings,
+    RunInfo,
+    TrackerCounts,
+    WriterMemory,
+    file_errors,
+    settings_as,
+)
 from otel_bridge.journal.files import open_regular, read_regular
 from otel_bridge.media_files import put_media
 from otel_bridge.records import (
@@ -81,9 +89,7 @@ def open_file(
     run: RunInfo, settings: ExporterSettings, memory: WriterMemory
 ) -> FileRunWriter:
     """Return a writer that continues the run's files after the last whole line."""
-    if not isinstance(settings, FileSettings):
-        raise TypeError(f"expected FileSettings, got {type(settings).__name__}")
-    return FileRunWriter(run, settings, memory)
+    return FileRunWriter(run, settings_as(settings, FileSettings), memory)
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
@@ -320,21 +326,7 @@ def _last_position(files: Sequence[Path]) -> Position:
     return 0
 
 
-class _as_bridge_errors:  # noqa: N801  # reads as a function, like contextlib's own
-    def __init__(self, position: Position | None) -> None:
-        self._position = position
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
-        if isinstance(exc, PermissionError):
-            help_text = "make the run folder writable for this user"
-            raise BlockedError(
-                f"file exporter: {exc}", position=self._position, help=help_text
-            ) from exc
-        # A full disk passes: the bridge tries again.
-        if isinstance(exc, OSError):
-            raise RetryableError(
-                f"file exporter: {exc}", position=self._position
-            ) from exc
+def _as_bridge_errors(position: Position | None) -> AbstractContextManager[None]:
+    return file_errors(
+        "file exporter", "make the run folder writable for this user", position
+    )

@@ -11,7 +11,6 @@ this module.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -31,7 +30,13 @@ from otel_bridge.errors import (
     PermanentError,
     RetryableError,
 )
-from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.exporter import (
+    AlertsOnce,
+    ExporterSettings,
+    RunInfo,
+    WriterMemory,
+    settings_as,
+)
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.otlp.request_size import retry_after_s
 from otel_bridge.records import (
@@ -47,8 +52,6 @@ from otel_bridge.settings import ALERT_WEBHOOK
 
 TIMEOUT_S = (5.0, 10.0)
 """Seconds to connect, and to wait for the answer."""
-_THROUGH = "alerts/through"
-_BEGUN = "alerts/begun"
 _MAX_TEXT_CHARS = 3_000
 TOTAL_S = 12.0
 """Longest time of one post: *TIMEOUT_S* limits the wait for a connection and that for each single
@@ -64,8 +67,6 @@ _UNKNOWN = frozenset({408, 504})
 # The message, not the address, is at fault: another alert may pass.
 _REFUSED = frozenset({400, 413, 422})
 _HELP = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
-UNKNOWN_OUTCOME = "alerts that may not have arrived: the webhook did not answer; they are not sent again"
-_log = logging.getLogger("otel_bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,7 @@ def open_webhook(
     run: RunInfo, settings: ExporterSettings, memory: WriterMemory
 ) -> WebhookRunWriter:
     """Return a writer that posts the alerts of *run*."""
-    if not isinstance(settings, WebhookSettings):
-        raise TypeError(f"expected WebhookSettings, got {type(settings).__name__}")
-    return WebhookRunWriter(run, settings.url, memory)
+    return WebhookRunWriter(run, settings_as(settings, WebhookSettings).url, memory)
 
 
 class WebhookRunWriter:
@@ -127,67 +126,31 @@ class WebhookRunWriter:
         self.left_out: Counter[str] = Counter()
         self._run = run
         self._address = url
-        self._memory = memory
+        self._once = AlertsOnce(memory, self.left_out)
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Post *alerts*, each in a request of its own.
 
         One that was posted or begun before is not posted again.
         """
-        for alert in alerts:
-            # Delivered by an earlier bridge of the run that was killed before it stored its own
-            # position.
-            if alert.position <= self._position(_THROUGH):
-                continue
-            if (
-                self._position(_BEGUN) == alert.position
-            ):  # killed while the answer was awaited
-                self._give_up(alert, "its bridge was killed meanwhile")
-                continue
-            # Before the request: a kill during it must be seen by the next bridge.
-            self._memory.put(_BEGUN, str(alert.position).encode())
-            self._post(alert)
+        self._once.write(alerts, self._post)
 
-    def _post(self, alert: Alert) -> None:
-        """Post *alert*, whose position is stored as begun; an unknown outcome is not an error.
+    def _post(self, alert: Alert) -> str:
+        """Post *alert*; return why it is unknown whether it arrived, empty if it did.
 
         Raises:
-            ExporterError: The alert was certainly not accepted, at its position; it is no longer
-                stored as begun, so that the bridge may post it again.
+            ExporterError: The alert was certainly not accepted.
         """
-        try:
-            status, retry_s = _answer(self._address, message(self._run, alert))
-        except ExporterError as exc:  # nothing was sent
-            self._memory.delete(_BEGUN)
-            exc.position = alert.position
-            raise
+        status, retry_s = _answer(self._address, message(self._run, alert))
         # An alert too few is better than calling a person twice; the count shows that it is
         # missing.
-        if status is None or status in _UNKNOWN:
-            self._give_up(alert, "no answer" if status is None else f"HTTP {status}")
-            return
-        if 200 <= status < 300:
-            self._pass(alert)
-            return
-        self._memory.delete(_BEGUN)
-        raise _error(status, retry_s, alert.position)
-
-    def _give_up(self, alert: Alert, reason: str) -> None:
-        """Count *alert* as one that may not have arrived, warn, and never post it again."""
-        self.left_out[UNKNOWN_OUTCOME] += 1
-        _log.warning(
-            "webhook: the alert %r may not have arrived (%s); it is not sent again",
-            alert.title,
-            reason,
-        )
-        self._pass(alert)
-
-    def _pass(self, alert: Alert) -> None:
-        """Store that all alerts up to *alert* are done with."""
-        self._memory.put(_THROUGH, str(alert.position).encode())
-
-    def _position(self, key: str) -> Position:
-        return int(self._memory.get(key) or 0)
+        if status is None:
+            return "no answer"
+        if status in _UNKNOWN:
+            return f"HTTP {status}"
+        if not 200 <= status < 300:
+            raise _error(status, retry_s)
+        return ""
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Do nothing."""
@@ -318,23 +281,19 @@ class _Post:
                 )
 
 
-def _error(status: int, retry_s: float | None, position: Position) -> ExporterError:
-    """Return the error of an answer that refuses the alert at *position*.
+def _error(status: int, retry_s: float | None) -> ExporterError:
+    """Return the error of an answer that refuses an alert.
 
     Retryable: 429 and 5xx. Permanent, a dead letter: the message itself is refused. Blocked, a
     person must act: any other.
     """
     message_ = f"the webhook answered HTTP {status}"
     if status == 429 or status >= 500:
-        return RetryableError(message_, position=position, retry_after_s=retry_s)
+        return RetryableError(message_, retry_after_s=retry_s)
     if status in _REFUSED:
-        return PermanentError(
-            f"{message_}: it does not take this message", position=position
-        )
+        return PermanentError(f"{message_}: it does not take this message")
     if 300 <= status < 400:
-        return BlockedError(
-            f"{message_}, a redirect, which is not followed",
-            position=position,
-            help=_HELP,
-        )
-    return BlockedError(f"{message_}, expected 200", position=position, help=_HELP)
+        message_ = f"{message_}, a redirect, which is not followed"
+    else:
+        message_ = f"{message_}, expected 200"
+    return BlockedError(message_, help=_HELP)

@@ -6,10 +6,15 @@ from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
+from otel_bridge.exporter import (
+    ExporterSettings,
+    RunInfo,
+    TrackerCounts,
+    settings_as,
+)
 from otel_bridge_mlflow.connection import connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
-from otel_bridge_mlflow.settings import mlflow_settings
+from otel_bridge_mlflow.settings import MlflowSettings
 
 _TRACES = 500
 
@@ -22,7 +27,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
         BlockedError: A person must act.
         PermanentError: MLflow refuses the search.
     """
-    connection = connect(mlflow_settings(settings))
+    connection = connect(settings_as(settings, MlflowSettings))
     try:
         with as_bridge_errors(f"reading run {run.name!r} back from {connection.shown}"):
             return _held(connection.client, run)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import ExporterSettings, RunInfo
+from otel_bridge.exporter import RunInfo
 from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
@@ -112,17 +112,6 @@ class MlflowSettings:
         if self.remote:
             return address
         return f"mlflow ui --backend-store-uri {shlex.quote(address)}"
-
-
-def mlflow_settings(settings: ExporterSettings) -> MlflowSettings:
-    """Return *settings* if they are those of this exporter.
-
-    Raises:
-        ConfigError: They are those of another exporter.
-    """
-    if not isinstance(settings, MlflowSettings):
-        raise ConfigError(f"expected MlflowSettings, got {type(settings).__name__}")
-    return settings
 
 
 def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:

@@ -7,7 +7,12 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from otel_bridge.errors import BlockedError, ExporterError, PermanentError
-from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.exporter import (
+    ExporterSettings,
+    RunInfo,
+    WriterMemory,
+    settings_as,
+)
 from otel_bridge.records import (
     Alert,
     Evaluation,
@@ -28,7 +33,7 @@ from otel_bridge_mlflow.media import MediaWriter
 from otel_bridge_mlflow.metrics import MetricWriter
 from otel_bridge_mlflow.params import ParamWriter
 from otel_bridge_mlflow.runs import OpenMlflowRun, open_run, require_active
-from otel_bridge_mlflow.settings import mlflow_settings
+from otel_bridge_mlflow.settings import MlflowSettings
 from otel_bridge_mlflow.tags import Roles, SummaryWriter
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.trace_writer import TraceWriter
@@ -211,7 +216,7 @@ def probe(settings: ExporterSettings) -> tuple[str, ...]:
         RetryableError: The server cannot be reached now.
         BlockedError: A person must act.
     """
-    return connections.probe(mlflow_settings(settings))
+    return connections.probe(settings_as(settings, MlflowSettings))
 
 
 def open_writer(
@@ -223,5 +228,5 @@ def open_writer(
         RetryableError: The store cannot be reached now.
         BlockedError: A person must act.
     """
-    opened = connect(mlflow_settings(settings))
+    opened = connect(settings_as(settings, MlflowSettings))
     return MlflowRunWriter(opened, open_run(opened, run, memory), run, memory)

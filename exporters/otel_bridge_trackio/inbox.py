@@ -7,17 +7,17 @@ Trackio recognises a redelivered entry by its id. Source: trackio/fragments.py.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_bridge.errors import BlockedError, PermanentError, RetryableError
+from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.exporter import file_errors
+from otel_bridge.media_files import put_synced
 from otel_bridge.records import Alert, Evaluation
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
-from otel_bridge_trackio.store import StoreEntry
+from otel_bridge_trackio.store import WRITABLE, StoreEntry
 from otel_bridge_trackio.versions import of_inbox
 
 # Each try makes the folder again: Trackio 0.43 removes a writer's folder once it is empty.
@@ -117,40 +117,16 @@ class Inbox:
         """Do nothing: no file stays open."""
 
     def _put(self, name: str, data: bytes, position: int) -> None:
-        path = self._folder / name
-        aside = self._folder / f"{name}.tmp"
         for attempt in range(_TRIES):
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                # Under a name that the importer does not list ("*.jsonl"), so that it never reads
-                # half a file.
-                with aside.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    # Before the rename: else a power cut could leave an empty file under the final
-                    # name.
-                    os.fsync(file.fileno())
-                aside.replace(path)
-            except FileNotFoundError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
-                if attempt == _TRIES - 1:
-                    raise RetryableError(
-                        f"Trackio's inbox: {exc}", position=position
-                    ) from exc
-            except (PermissionError, NotADirectoryError) as exc:
-                # Time does not help: a person must change rights, or remove the file that is in the
-                # way.
-                raise BlockedError(
-                    f"Trackio's inbox: {exc}",
-                    position=position,
-                    help="make TRACKIO_DIR writable for this user",
-                ) from exc
-            except OSError as exc:
-                # A full disk, for instance: the bridge repeats the call under a new name, so this
-                # part is deleted.
-                with contextlib.suppress(OSError):
-                    aside.unlink()
-                raise RetryableError(
-                    f"Trackio's inbox: {exc}", position=position
-                ) from exc
+                with file_errors("Trackio's inbox", WRITABLE, position):
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    # Under a name that the importer does not list ("*.jsonl") until it is whole. The
+                    # umask decides, because others may run the dashboard on this folder.
+                    put_synced(self._folder / name, data, mode=0o666)
+            except RetryableError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
+                is_gone = isinstance(exc.__cause__, FileNotFoundError)
+                if not is_gone or attempt == _TRIES - 1:
+                    raise
             else:
                 return

@@ -236,7 +236,7 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "advantage": rollout.advantage,
         "finish_reason": rollout.finish_reason,
         "policy_version": rollout.policy_version,
-        "staleness": _staleness(rollout),
+        "staleness": rollout.staleness,
         "trajectory_id": rollout.trajectory_id,
         "prompt_index": rollout.prompt_index,
         "batch_index": rollout.batch_index,
@@ -266,17 +266,6 @@ def status_text(is_error: bool, role: str | None, reward: float | None) -> str |
     if reward is not None:
         parts.append(f"reward {reward:.4g}")
     return " · ".join(parts) or None
-
-
-def _staleness(rollout: RolloutRecord) -> int | None:
-    # An evaluator counts its own steps, which are not comparable with the policy's version.
-    if (
-        rollout.step is None
-        or rollout.policy_version is None
-        or rollout.split not in {None, "train"}
-    ):
-        return None
-    return rollout.step - rollout.policy_version
 
 
 def _span(span: Span, *, timed: bool) -> Payload:

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import ExporterSettings, RunInfo
+from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
 from otel_bridge.settings import Setting, flag, seconds
@@ -129,13 +129,6 @@ class TrackioSettings:
         if self.is_default:
             return command
         return f"TRACKIO_DIR={shlex.quote(str(self.directory))} {command}"
-
-
-def trackio_settings(settings: ExporterSettings) -> TrackioSettings:
-    """Return *settings* if they are those of this exporter; raises `TypeError` otherwise."""
-    if not isinstance(settings, TrackioSettings):
-        raise TypeError(f"expected TrackioSettings, got {type(settings).__name__}")
-    return settings
 
 
 def project_of(run: RunInfo) -> str:

@@ -30,6 +30,7 @@ from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.versions import INSTALL, TrackioAbilities, storage_of, unusable
 
+WRITABLE = "make TRACKIO_DIR writable for this user"
 _BUSY = ("locked", "busy", "disk i/o", "full", "interrupted")
 _REFUSALS = (
     sqlite3.InterfaceError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError,
@@ -321,9 +322,7 @@ def _as_bridge_errors(position: Position = 0) -> Generator[None]:
 def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:
     message = f"Trackio's store: {exc}"
     if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
-        return BlockedError(
-            message, position=position, help="make TRACKIO_DIR writable for this user"
-        )
+        return BlockedError(message, position=position, help=WRITABLE)
     if isinstance(exc, OSError):
         return RetryableError(message, position=position)
     is_busy = any(word in str(exc).lower() for word in _BUSY)

@@ -12,13 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from otel_bridge.errors import BlockedError, ExporterError, RetryableError
+from otel_bridge.errors import ExporterError
 from otel_bridge.exporter import (
     NEW_RUN_HINT,
     ExporterSettings,
     RunInfo,
     TrackerCounts,
     WriterMemory,
+    file_errors,
+    settings_as,
 )
 from otel_bridge.records import (
     AXIS,
@@ -46,13 +48,12 @@ from otel_bridge_trackio.payload import (
     timestamp,
 )
 from otel_bridge_trackio.remote import count_remote
-from otel_bridge_trackio.settings import TrackioSettings, project_of, trackio_settings
+from otel_bridge_trackio.settings import TrackioSettings, project_of
 from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
-from otel_bridge_trackio.store import StoreEntry, count
+from otel_bridge_trackio.store import WRITABLE, StoreEntry, count
 
 _log = logging.getLogger(__name__)
 NO_MEDIA = "media: this Trackio, or its inbox, takes no files"
-WRITABLE = "make TRACKIO_DIR writable for this user"
 _LAST = "last"
 _CREATED = "created"
 _COUNT = "count/"
@@ -66,7 +67,7 @@ def open_writer(
     Raises:
         BlockedError: The store cannot be used in its present state.
     """
-    return TrackioRunWriter(run, trackio_settings(settings), memory)
+    return TrackioRunWriter(run, settings_as(settings, TrackioSettings), memory)
 
 
 def _stored_media(record: MediaRecord, put_file: Put) -> Payload:
@@ -76,18 +77,11 @@ def _stored_media(record: MediaRecord, put_file: Put) -> Payload:
         ExporterError: The files cannot be stored; it has the position of the record.
     """
     try:
-        return media_metrics(record, put_file, record.step or 0)
+        with file_errors("Trackio's media", WRITABLE, record.position):
+            return media_metrics(record, put_file, record.step or 0)
     except ExporterError as exc:
         exc.position = record.position
         raise
-    except PermissionError as exc:
-        raise BlockedError(
-            f"Trackio's media: {exc}", position=record.position, help=WRITABLE
-        ) from exc
-    except OSError as exc:
-        raise RetryableError(
-            f"Trackio's media: {exc}", position=record.position
-        ) from exc
 
 
 def probe(settings: ExporterSettings) -> Sequence[str]:
@@ -99,12 +93,12 @@ def probe(settings: ExporterSettings) -> Sequence[str]:
         RetryableError: A server cannot be reached now.
         BlockedError: Nothing can be written with this Trackio.
     """
-    return abilities_of(trackio_settings(settings)).degraded
+    return abilities_of(settings_as(settings, TrackioSettings)).degraded
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what Trackio's own API shows of *run*."""
-    destination = trackio_settings(settings)
+    destination = settings_as(settings, TrackioSettings)
     if destination.remote is not None:
         return TrackerCounts(
             *count_remote(destination.remote, project_of(run), run.id, run.name)

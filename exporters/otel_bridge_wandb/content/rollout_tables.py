@@ -193,20 +193,10 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
         len(rollout.messages), tools if isinstance(tools, int) else None,
         (rollout.end_unix_ns - rollout.start_unix_ns) / 1e9 if rollout.timed else None, rollout.id,
         _json(rollout.rewards),
-        _json(rollout.metadata), rollout.error, _staleness(rollout), rollout.trajectory_id, rollout.dataset,
+        _json(rollout.metadata), rollout.error, rollout.staleness, rollout.trajectory_id, rollout.dataset,
         _json(_facts(rollout)),
     ]  # fmt: skip
     return [_cell(cell, cell_chars) for cell in cells]
-
-
-def _staleness(rollout: RolloutRecord) -> int | None:
-    """Return how many steps the policy that generated the rollout is behind the step that consumes it."""
-    if rollout.step is None or rollout.policy_version is None:
-        return None
-    # An evaluator counts its own steps, which are not comparable with the policy's version.
-    if rollout.split not in {None, "train"}:
-        return None
-    return rollout.step - rollout.policy_version
 
 
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:

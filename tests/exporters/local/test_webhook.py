@@ -16,12 +16,12 @@ from otel_bridge.errors import (
     PermanentError,
     RetryableError,
 )
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import UNKNOWN_ALERTS, RunInfo
 from otel_bridge.records import Alert
 from otel_bridge.settings import ALERT_WEBHOOK
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge_local import webhook as webhook_exporter
-from otel_bridge_local.webhook import UNKNOWN_OUTCOME, WebhookRunWriter, WebhookSettings
+from otel_bridge_local.webhook import WebhookRunWriter, WebhookSettings
 from support.free_ports import free_port
 from support.trackers.webhook_server import SECRET, Answer, webhook
 
@@ -130,7 +130,7 @@ def test_an_alert_whose_outcome_is_unknown_is_counted_and_not_posted_again(
         writer.write_alerts([alert(1, "a"), alert(2, "b")])
         writer_of(tmp_path, running.url, memory).write_alerts([alert(1, "a")])
 
-    assert (running.titles, dict(writer.left_out)) == (["a", "b"], {UNKNOWN_OUTCOME: 1})
+    assert (running.titles, dict(writer.left_out)) == (["a", "b"], {UNKNOWN_ALERTS: 1})
     assert "the alert 'a' may not have arrived" in caplog.text
     assert "SECRET" not in caplog.text
 
@@ -145,7 +145,7 @@ def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again
         writer = writer_of(tmp_path, running.url, memory)
         writer.write_alerts([alert(1, "a"), alert(2, "b")])
 
-    assert (running.titles, dict(writer.left_out)) == (["b"], {UNKNOWN_OUTCOME: 1})
+    assert (running.titles, dict(writer.left_out)) == (["b"], {UNKNOWN_ALERTS: 1})
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import UNKNOWN_ALERTS, RunInfo
 from otel_bridge.testing import MemoryTable, samples
-from otel_bridge_wandb.content.alerts import UNKNOWN_OUTCOME
 from otel_bridge_wandb.writer import WandbRunWriter
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
@@ -72,7 +71,7 @@ def test_a_kill_around_an_alert_raises_none_twice(
     second.close()
 
     assert [alert["title"] for alert in server.run(run.id).alerts] == titles
-    assert dict(second.left_out) == ({UNKNOWN_OUTCOME: unknown} if unknown else {})
+    assert dict(second.left_out) == ({UNKNOWN_ALERTS: unknown} if unknown else {})
 
 
 def test_an_alert_that_wandb_does_not_take_is_raised_again(
