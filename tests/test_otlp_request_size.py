@@ -77,6 +77,9 @@ def test_a_size_is_kept_for_the_next_writer_until_it_is_the_largest_again() -> N
     assert (kept, second.now, list(memory.items())) == (25, 50, [])
 
 
-def test_a_kept_size_is_within_the_bounds_of_today() -> None:
-    assert RequestSize(50, memory=MemoryTable({"size": b"1000"}), key="size").now == 50
-    assert RequestSize(50, memory=MemoryTable({"size": b"?"}), key="size").now == 50
+@pytest.mark.parametrize("kept", [b"1000", b"?"])
+def test_a_kept_size_is_within_the_bounds_of_today(kept: bytes) -> None:
+    memory = MemoryTable()
+    memory.put("size", kept)
+
+    assert RequestSize(50, memory=memory, key="size").now == 50

@@ -426,17 +426,16 @@ def _parts_json(messages: Json) -> str:
     )
 
 
+_FIELDS = {bool: "bool_value", int: "int_value", float: "double_value"}
+
+
 def _attribute(key: str, value: Json) -> common_pb2.KeyValue:
-    match value:
-        case bool():
-            any_value = common_pb2.AnyValue(bool_value=value)
-        case int():
-            any_value = common_pb2.AnyValue(int_value=value)
-        case float():
-            any_value = common_pb2.AnyValue(double_value=value)
-        case _:
-            any_value = common_pb2.AnyValue(string_value=str(value))
-    return common_pb2.KeyValue(key=key, value=any_value)
+    attribute = common_pb2.KeyValue(key=key)
+    if type(value) in _FIELDS:
+        setattr(attribute.value, _FIELDS[type(value)], value)
+    else:
+        attribute.value.string_value = str(value)
+    return attribute
 
 
 def _hex(name: str, digits: int) -> str:

@@ -154,11 +154,11 @@ def test_roles_are_folders_of_their_own_and_the_bytes_are_one_run(
     from otel_bridge_tensorboard import exporter
 
     from otel_bridge.testing import deliver, samples
-    from otel_bridge.testing.child import FileMemory
+    from otel_bridge.testing.memory import MemoryTable
 
     run = samples.run_info(tmp_path, "a run")
     settings = exporter.read_settings({}, tmp_path)
-    writer = exporter.open(run, settings, FileMemory(tmp_path / "memory"))
+    writer = exporter.open(run, settings, MemoryTable(tmp_path / "memory"))
     deliver(
         writer,
         samples.placed(

@@ -11,8 +11,8 @@ import pytest
 from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.records import Evaluation, RolloutRecord, Row, Status
 from otel_bridge.testing import Contents, open_writer
-from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contract import WriterContract
+from otel_bridge.testing.memory import MemoryTable
 from support.bridge.recording_tracker import RecordingTracker, RecordingWriter
 
 
@@ -84,11 +84,17 @@ CASES = [
     (Doubling, "test_a_call_that_comes_again_changes_nothing"),
     (Doubling, "test_records_that_come_again_after_a_restart_change_nothing"),
     (Doubling, "test_a_killed_writer_loses_nothing_and_doubles_nothing"),
-    (Losing, "test_a_thousand_rows_go_in_one_call"),
+    (
+        Losing,
+        "test_a_thousand_rows_and_one_of_more_than_a_thousand_keys_go_in_one_call",
+    ),
     (Raising, "test_one_bad_record_is_named_and_the_others_arrive"),
     (Reversing, "test_a_key_has_its_values_in_the_order_of_their_steps"),
     (Joining, "test_odd_keys_arrive_each_under_a_name_of_its_own"),
-    (Forgetful, "test_the_config_of_each_role_is_shown"),
+    (
+        Forgetful,
+        "test_the_config_of_each_role_is_shown_once_also_when_it_grows_and_comes_again",
+    ),
     (Forgetful, "test_the_end_is_shown_and_may_come_again"),
     (Forgetful, "test_every_rollout_arrives_once_with_reward_messages_and_spans"),
     (
@@ -104,7 +110,7 @@ def test_the_contract_catches(
 ) -> None:
     recorder = RecordingTracker()
     run = RunInfo(id="0123456789abcdef", project="contract", name=name, folder=tmp_path)
-    memory = FileMemory(tmp_path / "memory.db")
+    memory = MemoryTable(tmp_path / "memory.db")
 
     def make(
         info: RunInfo, settings: ExporterSettings, table: WriterMemory

@@ -133,18 +133,19 @@ def test_what_comes_again_is_kept_once_and_counted() -> None:
     assert recorder.run(run_id()).repeated == 3
 
 
-def test_a_snapshot_of_the_memory_is_not_changed_by_later_puts() -> None:
-    memory = MemoryTable()
+def test_the_memory_in_a_file_is_found_by_the_next_writer(tmp_path: Path) -> None:
+    memory = MemoryTable(tmp_path / "memory.db")
     memory.put("b", b"1")
     memory.put("a/x", b"2")
-    before = memory.snapshot()
-
     memory.put("b", b"3")
-    memory.delete("a/x")
+    memory.put("c", b"4")
+    memory.delete("c")
 
-    assert list(before.items()) == [("a/x", b"2"), ("b", b"1")]
-    assert list(memory.items()) == [("b", b"3")]
-    assert list(before.items("a/")) == [("a/x", b"2")]
+    found = MemoryTable(tmp_path / "memory.db")
+
+    assert list(found.items()) == [("a/x", b"2"), ("b", b"3")]
+    assert list(found.items("a/")) == [("a/x", b"2")]
+    assert (found.get("b"), found.get("a")) == (b"3", None)
 
 
 def test_equal_arguments_give_equal_samples() -> None:

@@ -26,10 +26,11 @@ from otel_bridge.records import (
     Row,
     run_id_of,
 )
-from otel_bridge.testing.child import ChildJob, FileMemory, run_child
+from otel_bridge.testing.child import kill_writer
 from otel_bridge.testing.contents import Contents
 from otel_bridge.testing.contract.compare import same, same_scalars
 from otel_bridge.testing.delivery import deliver, open_writer
+from otel_bridge.testing.memory import MemoryTable
 
 ReadBack: TypeAlias = Callable[[RunInfo], Contents]
 """What a tracker holds of a run, read through its own API."""
@@ -101,7 +102,7 @@ class ContractFixtures:
     @pytest.fixture
     def memory(self, tmp_path: Path) -> WriterMemory:
         """The writer's memory; in a file, so that it outlives a kill."""
-        return FileMemory(tmp_path / "memory.db")
+        return MemoryTable(tmp_path / "memory.db")
 
     @pytest.fixture
     def settings(
@@ -150,12 +151,7 @@ class ContractFixtures:
             return
         # One record a call: each call has returned before the kill.
         calls = [[record] for record in records]
-        run_child(
-            ChildJob(
-                self.target, dict(environment), folder, run, folder / "memory.db", calls
-            ),
-            folder,
-        )
+        kill_writer(self.target, environment, run, folder / "memory.db", calls)
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
         """Compare rows, rollouts, distributions and the evaluation of `samples.job`, doubles counted."""

@@ -24,7 +24,7 @@ from otel_bridge.exporter import (
 )
 from otel_bridge.records import Json, Record, Scalar, Status
 from otel_bridge.testing import samples
-from otel_bridge.testing.contents import flat_configs, scalar_text
+from otel_bridge.testing.contents import Contents, flat_configs, scalar_text
 from otel_bridge.testing.contract.compare import same, same_scalars, written
 from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
 from otel_bridge.testing.delivery import deliver
@@ -33,40 +33,32 @@ from otel_bridge.testing.delivery import deliver
 class LifeContract(ContractFixtures):
     """Tests that a run is opened, configured, ended, opened again and left."""
 
-    def test_the_config_of_each_role_is_shown(
+    def test_the_config_of_each_role_is_shown_once_also_when_it_grows_and_comes_again(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         if not self.keeps_config:
             pytest.skip("the tracker keeps no config")
+        trainer: dict[str, Json] = {
+            "lr": 0.001,
+            "actor": {"layers": 2, "name": "tiny"},
+            "seed": 7,
+        }
         configs: dict[str | None, Mapping[str, Json]] = {
-            "trainer": {"lr": 0.001, "actor": {"layers": 2, "name": "tiny"}, "seed": 7},
+            "trainer": trainer,
             "explorer": {"temperature": 0.7},
             None: {"launcher": "local"},
         }
+        grown = {**configs, "trainer": {**trainer, "clip": 0.2}}
 
-        written(opened(configs=configs), samples.placed([samples.row(1)]))
-
-        same(read_back(run).config, flat_configs(configs.items()), "config")
-
-    def test_a_config_that_grows_after_open_and_comes_again_is_shown_once(
-        self, opened: Open, run: RunInfo, read_back: ReadBack
-    ) -> None:
-        if not self.keeps_config:
-            pytest.skip("the tracker keeps no config")
-        small: dict[str | None, Mapping[str, Json]] = {"trainer": {"lr": 0.001}}
-        grown: dict[str | None, Mapping[str, Json]] = {
-            "trainer": {"lr": 0.001, "clip": 0.2}
-        }
-
-        writer = opened(configs=small)
-        writer.write_config("trainer", {"lr": 0.001, "clip": 0.2})
+        writer = opened(configs=configs)
+        writer.write_config("trainer", grown["trainer"])
         written(writer, samples.placed([samples.row(1)]))
         # A new writer gets the whole config again: it must add nothing to what is there.
         written(opened(configs=grown), [])
 
         same(read_back(run).config, flat_configs(grown.items()), "config")
 
-    def test_the_last_value_of_a_summary_is_shown_also_when_rows_have_its_key(
+    def test_the_last_value_of_a_summary_is_shown_also_when_rows_have_its_key_or_it_comes_again(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         rows = samples.placed(
@@ -94,17 +86,17 @@ class LifeContract(ContractFixtures):
         writer.end(Status.FINISHED)
         writer.close()
 
-        shown_summary = read_back(run).summary
         expected: dict[str, Scalar] = {
             "trainer/loss": 0.25, "trainer/acc": 0.75, "trainer/steps": 20, "trainer/best": "step 3",
             "trainer/ok": True, "trainer/nan": float("nan"),
         }  # fmt: skip
-        actual = {key: shown_summary.get(key) for key in expected}
-        same(
-            actual,
-            {key: scalar_text(value) for key, value in expected.items()},
-            "summary",
-        )
+        _same_summary(read_back(run), expected)
+        # Another value than the last writer gave: the one of the opening is newer.
+        expected["trainer/best"] = "step 4"
+        written(opened(summaries={"trainer": expected}, reopened=True), rows)
+        contents = read_back(run)
+        _same_summary(contents, expected)
+        same_scalars(contents, rows)
 
     def test_an_alert_is_raised_once_also_when_it_comes_again(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -134,55 +126,19 @@ class LifeContract(ContractFixtures):
             "alerts",
         )
 
-    def test_a_summary_that_comes_again_at_open_changes_nothing(
-        self, opened: Open, run: RunInfo, read_back: ReadBack
-    ) -> None:
-        summaries: dict[str | None, Mapping[str, Scalar]] = {
-            None: {"best": 0.5, "word": "yes"}
-        }
-        first = opened()
-        if not isinstance(first, WritesSummary):
-            first.close()
-            pytest.skip("the writer shows no summary")
-
-        deliver(first, samples.placed([samples.row(1)]))
-        # Another value than the next opening gives: that one is newer.
-        first.write_summary(None, {"best": 0.5, "word": "no"})
-        first.close()
-        written(
-            opened(summaries=summaries),
-            samples.placed([samples.row(1), samples.row(2)]),
-        )
-
-        contents = read_back(run)
-        same(
-            (contents.summary.get("best"), contents.summary.get("word")),
-            ("0.5", "yes"),
-            "summary",
-        )
-        same_scalars(contents, samples.placed([samples.row(1), samples.row(2)]))
-
-    def test_the_trackers_own_id_of_the_run_stays_the_same(self, opened: Open) -> None:
-        first = opened()
-        run_id = tracker_run_id_of(first)
-        if run_id is None:
-            pytest.skip("the writer says no id")
-        written(first, samples.placed([samples.row(1)]))
-
-        second = opened()
-
-        same(tracker_run_id_of(second), run_id, "tracker_run_id")
-        second.close()
-
-    def test_what_this_folder_wrote_itself_is_not_said_as_found(
+    def test_a_writer_names_the_same_run_again_and_finds_nothing_of_others(
         self, opened: Open
     ) -> None:
         first = opened()
+        url = first.url
+        run_id = tracker_run_id_of(first)
+        same(url is None or bool(url), True, "url is text or nothing")
         same(found_of(first), "", "found in an empty tracker")
         written(first, samples.placed([samples.row(1)]))
 
         second = opened()
 
+        same(tracker_run_id_of(second), run_id, "tracker_run_id")
         same(found_of(second), "", "found by a writer that goes on")
         second.close()
 
@@ -284,13 +240,6 @@ class LifeContract(ContractFixtures):
                 (positions, max(positions) <= 6), (sorted(positions), True), "durable()"
             )
 
-    def test_the_url_is_text_or_nothing(self, opened: Open) -> None:
-        writer = opened()
-        url = writer.url
-        writer.close()
-
-        same(url is None or bool(url), True, "url")
-
     def test_an_ability_that_the_tracker_lacks_is_named_by_the_writer_and_by_the_probe(
         self, exporter: Exporter, settings: ExporterSettings, opened: Open
     ) -> None:
@@ -371,3 +320,10 @@ class LifeContract(ContractFixtures):
             second_settings.view(run),
             "view() is the same each time; empty while the address is unknown",
         )
+
+
+def _same_summary(contents: Contents, expected: Mapping[str, Scalar]) -> None:
+    actual = {key: contents.summary.get(key) for key in expected}
+    same(
+        actual, {key: scalar_text(value) for key, value in expected.items()}, "summary"
+    )

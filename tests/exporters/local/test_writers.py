@@ -17,7 +17,6 @@ from otel_bridge.errors import BlockedError, ConfigError, RetryableError
 from otel_bridge.exporter import Exporter, RunInfo, RunWriter, WritesPlainTraces
 from otel_bridge.records import PlainTrace, Span, Status
 from otel_bridge.testing import MemoryTable, samples
-from otel_bridge.testing.child import FileMemory
 from otel_bridge.testing.contents import (
     Contents,
     HeldDistribution,
@@ -118,7 +117,7 @@ def held(run: RunInfo) -> Contents:
 
 def opened(run: RunInfo, tmp_path: Path, **env: str) -> RunWriter:
     settings = file_exporter.read_settings(env, tmp_path)
-    return file_exporter.open(run, settings, FileMemory(tmp_path / "memory.db"))
+    return file_exporter.open(run, settings, MemoryTable(tmp_path / "memory.db"))
 
 
 def test_the_oldest_file_goes_when_the_bound_is_reached(tmp_path: Path) -> None:

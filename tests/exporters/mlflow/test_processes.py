@@ -11,7 +11,7 @@ import otel_bridge_mlflow
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import deliver, samples
-from otel_bridge.testing.child import ChildJob, run_child
+from otel_bridge.testing.child import kill_writer
 from otel_bridge.testing.contract import same_scalars
 from support.trackers import mlflow_reading
 from support.trackers.mlflow_writing import opened
@@ -66,16 +66,14 @@ def test_a_writer_killed_between_two_calls_is_followed_by_one_that_goes_on(
 ) -> None:
     uri, run = mlflow_reading.database(tmp_path), samples.run_info(tmp_path)
     rows = samples.placed(samples.rows(30))
-    job = ChildJob(
+
+    kill_writer(
         "otel_bridge_mlflow:exporter",
         {"MLFLOW_TRACKING_URI": uri},
-        tmp_path,
         run,
         tmp_path / "memory.db",
         [rows[:10], rows[10:20]],
     )
-
-    assert run_child(job, tmp_path) == -9
     deliver(opened(uri, run), rows[10:])
 
     same_scalars(mlflow_reading.contents(uri, run), rows)

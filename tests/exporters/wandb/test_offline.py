@@ -14,7 +14,7 @@ from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo, TrackerCounts
 from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
-from otel_bridge.testing.child import ChildJob, run_child
+from otel_bridge.testing.child import kill_writer
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.offline import store
@@ -145,16 +145,8 @@ def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(
     run: RunInfo, settings: WandbSettings, tmp_path: Path
 ) -> None:
     calls = [[row] for row in rows(5)]
-    run_child(
-        ChildJob(
-            "otel_bridge_wandb:exporter",
-            OFFLINE,
-            tmp_path,
-            run,
-            tmp_path / "memory.db",
-            calls,
-        ),
-        tmp_path,
+    kill_writer(
+        "otel_bridge_wandb:exporter", OFFLINE, run, tmp_path / "memory.db", calls
     )
     (killed,) = offline_directories(run.folder, run.id)
 

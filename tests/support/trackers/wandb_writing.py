@@ -12,7 +12,7 @@ from pathlib import Path
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import Record, RolloutRecord, Row
 from otel_bridge.testing import deliver, open_writer, samples
-from otel_bridge.testing.child import FileMemory
+from otel_bridge.testing.memory import MemoryTable
 from otel_bridge_wandb import exporter
 
 
@@ -52,7 +52,7 @@ def rollout_ids(records: Sequence[Record]) -> list[str]:
 
 def write(job: WritingJob) -> None:
     settings = exporter.read_settings(job.environment, job.memory.parent)
-    writer = open_writer(exporter, job.run, settings, FileMemory(job.memory))
+    writer = open_writer(exporter, job.run, settings, MemoryTable(job.memory))
     held = writer.durable() or 0
     print("open", held, flush=True)
     due = [record for record in job.records if record.position > held]

@@ -20,7 +20,7 @@ from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.exporter import RunInfo, RunWriter, WritesSummary
 from otel_bridge.records import MediaItem, MediaRecord, Record, Row, Status, axis_of
 from otel_bridge.testing import deliver, open_writer, samples
-from otel_bridge.testing.child import FileMemory
+from otel_bridge.testing.memory import MemoryTable
 from otel_bridge_wandb import exporter
 
 _TRIES = 4
@@ -52,7 +52,7 @@ class Machine:
         )  # fmt: skip
         settings = exporter.read_settings(self._job["environment"], self._folder)
         writer = open_writer(
-            exporter, run, settings, FileMemory(self._folder / "memory.db")
+            exporter, run, settings, MemoryTable(self._folder / "memory.db")
         )
         for role, config in self.configs.items():
             writer.write_config(role, config)
