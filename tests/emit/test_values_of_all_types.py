@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
@@ -69,6 +71,41 @@ def test_of_two_keys_that_become_equal_one_is_counted(
     values = ENTRIES[entry]({first: 1, second: 2}, lambda *drop: drops.append(drop))
     assert values == {str(second): 2}
     assert drops == [("same_key", 1, second)]
+
+
+def test_a_column_of_a_table_is_read_whole() -> None:
+    numbers = [*range(30), None]  # pyarrow's own text leaves out those in the middle
+    column = pa.array(numbers)
+    drops: list[str] = []
+
+    config = config_of(
+        {
+            "array": column,
+            "parts": pa.chunked_array([numbers]),
+            "table": pa.table({"a": column}),
+        },
+        lambda reason, _number, _key: drops.append(reason),
+    )
+
+    assert config == {"array": numbers, "parts": numbers, "table": {"a": numbers}}
+    assert drops == []
+
+
+@pytest.mark.parametrize(
+    ("twice", "key"),
+    [
+        (pd.Series([1, 2], index=["a", "a"]), "twice.a"),
+        (pd.DataFrame({"v": [1, 2]}, index=["a", "a"]), "twice.v.a"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "twice.a"),
+    ],
+    ids=["index", "index of a frame", "columns"],
+)
+def test_a_label_that_comes_twice_is_counted(twice: object, key: str) -> None:
+    drops: list[tuple[str, int, str]] = []
+
+    config_of({"twice": twice}, lambda *drop: drops.append(drop))
+
+    assert drops == [("same_key", 1, key)]
 
 
 def test_an_empty_key_of_a_config_is_counted() -> None:

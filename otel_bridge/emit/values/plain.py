@@ -305,11 +305,11 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)
     kind = type(value)
-    if dataclasses.is_dataclass(kind):
-        return _Fields(value, [declared.name for declared in dataclasses.fields(kind)])
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    if attributes is not None:
-        return _Fields(value, [str(attribute.name) for attribute in attributes])
+    declared = _declared_fields(kind)
+    if declared is not None:
+        return _Fields(value, declared)
+    if is_of("pandas", value) and hasattr(kind, "items"):
+        return _Labeled(value)
     if any(callable(getattr(kind, name, None)) for name in _DUMPS):
         return _dumped(value)
     if isinstance(value, SimpleNamespace) or is_of("argparse", value):
@@ -317,8 +317,18 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     return None
 
 
-_DUMPS = ("model_dump", "to_dict")
-"""Methods by which objects of pydantic, pandas and their like give their fields."""
+def _declared_fields(kind: type) -> list[str] | None:
+    """Return the names of the fields of a dataclass or attrs class; ``None`` for any other class."""
+    if dataclasses.is_dataclass(kind):
+        return [declared.name for declared in dataclasses.fields(kind)]
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    if attributes is None:
+        return None
+    return [str(attribute.name) for attribute in attributes]
+
+
+_DUMPS = ("model_dump", "to_dict", "to_pydict")
+"""Methods by which objects of pydantic, polars, pyarrow and their like give their fields."""
 
 
 def _dumped(value: object) -> Mapping[object, object] | None:
@@ -338,6 +348,29 @@ def _dumped(value: object) -> Mapping[object, object] | None:
             return cast("Mapping[object, object]", dumped)
         return None
     return cast("Mapping[object, object] | None", getattr(value, "__dict__", None))
+
+
+class _Labeled(Mapping[object, object]):
+    """Maps the labels of a pandas object to its columns or values.
+
+    A label may come twice, which `to_dict()` hides: `items()` shows it, so that it is counted.
+    """
+
+    def __init__(self, whole: Any) -> None:
+        self._whole = whole
+
+    def __getitem__(self, label: object) -> object:
+        return cast("object", self._whole[label])
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._whole.keys())
+
+    def __len__(self) -> int:
+        return len(self._whole.keys())
+
+    def items(self) -> Any:
+        """Return the pairs of label and column or value."""
+        return self._whole.items()
 
 
 class _Fields(Mapping[object, object]):

@@ -19,6 +19,8 @@ _MAX_REPEATED = 5_000
 """Most entries of collections that were read before, in one call."""
 _TEXTS = (str, bytes, bytearray, memoryview, UserString)
 _SEQUENCES = (Sequence, Set, MappingView, deque)
+_COLUMNS = frozenset({"polars", "pyarrow"})
+"""Libraries whose columns are sequences without being registered as such; their text leaves entries out."""
 
 
 class ReadBudget:
@@ -78,7 +80,15 @@ def is_text(value: object) -> bool:
 
 def is_list_like(value: object) -> TypeGuard[Iterable[object]]:
     """Return whether *value* is a collection of entries, and not a text, a mapping or an iterator."""
-    return not is_text(value) and isinstance(value, _SEQUENCES)
+    return not is_text(value) and (isinstance(value, _SEQUENCES) or _is_column(value))
+
+
+def _is_column(value: object) -> bool:
+    """Return whether *value* is a column of a table: a series of polars, an array of pyarrow."""
+    kind = type(value)
+    return kind.__module__.partition(".")[0] in _COLUMNS and (
+        hasattr(kind, "to_pylist") or hasattr(kind, "to_list")
+    )
 
 
 def entries_of(
@@ -111,6 +121,10 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     An item that cannot be read is an `Unreadable`.
     """
     try:
+        if _is_column(values) and hasattr(values, "to_pylist"):
+            # The entries of pyarrow are scalars of its own, whose text hides what is missing.
+            column = cast("Any", values)[:limit]
+            return cast("list[object]", column.to_pylist())
         return list(islice(values, limit))
     except any_error():  # code of the user's own collection
         if not isinstance(values, Sequence):

@@ -20,6 +20,7 @@ from typing import Any, Final
 import attrs
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pydantic
 from hypothesis import strategies as st
 
@@ -269,7 +270,16 @@ LISTS: Final = (
     "list", "tuple", "namedtuple", "deque", "dict values", "object array", "shared", "DataFrame of one column",
     "list in tuple",
 )  # fmt: skip
-ARRAYS: Final = ("array", "2-d array", "tensor", "range", "set", "frozenset", "Index")
+ARRAYS: Final = (
+    "array",
+    "2-d array",
+    "tensor",
+    "range",
+    "set",
+    "frozenset",
+    "Index",
+    "pyarrow array",
+)
 """Collections of numbers, of which the first and the last are marks."""
 
 
@@ -382,6 +392,7 @@ def _array(kind: str, marks: Marks) -> Drawn:
         "set": lambda: set(numbers),
         "frozenset": lambda: frozenset(numbers),
         "Index": lambda: pd.Index(numbers),
+        "pyarrow array": lambda: pa.array(numbers),
     }
     return Drawn(make[kind](), shown)
 
