@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -307,6 +308,26 @@ class RunBridge:
             return False, False
         return self.workers.delivery_state(
             self.ledger.position, self.options.retry_after_exit_s
+        )
+
+    def has_nothing_to_do(self) -> bool:
+        """Return whether all of the run is read and delivered, and nothing waits for a timeout."""
+        if not self.reader.caught_up or not self.delivered()[0]:
+            return False
+        is_waiting = any(dataclasses.astuple(self.reader.translator.waiting()))
+        return not (is_waiting or self.processes.has_unreported_ends())
+
+    def drained(self) -> bool:
+        """Return whether, after `drain`, every exporter that is not blocked has everything."""
+        if self.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
+            return True
+        states = self.exporter_states().values()
+        unblocked = [state for state in states if state.state != "blocked"]
+        if states and not unblocked:
+            return True  # no exporter would take the data that is not read yet
+        position = self.ledger.position
+        return self.shutdown.paused and all(
+            state.is_done(position) for state in unblocked
         )
 
     def _housekeeping(self) -> None:

@@ -19,7 +19,6 @@ from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving.discovery import AGAIN_S, ClosedRun, Discovery
-from otel_bridge.bridge.serving.idle_runs import IdleRuns, drained, has_nothing_to_do
 from otel_bridge.bridge.serving.process_limits import (
     DescriptorShares,
     descriptor_limit,
@@ -40,6 +39,9 @@ from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Status
 
 CLOSE_S = 10.0
+CHECK_S = 60.0
+"""Seconds between two checks of an idle run: one of its processes may have died, or been silent for
+too long."""
 _ROUND_S = 0.25
 """Most seconds in which a round opens runs, and in which it closes some, because active runs wait
 meanwhile."""
@@ -173,14 +175,13 @@ class ActiveRuns:
         shares = DescriptorShares.of(descriptor_limit())
         self._runs: dict[Path, RunBridge] = {}
         self._leaving: dict[Path, _Leaving] = {}
-        self.rotation = Rotation(options.max_open_runs or shares.runs)
+        self.rotation = Rotation(options.max_open_runs or shares.runs, options.idle_s)
         self.failures = RunFailures(log_line)
         self.hanging: list[str] = []
-        self._idle_runs = IdleRuns(options.idle_s, shares.locks)
+        self._max_locks = shares.locks
         self._discovery = Discovery(
             folders,
             self._serves,
-            self._idle_runs,
             exporters=by_exporter(options.exporters or {}),
             until_done=until_done,
             forget_deleted=self.failures.forget_deleted,
@@ -267,9 +268,8 @@ class ActiveRuns:
             return self.nothing_left()
         if self._leaving or self.rotation.waiting:
             return False
-        return (
-            all(map(drained, self._runs.values())) and not self._discovery.finds_any()
-        )
+        is_drained = all(run.drained() for run in self._runs.values())
+        return is_drained and not self._discovery.finds_any()
 
     # --- requests to the host ---------------------------------------------------------------------
     def notify(self) -> None:
@@ -339,7 +339,8 @@ class ActiveRuns:
                 self._discovery.closed[folder.path] = ClosedRun(
                     remaining, None, float("inf")
                 )
-        self._idle_runs.release()
+        for closed in self._discovery.closed.values():
+            closed.release()
 
     # --- inside -----------------------------------------------------------------------------------
     def _serves(self, path: Path) -> bool:
@@ -392,9 +393,9 @@ class ActiveRuns:
             self._leave(run, self._ended)
             return True
         if self._requested.draining:
-            sleeps = bool(self.rotation.waiting) and drained(run)
+            sleeps = bool(self.rotation.waiting) and run.drained()
         else:
-            sleeps = not has_more and self._idle_runs.may_sleep(run)
+            sleeps = not has_more and self.rotation.may_sleep(run)
         if sleeps:
             self._leave(run, self._fell_asleep)
         return has_more
@@ -404,8 +405,9 @@ class ActiveRuns:
 
         Return whether it was opened. An error is a failure of that run alone.
         """
+        closed = self._discovery.closed.get(folder.path)
         try:
-            run = self._opener.open(folder, self._idle_runs.take(folder.path))
+            run = self._opener.open(folder, None if closed is None else closed.wake())
         except (FolderLockedError, FormatVersionError) as exc:
             if (
                 not self._until_done
@@ -506,11 +508,18 @@ class ActiveRuns:
         remaining = run.remaining()
         # A run that was about to sleep when the host began to drain was not drained: it wakes for
         # that.
-        self.hanging += self._idle_runs.put(
-            run, deadline_s, drained=self._requested.draining and drained(run)
-        )
+        is_drained = self._requested.draining and run.drained()
+        # Each lock is an open file, of which a process may have few.
+        leases = [closed.lease for closed in self._discovery.closed.values()]
+        keeps_lock = len(leases) - leases.count(None) < self._max_locks
+        self.hanging += run.close(deadline_s, keep_lock=keeps_lock)
         self._discovery.closed[run.folder.path] = ClosedRun(
-            remaining, run.segments_read, float("inf")
+            remaining,
+            run.segments_read,
+            time.monotonic() + CHECK_S,
+            is_idle=True,
+            lease=run.lease if keeps_lock else None,
+            drained=is_drained,
         )
 
     def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
@@ -519,7 +528,9 @@ class ActiveRuns:
         An unfinished run goes to the end of the queue.
         """
         # Asked before the close, which discards what is needed to answer.
-        finished = drained(run) if self._requested.draining else has_nothing_to_do(run)
+        finished = (
+            run.drained() if self._requested.draining else run.has_nothing_to_do()
+        )
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:
             self.rotation.wait(run.folder)
@@ -542,7 +553,6 @@ class ActiveRuns:
 
     def _close_run(self, run: RunBridge, deadline_s: float) -> None:
         """Close a run and release its lock, in any case; an error is one line of the log."""
-        self._idle_runs.forget(run.folder.path)
         self.rotation.ended(run.folder.path)
         try:
             self.hanging += run.close(deadline_s)

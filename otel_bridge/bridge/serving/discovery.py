@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_bridge.bridge.serving.idle_runs import IdleRuns, deleted
+from otel_bridge.bridge.serving.lease import FolderLease
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import Report, read_report
 
 DISCOVER_S = 0.25
@@ -35,13 +36,42 @@ class ClosedRun:
     Attributes:
         remaining: Status of the run when it was closed.
         read: What was read of its segments; ``None`` when it could not be opened.
-        again_s: `time.monotonic` from which it is looked at again. `IdleRuns.wakes` decides
-            instead for an idle run.
+        again_s: `time.monotonic` from which it is looked at again.
+        is_idle: Whether it had nothing to do: new data or a request wakes it at once.
+        lease: Lease of an idle run, which no other bridge may take meanwhile; ``None`` without one.
+        drained: Whether the host drains, and the run has nothing left that could be delivered.
     """
 
     remaining: RunStatus
     read: SegmentsRead | None
     again_s: float
+    is_idle: bool = False
+    lease: FolderLease | None = None
+    drained: bool = False
+
+    def wakes(self, folder: RunFolder, *, now: bool) -> bool:
+        """Return whether an idle run has something to do or is due for a check; *now* wakes it anyway."""
+        if self.lease is not None:
+            # An idle run is held all the same, and other hosts judge that by its heartbeat.
+            self.lease.heartbeat()
+        is_due = not self.drained and (now or time.monotonic() >= self.again_s)
+        has_more = self.read is not None and self.read.anything_new()
+        return is_due or has_more or is_requested(folder)
+
+    def wake(self) -> RecordLock | None:
+        """Mark an idle run as active; return the lock that it keeps, ``None`` without one."""
+        lease = self.lease
+        self.is_idle = False
+        self.lease = None
+        if lease is None:
+            return None
+        return lease.hand_on()
+
+    def release(self) -> None:
+        """Release the lock of an idle run."""
+        if self.lease is not None:
+            self.lease.release()
+            self.lease = None
 
 
 class Discovery:
@@ -50,7 +80,6 @@ class Discovery:
     Args:
         folders: Lists the folders to serve.
         served: Returns whether a folder is open or waits in the queue.
-        idle_runs: Idle runs, which determine when they wake.
         exporters: Names of the exporters that every run gets.
         until_done: Whether a run that is closed with something left to do stays closed.
         forget_deleted: Called with the existing folders at each search, to forget deleted ones.
@@ -64,7 +93,6 @@ class Discovery:
         self,
         folders: Callable[[], Iterable[RunFolder]],
         served: Callable[[Path], bool],
-        idle_runs: IdleRuns,
         *,
         exporters: Iterable[str],
         until_done: bool,
@@ -73,7 +101,6 @@ class Discovery:
         self._forget_deleted = forget_deleted
         self._folders = folders
         self._served = served
-        self._idle_runs = idle_runs
         self._exporters = frozenset(exporters)
         self._until_done = until_done
         self.closed: dict[Path, ClosedRun] = {}
@@ -95,10 +122,10 @@ class Discovery:
 
     def _forget(self, listed: Collection[Path]) -> None:
         """Forget the runs whose folder was deleted: a new folder of that name is another run."""
-        self._idle_runs.forget_deleted(listed)
-        for noted in (self.closed, self._checked):
-            for path in deleted(noted, listed):
-                del noted[path]
+        for path in deleted(self.closed, listed):
+            self.closed.pop(path).release()
+        for path in deleted(self._checked, listed):
+            del self._checked[path]
         self._forget_deleted(listed)
 
     def wake_idle_runs(self) -> None:
@@ -121,7 +148,8 @@ class Discovery:
         """
         self._search_now()
         for closed in self.closed.values():
-            if not gone_only or closed.remaining.outcome is Outcome.GONE:
+            is_gone = closed.remaining.outcome is Outcome.GONE
+            if not closed.is_idle and (is_gone or not gone_only):
                 closed.again_s = 0.0
 
     def _search_now(self) -> None:
@@ -131,9 +159,9 @@ class Discovery:
         """Return whether a folder that is not active has something left to do."""
         if self._served(folder.path):
             return False
-        if folder.path in self._idle_runs:
-            return self._idle_runs.wakes(folder, now=self._wake_idle_runs)
         closed = self.closed.get(folder.path)
+        if closed is not None and closed.is_idle:
+            return closed.wakes(folder, now=self._wake_idle_runs)
         outcome = None
         if closed is not None:
             outcome = closed.remaining.outcome
@@ -167,6 +195,11 @@ class Discovery:
     def _names_more(self, report: Report) -> bool:
         """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""
         return bool(self._exporters - report.exporters.keys())
+
+
+def deleted(noted: Iterable[Path], listed: Collection[Path]) -> list[Path]:
+    """Return those of the *noted* folders that no longer exist; folders *listed* just now do."""
+    return [path for path in noted if path not in listed and not path.exists()]
 
 
 def _changed_ns(folder: RunFolder) -> int:

@@ -17,13 +17,17 @@ from operator import itemgetter
 from pathlib import Path
 
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.serving.idle_runs import has_nothing_to_do
 from otel_bridge.journal.folder import RunFolder
 
 STINT_S = 10.0
 """Seconds that a run with progress stays active before it gives way."""
 STUCK_S = 2.0
 """The same for a run without progress."""
+ENDED_S = 5.0
+"""Seconds that an ended run stays open; a receiver keeps the run's segment, and its liveness lock,
+for a minute."""
+_CHECK_S = 1.0
+"""Seconds between two checks whether a run is idle."""
 _DECIDE_S = 0.1
 _GROW_S = 10.0
 _SHARE = 4
@@ -32,24 +36,51 @@ _SHARE = 4
 
 @dataclass(slots=True)
 class _Stint:
+    """Follows one active run.
+
+    Attributes:
+        opened_s: When it became active.
+        moved_s: When it read or delivered something last.
+        busy_s: When it had something to do last.
+        checked_s: When `Rotation.may_sleep` looked at it last.
+    """
+
     opened_s: float
     moved_s: float
+    busy_s: float
+    checked_s: float = 0.0
     position: object = None
+
+    def is_idle(self, run: RunBridge, now_s: float) -> bool:
+        """Return whether *run* has nothing to do."""
+        written = [state.written for state in run.exporter_states().values()]
+        position = (run.reader.offsets(), run.ledger.position, written)
+        has_moved = position != self.position
+        if has_moved:
+            self.position = position
+            self.moved_s = now_s
+        is_idle = run.has_nothing_to_do()
+        if has_moved or not is_idle:
+            self.busy_s = now_s
+        return is_idle
 
 
 class Rotation:
-    """Holds the queue of waiting runs, and decides which runs give way to them.
+    """Holds the queue of waiting runs, and decides which runs sleep: idle ones, and those that give way.
 
     Args:
         max_runs: Most active runs at a time.
+        idle_s: Seconds that a run must have had nothing to do to sleep although none waits;
+            ``None`` when none does.
 
     Attributes:
         waiting: Folders in the queue, and since when (`time.monotonic`).
     """
 
-    def __init__(self, max_runs: int) -> None:
+    def __init__(self, max_runs: int, idle_s: float | None) -> None:
         self.waiting: OrderedDict[Path, tuple[RunFolder, float]] = OrderedDict()
         self._max_runs = max_runs
+        self._idle_s = idle_s
         self._limit = max_runs
         self._limited_s = -math.inf
         self._decided_s = -math.inf
@@ -119,11 +150,27 @@ class Rotation:
 
     def began(self, path: Path) -> None:
         """Store when a run became active."""
-        self._stints[path] = _Stint(time.monotonic(), time.monotonic())
+        now_s = time.monotonic()
+        self._stints[path] = _Stint(now_s, now_s, now_s)
 
     def ended(self, path: Path) -> None:
         """Forget a run that is no longer active."""
         self._stints.pop(path, None)
+
+    def may_sleep(self, run: RunBridge) -> bool:
+        """Return whether *run* read nothing and waited for nothing in the last ``idle_s``; an ended run, in `ENDED_S`.
+
+        Checks once a second.
+        """
+        now_s = time.monotonic()
+        stint = self._stints[run.folder.path]
+        if self._idle_s is None or now_s - stint.checked_s < _CHECK_S:
+            return False
+        stint.checked_s = now_s
+        idle_s = self._idle_s
+        if run.reader.translator.status() != "running":
+            idle_s = min(idle_s, ENDED_S)
+        return stint.is_idle(run, now_s) and now_s - stint.busy_s >= idle_s
 
     def to_give_way(
         self, runs: Iterable[RunBridge], *, leaving: int
@@ -161,16 +208,8 @@ class Rotation:
     def _rank(self, run: RunBridge) -> int:
         """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
         now_s = time.monotonic()
-        stint = self._stints.setdefault(run.folder.path, _Stint(now_s, now_s))
-        position = (
-            run.reader.offsets(),
-            run.ledger.position,
-            [state.written for state in run.exporter_states().values()],
-        )
-        if position != stint.position:
-            stint.position = position
-            stint.moved_s = now_s
-        if has_nothing_to_do(run):
+        stint = self._stints[run.folder.path]
+        if stint.is_idle(run, now_s):
             return 1
         if now_s - stint.moved_s >= STUCK_S:
             return 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_bridge.bridge.delivery.retry import Backoff
-from otel_bridge.bridge.serving.idle_runs import deleted
+from otel_bridge.bridge.serving.discovery import deleted
 from otel_bridge.errors import OtelBridgeError
 
 LONGEST_S = 10.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.serving import active_runs, idle_runs
+from otel_bridge.bridge.serving import active_runs, rotation
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.errors import JournalError, RetryableError
@@ -53,7 +53,7 @@ def delivering() -> int:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "_EVERY_S", 0.02)
+    monkeypatch.setattr(rotation, "_CHECK_S", 0.02)
 
 
 def test_an_idle_run_closes_its_writer_keeps_its_lock_and_wakes_with_the_next_frame(
@@ -136,7 +136,7 @@ def test_the_ledger_of_a_run_that_sleeps_keeps_no_room_for_records_to_come(
 def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_runs, "_ENDED_S", 0.1)
+    monkeypatch.setattr(rotation, "ENDED_S", 0.1)
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, kind="receiver")
     said = {**who("i1"), "rl.run.id": folder.run_id}
@@ -173,7 +173,7 @@ def test_a_run_that_has_ended_sleeps_although_a_receiver_keeps_its_segment_open(
 def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_runs, "CHECK_S", 0.1)
+    monkeypatch.setattr(active_runs, "CHECK_S", 0.1)
     folder, recorder = run_folder(tmp_path), RecordingTracker()
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder), exporters=EVERY, idle_s=0.2)):

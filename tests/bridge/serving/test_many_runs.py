@@ -15,7 +15,7 @@ import pytest
 from otel_bridge.bridge import supervisor
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.serving import idle_runs, rotation
+from otel_bridge.bridge.serving import rotation
 from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.process_limits import DescriptorShares
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
@@ -29,7 +29,7 @@ EVERY = dict.fromkeys(("metrics", "traces", "logs"), ("memory",))
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "_EVERY_S", 0.02)
+    monkeypatch.setattr(rotation, "_CHECK_S", 0.02)
     monkeypatch.setattr(rotation, "_DECIDE_S", 0.01)
     monkeypatch.setattr(rotation, "STUCK_S", 0.3)
     monkeypatch.setattr(rotation, "STINT_S", 0.5)

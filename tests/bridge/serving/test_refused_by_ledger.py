@@ -15,7 +15,6 @@ from otel_bridge.bridge.ingest import retention
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report import writer
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.serving.idle_runs import drained
 from otel_bridge.bridge.serving.run_outcome import Outcome
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.content.policy import limit_of
@@ -228,7 +227,7 @@ def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(
     process = Process.start(bridge.folder, "memory")
     process.log(3)
     bridge.drain()
-    turned(bridge, lambda: drained(bridge))
+    turned(bridge, bridge.drained)
     refusals = refused(
         bridge.ledger, "commit", lambda records, *_: bool(records), times=float("inf")
     )
@@ -236,7 +235,7 @@ def test_what_came_and_could_not_be_taken_is_not_said_to_be_drained(
 
     turned(bridge, lambda: refusals() > 1)
 
-    assert (drained(bridge), bridge.remaining().unread) == (False, True)
+    assert (bridge.drained(), bridge.remaining().unread) == (False, True)
     process.die()
 
 
