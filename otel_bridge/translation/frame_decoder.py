@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
@@ -24,8 +24,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.translation.decode.row_template import DecodedRow
-from otel_bridge.translation.decode.rows import RowFragment, RowSchema
+from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.processes.producers import (
     ProducerContext,
     ProducerRegistry,
@@ -64,20 +63,12 @@ class DecodedFrame:
         return self.source.kind == "receiver"
 
 
-class FastRow(NamedTuple):
-    """Holds a row that a known schema decoded, with the bytes of the row."""
-
-    schema: RowSchema
-    row: DecodedRow
-    scope: bytes
-
-
 @dataclass(slots=True)
 class ResourceMetricsInput:
-    """Holds the metrics of one resource: native rows, scope by scope, and all other metrics."""
+    """Holds the metrics of one resource: rows of native producers, and all other metrics."""
 
     context: ProducerContext
-    rows: list[FastRow | Sequence[RowFragment]]
+    fragments: list[RowFragment]
     metrics: list[Metric]
 
 
@@ -92,10 +83,6 @@ class FrameReader:
     def __init__(self, state: TranslationState, contexts: ProducerRegistry) -> None:
         self._state = state
         self._registry = contexts
-
-    def known(self, source: SegmentInfo) -> ProducerContext | None:
-        """Return the producer of a segment that was read before; ``None`` if it must be read first."""
-        return self._registry.known(source)
 
     def forget_producers(self) -> None:
         """Forget all producers, so that their next frames read them anew."""
@@ -119,22 +106,8 @@ class FrameReader:
         Raises:
             google.protobuf.message.DecodeError: The frame cannot be decoded, in whole or in part.
         """
-        if not frame.whole:
-            writer = self.of_segment(frame.source, frame.now_unix_ns)
-            if writer is None:
-                return []
-            fragments, metrics = writer.decoder.slow(frame.payload)
-            return [ResourceMetricsInput(writer, [fragments], [*metrics])]
-        inputs: list[ResourceMetricsInput] = []
-        for message in ExportMetricsServiceRequest.FromString(
-            frame.payload
-        ).resource_metrics:
-            context = self._of_resource(frame, message.resource)
-            if context is not None:
-                # The decoder recognises a row by its bytes.
-                scopes = [scope.SerializeToString() for scope in message.scope_metrics]
-                inputs.append(_split_metrics(context, scopes))
-        return inputs
+        received = self._received(frame, _metrics_by_resource, bytes)
+        return [_split_metrics(context, scopes) for context, scopes in received]
 
     def spans(
         self, frame: DecodedFrame
@@ -185,6 +158,18 @@ class FrameReader:
         return context
 
 
+def _metrics_by_resource(request: bytes) -> _ByResource[bytes]:
+    """Return the scopes as bytes, by which the decoder of rows recognises their shape."""
+    messages = ExportMetricsServiceRequest.FromString(request).resource_metrics
+    return [
+        (
+            message.resource,
+            [scope.SerializeToString() for scope in message.scope_metrics],
+        )
+        for message in messages
+    ]
+
+
 def _spans_by_resource(request: bytes) -> _ByResource[ScopeSpans]:
     messages = ExportTraceServiceRequest.FromString(request).resource_spans
     return [(message.resource, message.scope_spans) for message in messages]
@@ -196,20 +181,15 @@ def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
 
 
 def _split_metrics(
-    context: ProducerContext, scopes: Sequence[bytes]
+    context: ProducerContext, scopes: Iterable[bytes]
 ) -> ResourceMetricsInput:
-    """Split the metrics of one resource into native rows, read by a learned schema where known, and the rest."""
+    """Split the metrics of one resource into rows and other metrics."""
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
-        # Schemas are learned from native rows; these metrics are read point by point.
         if context.producer.third_party:
             split.metrics += ScopeMetrics.FromString(scope).metrics
             continue
-        fast = context.decoder.fast(scope)
-        if fast is not None:
-            split.rows.append(FastRow(*fast, scope))
-            continue
-        fragments, metrics = context.decoder.slow(scope)
-        split.rows.append(fragments)
+        fragments, metrics = context.decoder.read(scope)
+        split.fragments += fragments
         split.metrics += metrics
     return split

@@ -172,13 +172,8 @@ class Translator:
             The records that the frame completes. Bytes that cannot be decoded are counted and never
             raise.
         """
-        # Nearly every frame of a native process: it is not worth a message object.
-        if signal == _METRICS and not whole:
-            row_records = self._next_row(source, payload, now_unix_ns)
-            if row_records is not None:
-                return row_records
         frame = DecodedFrame(source, payload, whole, append_unix_ns, now_unix_ns)
-        records = self._slow(signal, frame)
+        records = self._translated(signal, frame)
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
@@ -308,23 +303,7 @@ class Translator:
         return self._lifecycle.counts_by_role()
 
     # --- one frame --------------------------------------------------------------------------------
-    def _next_row(
-        self, source: SegmentInfo, payload: bytes, now_unix_ns: int
-    ) -> list[Record] | None:
-        """Translate the next row of a process, if its shape is known.
-
-        Returns:
-            The records; ``None`` for any other frame, which has had no effect.
-        """
-        context = self._reader.known(source)
-        if context is None:
-            return None
-        rows = self._metrics.next_row(context, payload, now_unix_ns)
-        if rows is None:
-            return None
-        return self._finished([*rows], now_unix_ns)
-
-    def _slow(self, signal: int, frame: DecodedFrame) -> list[Record]:
+    def _translated(self, signal: int, frame: DecodedFrame) -> list[Record]:
         try:
             if signal == _METRICS:
                 # All of the frame is decoded before anything has an effect: it may be undecodable.

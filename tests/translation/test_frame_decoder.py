@@ -9,10 +9,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.frame_decoder import (
     DecodedFrame,
-    FastRow,
     FrameReader,
     ResourceMetricsInput,
 )
@@ -82,19 +80,11 @@ def received(
     return [
         (
             one.context.process.instance,
-            [*map(_row, one.rows)],
+            [piece.values for piece in one.fragments],
             [metric.name for metric in one.metrics],
         )
         for one in said
     ]
-
-
-def _row(found: FastRow | Iterable[RowFragment]) -> object:
-    return (
-        ("fast", found.row[3])
-        if isinstance(found, FastRow)
-        else [piece.values for piece in found]
-    )
 
 
 def instances(found: Iterable[tuple[ProducerContext, object]]) -> list[str]:
@@ -111,7 +101,7 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
     spans = list(reading.reader.spans(alone(SPANS.SerializeToString())))
     events = list(reading.reader.logs(alone(logs(end("finished", 1)))))
 
-    assert received(said) == [("i1", [[{"trainer/loss": 1.0}]], ["x"])]
+    assert received(said) == [("i1", [{"trainer/loss": 1.0}], ["x"])]
     assert (instances(spans), [*spans[0][1]]) == (["i1"], [SPANS])
     assert (
         instances(events),
@@ -122,9 +112,7 @@ def test_a_frame_of_a_segment_is_of_the_one_that_wrote_it() -> None:
     )
 
 
-def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_fast() -> (
-    None
-):
+def test_in_a_request_every_resource_sends_for_itself() -> None:
     reading = Reading()
     latency = third_party(gauge("latency", 3.0, T0, {}))
     payload = metrics_request(
@@ -137,7 +125,7 @@ def test_in_a_request_every_resource_sends_for_itself_and_a_known_shape_is_read_
 
     assert ours == (
         "i1",
-        [[{"trainer/loss": 1.0}], ("fast", {"trainer/loss": 2.0})],
+        [{"trainer/loss": 1.0}, {"trainer/loss": 2.0}],
         [],
     )
     assert (app[0].startswith("third-party:"), app[1:], silent) == (

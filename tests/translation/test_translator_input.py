@@ -309,6 +309,19 @@ def test_a_flood_of_names_of_splits_takes_no_more_keys_than_a_run_may_have() -> 
     assert bench.counts() == {"too_many_keys": 5 * 7 - 9}
 
 
+def test_keys_beyond_the_limit_are_left_out_of_every_row_and_counted_in_each() -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, max_keys=1))
+    sender = source()
+    bench.open(sender)
+
+    for seq in (1, 2, 3):
+        bench.metrics(sender, row(seq, {"loss": 1.0, "lr": 2.0}))
+
+    rows = [record for record in bench.records if isinstance(record, Row)]
+    assert [record.values for record in rows] == [{"trainer/loss": 1.0}] * 3
+    assert bench.counts() == {"too_many_keys": 3}
+
+
 def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
     encode = RowEncoder().encode
     bench = Bench()
@@ -339,7 +352,7 @@ def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_fast_way_is_treated_as_one_source_object_and_changes_nothing(
+def test_rows_are_the_same_whether_or_not_the_source_is_one_object(
     kept: bool,
 ) -> None:
     encode = RowEncoder().encode

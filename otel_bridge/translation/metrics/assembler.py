@@ -11,6 +11,7 @@ a number is missing, the row waits as rows with a number do.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import cast
 
 from otel_bridge.records import Distribution, Row, Value, axis_of
@@ -18,10 +19,10 @@ from otel_bridge.translation.decode.histograms import (
     packed_distribution,
     unpacked_distribution,
 )
-from otel_bridge.translation.decode.row_template import DecodedRow
-from otel_bridge.translation.decode.rows import RowFragment, RowSchema
+from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.metrics.keys import SAME_KEY
 from otel_bridge.translation.processes.process import PendingRow, Process
+from otel_bridge.translation.processes.sequence import SequenceTracker
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count, named
 
@@ -55,33 +56,6 @@ class RowAssembler:
         """Return the number of waiting rows of each process, by instance."""
         return {process.instance: len(process.waiting) for process in self._holding}
 
-    def expected(self, process: Process, seq: int) -> bool:
-        """Return whether row *seq* is the next row and no row of the process waits."""
-        return (
-            seq == process.rows.high + 1 and not process.waiting and not process.written
-        )
-
-    def next(self, process: Process, schema: RowSchema, row: DecodedRow) -> Row:
-        """Return the record of an expected row. This is the hot path."""
-        time_ns, step, seq, sent = row
-        values: Mapping[str, Value] = sent
-        axis = schema.axis
-        process.advance(seq, time_ns)
-        attempt = process.attempts.get(axis) or self._axes.attempt(process, axis, step)
-        if attempt > 1:
-            values = self._axes.with_attempt(values, process, schema.role, attempt)
-        steps = self._axes.advance(axis, step)
-        return Row(
-            f"m:{process.instance}:{seq}",
-            schema.role,
-            step,
-            axis,
-            time_ns,
-            values,
-            steps,
-            attempt,
-        )
-
     def take(
         self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool
     ) -> list[Row]:
@@ -102,12 +76,13 @@ class RowAssembler:
             return self._further(process, fragment)
         row = process.waiting.get(fragment.time_ns)
         if row is None:
-            received = process.rows
-            seq = fragment.seq
-            # A fragment without a number is placed by its time, which is unique within its process.
-            if received.seen(seq) if seq else received.covers(fragment.time_ns):
+            if _is_redelivered(process.rows, fragment):
                 self.redelivered += 1
                 return []
+            # Nearly every row of a run is whole and the next one: it waits for nothing.
+            is_next = fragment.whole and fragment.seq == process.rows.high + 1
+            if is_next and not process.waiting:
+                return [self._next(process, fragment)]
             row = self._wait(process, fragment, now_unix_ns)
         if not self._fill(row, fragment, open_=row.seq == 0):
             self.redelivered += 1
@@ -122,6 +97,14 @@ class RowAssembler:
             rows.append(self._write(process, row))
         rows += self._in_order(process)
         return rows + self._within_bounds()
+
+    def _next(self, process: Process, fragment: RowFragment) -> Row:
+        """Return the record of a whole row that follows the last one."""
+        if fragment.same:
+            count(self._state, SAME_KEY, fragment.same)
+        process.rows.add(fragment.seq, fragment.time_ns)
+        id_ = f"m:{process.instance}:{fragment.seq}"
+        return self._record(process, fragment, id_, fragment.values, late=False)
 
     def tick(self, now_unix_ns: int) -> list[Row]:
         """Release the rows that have waited long enough."""
@@ -196,7 +179,9 @@ class RowAssembler:
     def _wait(
         self, process: Process, fragment: RowFragment, now_unix_ns: int
     ) -> PendingRow:
-        row = PendingRow(fragment.role, fragment.step, fragment.time_ns, now_unix_ns)
+        row = PendingRow(
+            fragment.role, fragment.step, fragment.time_ns, since_ns=now_unix_ns
+        )
         process.waiting[fragment.time_ns] = row
         self._holding[process] = None
         return row
@@ -233,7 +218,7 @@ class RowAssembler:
             row.number(fragment.seq, fragment.want, fragment.own_ns)
         if fragment.same:
             count(self._state, SAME_KEY, fragment.same)
-        self._waiting_bytes += row.add(new, fragment.same)
+        self._waiting_bytes += row.extend(new, fragment.same)
         return True
 
     def _in_order(self, process: Process) -> list[Row]:
@@ -325,7 +310,7 @@ class RowAssembler:
     def _record(
         self,
         process: Process,
-        row: PendingRow,
+        row: RowFragment,
         id_: str,
         values: Mapping[str, Value],
         *,
@@ -387,9 +372,17 @@ class RowAssembler:
                 process.ready[row.seq] = row
 
 
+def _is_redelivered(received: SequenceTracker, fragment: RowFragment) -> bool:
+    """Return whether the row of *fragment* was received before."""
+    # A fragment without a number is placed by its time, which is unique within its process.
+    if not fragment.seq:
+        return received.covers(fragment.time_ns)
+    return received.seen(fragment.seq)
+
+
 def _to_state(row: PendingRow) -> dict[str, object]:
     state: dict[str, object] = {
-        name: getattr(row, name) for name in PendingRow.__slots__ if name != "values"
+        item.name: getattr(row, item.name) for item in fields(row)
     }
     state["values"] = {key: _packed(value) for key, value in row.values.items()}
     return state

@@ -6,15 +6,12 @@ The rows of all ranks of a role become one. What cannot be used is counted and n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from otel_bridge.records import Record, Row
-from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.frame_decoder import (
     DecodedFrame,
-    FastRow,
     ResourceMetricsInput,
 )
 from otel_bridge.translation.metrics.assembler import RowAssembler
@@ -24,7 +21,6 @@ from otel_bridge.translation.metrics.third_party_points import (
 )
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.ranks import RankMerge
 from otel_bridge.translation.run_context import RunContext
 
@@ -53,28 +49,6 @@ class MetricsPipeline:
         self.ranks = RankMerge(run)
         self.engines = EnginePipeline(run.state, run.options, run.axes)
 
-    def next_row(
-        self, context: ProducerContext, payload: bytes, now_unix_ns: int
-    ) -> list[Row] | None:
-        """Translate the next row of a process, if its shape is known: the hot path, a fifth of the slow one.
-
-        Returns:
-            The records; ``None`` for any other frame, which has had no effect.
-        """
-        decoded = context.decoder.fast(payload)
-        process = context.process
-        # Before any effect: the slow path begins again with the same bytes.
-        if decoded is None or not self.rows.expected(process, decoded[1][2]):
-            return None
-        process.touch(now_unix_ns)
-        record = self.rows.next(process, *decoded)
-        # `on_row` matters only after an end; before it the call is saved for each row.
-        if process.status is not None or self._lifecycle.ended:
-            self._lifecycle.on_row(process, now_unix_ns)
-        if process.merge_world:
-            return self.ranks.take(process, record, now_unix_ns)
-        return [record]
-
     def take(
         self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]
     ) -> list[Record]:
@@ -86,8 +60,7 @@ class MetricsPipeline:
             if batch.context.producer.system:
                 continue  # not data of the process itself
             self._lifecycle.on_frame(batch.context.process, frame.now_unix_ns)
-            for row in batch.rows:
-                records += self._row(frame, batch.context, row)
+            records += self._native_rows(frame, batch)
         return [*records, *self._third_party_rows(frame, inputs)]
 
     def tick(self, now_unix_ns: int) -> list[Row]:
@@ -116,24 +89,13 @@ class MetricsPipeline:
         self.ranks.flush()
         self.engines.flush()
 
-    def _row(
-        self,
-        frame: DecodedFrame,
-        context: ProducerContext,
-        row: FastRow | Sequence[RowFragment],
+    def _native_rows(
+        self, frame: DecodedFrame, batch: ResourceMetricsInput
     ) -> list[Row]:
-        """Process the rows of one scope."""
-        process = context.process
-        fragments = row
-        if isinstance(row, FastRow):
-            if self.rows.expected(process, row.row[2]):
-                record = self.rows.next(process, row.schema, row.row)
-                self._lifecycle.on_row(process, frame.now_unix_ns)
-                return self.ranks.rows([record], frame.now_unix_ns)
-            # Not the next row: only fragments can wait, or be recognised as redelivered.
-            fragments, _ = context.decoder.slow(row.scope)
+        """Return the rows that the fragments of one native process complete."""
+        process = batch.context.process
         records: list[Row] = []
-        for fragment in cast("Sequence[RowFragment]", fragments):
+        for fragment in batch.fragments:
             # A redelivered row must not reopen its process or the run.
             redelivered = self.rows.redelivered
             rows = self.rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)

@@ -8,6 +8,7 @@ from typing import cast
 
 from otel_bridge.records import Status, Value
 from otel_bridge.semconv import ENGINE_ROLE
+from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.processes.sequence import SequenceTracker
 
 PREFIX = "proc/"
@@ -30,38 +31,21 @@ class ProcessStart:
 
 
 @dataclass(slots=True)
-class PendingRow:
+class PendingRow(RowFragment):
     """Holds a row that waits for its missing fragments, or, when whole, for the rows before it.
 
     Attributes:
-        seq: Number of the row, 0 while unknown.
-        want: Number of values of the row, -1 while unknown.
         since_ns: Time at which the first fragment arrived.
         size_bytes: Approximate size of the row in memory.
-        same: Number of values left out because another value has the same full key.
         written: Records already made of the row because it waited too long; above 0, `values` holds
             only what was written.
-        own_ns: The row's own wall time, 0 when that is *time_ns*.
         base_id: Id of the first record made of the row; further records add ``:<n>``.
     """
 
-    role: str | None
-    step: int
-    time_ns: int
-    since_ns: int
-    seq: int = 0
-    want: int = -1
-    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    since_ns: int = 0
     size_bytes: int = 0
-    same: int = 0
     written: int = 0
     base_id: str = ""
-    own_ns: int = 0
-
-    @property
-    def whole(self) -> bool:
-        """Return whether all values of the row are present."""
-        return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
 
     def number(self, seq: int, want: int, own_ns: int) -> None:
         """Note the row's number, its number of values and its own time."""
@@ -69,7 +53,7 @@ class PendingRow:
         self.want = want
         self.own_ns = own_ns
 
-    def add(self, values: Mapping[str, Value], same_keys: int) -> int:
+    def extend(self, values: Mapping[str, Value], same_keys: int) -> int:
         """Add *values*, and *same_keys* without a full key of their own.
 
         Return their approximate size.
@@ -236,14 +220,6 @@ class Process:
     def touch(self, now_unix_ns: int) -> None:
         """Note that data of the process were read."""
         self.seen_ns = max(self.seen_ns, now_unix_ns)
-        self.dirty = True
-
-    def advance(self, seq: int, time_ns: int) -> None:
-        """Note that the next expected row was received; on the hot path."""
-        numbers = self.rows
-        numbers.high = seq
-        if time_ns > numbers.high_ns:  # noqa: PLR1730  # max() would take a tenth of the whole row's time
-            numbers.high_ns = time_ns
         self.dirty = True
 
     def mark_row(self, now_unix_ns: int) -> None:

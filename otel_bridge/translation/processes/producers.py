@@ -17,7 +17,7 @@ from otel_bridge.translation.decode.resources import (
     producer_of,
     within,
 )
-from otel_bridge.translation.decode.rows import RowDecoder
+from otel_bridge.translation.decode.row_decoder import RowDecoder
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process, ProcessStart
 from otel_bridge.translation.processes.run_metadata import RunMetadata
@@ -69,13 +69,6 @@ class ProducerRegistry:
         self._of_segments: dict[str, ProducerContext] = {}
         self._of_resources: dict[tuple[str, bytes], ProducerContext] = {}
 
-    def known(self, source: SegmentInfo) -> ProducerContext | None:
-        """Return the cached producer of a segment, when this very `SegmentInfo` was looked up before."""
-        context = self._of_segments.get(source.instance_id)
-        if context is not None and context.source is source:
-            return context
-        return None
-
     def of_segment(
         self, source: SegmentInfo, now_unix_ns: int
     ) -> ProducerContext | None:
@@ -84,13 +77,15 @@ class ProducerRegistry:
         Raises:
             InvalidRecordError: The resource of the segment cannot be read.
         """
-        context = self.known(source)
-        if context is None:
-            producer = producer_of(attributes_of(source.resource))
-            context = self._context(source, producer, None, now_unix_ns)
-            if context is not None:
-                _bound(self._of_segments)
-                self._of_segments[source.instance_id] = context
+        context = self._of_segments.get(source.instance_id)
+        # Each segment has its own header, of which the last one holds.
+        if context is not None and context.source is source:
+            return context
+        producer = producer_of(attributes_of(source.resource))
+        context = self._context(source, producer, None, now_unix_ns)
+        if context is not None:
+            _bound(self._of_segments)
+            self._of_segments[source.instance_id] = context
         return context
 
     def of_resource(
@@ -149,23 +144,20 @@ class ProducerRegistry:
             if source.kind in PROCESS_KINDS:
                 start = source.start
             process = self._lifecycle.process(producer, kind, now_unix_ns, start=start)
-        rank = (
-            0 if producer.merge_world else producer.rank
-        )  # keys of merged rows name no rank
+        # The keys of merged rows name no rank.
+        rank = 0 if producer.merge_world else producer.rank
         decoder = self._decoders.get((producer.role, rank))
         if decoder is None:
-            _bound(self._decoders, _MAX_DECODERS)
             decoder = RowDecoder(producer.role, rank)
-            self._decoders[producer.role, rank] = decoder
+            # Beyond the limit its process alone uses it.
+            if len(self._decoders) < _MAX_DECODERS:
+                self._decoders[producer.role, rank] = decoder
         return ProducerContext(source, producer, process, decoder)
 
 
 def _bound(
-    cache: dict[str, ProducerContext]
-    | dict[tuple[str, bytes], ProducerContext]
-    | dict[tuple[str | None, int], RowDecoder],
-    limit: int = _MAX_PRODUCERS,
+    cache: dict[str, ProducerContext] | dict[tuple[str, bytes], ProducerContext],
 ) -> None:
-    if len(cache) >= limit:
+    if len(cache) >= _MAX_PRODUCERS:
         # All at once: the entries are quickly made again, and no order of use must be kept.
         cache.clear()
