@@ -48,17 +48,12 @@ from otel_bridge_collector.export_request import (
 from otel_bridge_collector.group_sync import GroupSync
 from otel_bridge_collector.run_segment import RunSegment
 from otel_bridge_collector.telemetry.counters import Counters
-from otel_bridge_collector.telemetry.sending import SERVICE_MARK
 
 _RUNS = 256
 """Most runs of one request, because a new run takes ten milliseconds, in which no other request is
 answered."""
 _COUNT_S = 60.0
 _IDLE_S = 60.0
-# A cache: a producer sends the same resource with each request.
-_KNOWN_RESOURCES = 4096
-# With the number above, at most 64 MiB of keys.
-_KNOWN_BYTES = 16 << 10
 _NAME_CHARACTERS = 1024
 _OPENED_BYTES = 4 << 10
 """Bytes of an open segment without a record: its header, and the small files of its folder."""
@@ -114,9 +109,6 @@ class Ingest:
         self._settings = chosen
         self._counters = counters
         self._runs: OrderedDict[str, RunSegment] = OrderedDict()
-        self._identities: OrderedDict[
-            bytes, RunIdentity | InvalidRecordError | None
-        ] = OrderedDict()
         self._tokens = _TokensOfRuns()
         self._folders = _FolderCount(chosen.base, chosen.max_runs)
         self._quota = Quota(chosen.base, chosen.max_bytes)
@@ -273,14 +265,11 @@ class Ingest:
         """Split a request by run; a request of a single run stays unchanged."""
         parts_by_run: dict[RunIdentity, list[bytes]] = {}
         rejected = Rejected()
-        whole = True
         for resource, part in resources:
-            identity = self._identity(resource)
+            identity = _identity(resource)
             if isinstance(identity, RunIdentity):
                 parts_by_run.setdefault(identity, []).append(part)
-                continue
-            whole = False
-            if identity is not None:
+            else:
                 _reject(rejected, signal, part, identity)
         if rejected.reason and not parts_by_run:
             raise InvalidRecordError(rejected.reason)
@@ -289,7 +278,7 @@ class Ingest:
                 f"request of {len(parts_by_run)} runs, at most {_RUNS}; send smaller batches"
             )
         # The usual request: its bytes are kept as they came.
-        if whole and len(parts_by_run) == 1:
+        if len(parts_by_run) == 1 and not rejected.reason:
             return dict.fromkeys(parts_by_run, body), rejected
         joined = {
             identity: b"".join(run_parts)
@@ -321,28 +310,6 @@ class Ingest:
             if future is not None:
                 waited_for.append(future)
         return waited_for
-
-    def _identity(self, resource: bytes) -> RunIdentity | InvalidRecordError | None:
-        """Return the run of a resource, or why it can have none.
-
-        ``None`` when the resource belongs to no run.
-        """
-        if resource in self._identities:
-            return self._identities[resource]
-        attributes = attributes_of(resource)
-        identity: RunIdentity | InvalidRecordError | None = None
-        if attributes.get(SERVICE_MARK) is not True:
-            identity = run_of(attributes)
-            longest = max(len(identity.id), len(identity.project), len(identity.name))
-            if longest > _NAME_CHARACTERS:
-                identity = InvalidRecordError(
-                    f"a run's id, project or name has {longest} characters, at most {_NAME_CHARACTERS}; shorten it"
-                )
-        if len(resource) <= _KNOWN_BYTES:
-            self._identities[resource] = identity
-            if len(self._identities) > _KNOWN_RESOURCES:
-                self._identities.popitem(last=False)
-        return identity
 
     def _segment(self, identity: RunIdentity) -> RunSegment:
         """Return the open segment of a run.
@@ -446,6 +413,17 @@ def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
     resources = list(parts(body))
     check_well_formed(REQUESTS[signal], body)
     return resources
+
+
+def _identity(resource: bytes) -> RunIdentity | InvalidRecordError:
+    """Return the run of a resource, or why it can have none."""
+    identity = run_of(attributes_of(resource))
+    longest = max(len(identity.id), len(identity.project), len(identity.name))
+    if longest > _NAME_CHARACTERS:
+        return InvalidRecordError(
+            f"a run's id, project or name has {longest} characters, at most {_NAME_CHARACTERS}; shorten it"
+        )
+    return identity
 
 
 class _FolderCount:

@@ -347,25 +347,6 @@ def test_connections_are_kept_and_a_head_without_end_is_cut(receiver: Receiver) 
         return
 
 
-def test_the_metrics_of_another_bridge_are_of_no_run(
-    receiver: Receiver, tmp_path: Path
-) -> None:
-    message = ExportMetricsServiceRequest.FromString(metrics("a"))
-    mark = KeyValue(key="otel_bridge.service", value=AnyValue(bool_value=True))
-    message.resource_metrics[0].resource.attributes.append(mark)
-
-    assert (
-        call(
-            f"{receiver.http_endpoint}/v1/metrics",
-            message.SerializeToString(),
-            **PROTOBUF,
-        )[0]
-        == 200
-    )
-
-    assert stored(tmp_path) == []
-
-
 def test_each_kind_of_error_has_its_answer() -> None:
     kinds = [
         InvalidRecordError("x"),

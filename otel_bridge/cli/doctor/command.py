@@ -18,6 +18,7 @@ from rich.text import Text
 from otel_bridge import exporter, settings
 from otel_bridge.cli.check import send
 from otel_bridge.cli.doctor import checks
+from otel_bridge.cli.environment import OF_SIGNALS
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.bridge_process.other_python import find_python
 from otel_bridge.emit.config.misspelt import all_settings, misspelt
@@ -150,7 +151,7 @@ def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
         with contextlib.suppress(
             OtelBridgeError
         ):  # already reported with the exporters
-            findings.add(checks.tracker(name, _places(name, env), env))
+            findings.add(checks.tracker(name, _destination(name, env), env))
             if name != exporter.OTLP:
                 chosen = exporter.load(name)
                 findings.add(
@@ -168,12 +169,6 @@ def _installed() -> dict[str, exporter.Exporter]:
             with contextlib.suppress(OtelBridgeError):
                 installed[name] = exporter.load(name)
     return installed
-
-
-def _places(name: str, env: Mapping[str, str]) -> Mapping[str, str]:
-    if name == exporter.OTLP:
-        return destination.addresses(env)
-    return exporter.destination_of(exporter.load(name).read_settings(env, Path.cwd()))
 
 
 def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
@@ -242,7 +237,9 @@ def _described(name: str, env: Mapping[str, str]) -> tuple[str, str, str]:
     The last two may be empty.
     """
     try:
-        places = " ".join(_destination(name, env))
+        addresses = _destination(name, env)
+        places = " ".join(f"{key}={value}" for key, value in addresses.items())
+        places = places or _WITHOUT_VARIABLES.get(name, "")
         if name == exporter.OTLP:
             return places, "", ""
         lack = exporter.missing_of(name, exporter.described(name))
@@ -275,12 +272,7 @@ def _bridge_environment(
 
 def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the exporters that the environment chooses for any signal."""
-    lists = (
-        settings.METRICS_EXPORTER,
-        settings.TRACES_EXPORTER,
-        settings.LOGS_EXPORTER,
-        settings.EXPORTERS,
-    )
+    lists = (*OF_SIGNALS, settings.EXPORTERS)
     names = tuple(
         dict.fromkeys(name for setting in lists for name in setting.read(env))
     )
@@ -289,17 +281,15 @@ def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
-def _destination(name: str, env: Mapping[str, str]) -> list[str]:
+def _destination(name: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return where the exporter delivers; raises `OtelBridgeError` when its settings are wrong."""
     if name == exporter.OTLP:
-        return [
-            f"{signal}={destination.endpoint_for(signal, env).address}"
+        return {
+            signal: destination.endpoint_for(signal, env).address
             for signal in destination.signals_sent(env)
-        ]
+        }
     chosen = exporter.described(name).read_settings(env, Path.cwd())
-    values = [
-        f"{key}={value}" for key, value in exporter.destination_of(chosen).items()
-    ]
-    return values or [_WITHOUT_VARIABLES.get(name, "")]
+    return dict(exporter.destination_of(chosen))
 
 
 def _directory(findings: _Findings, env: Mapping[str, str]) -> None:

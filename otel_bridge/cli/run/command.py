@@ -19,13 +19,13 @@ from otel_bridge.bridge.serving.run_outcome import RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import print_runs
 from otel_bridge.cli.directory import made
+from otel_bridge.cli.environment import own_environment
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
 from otel_bridge.cli.run.environment import (
     capture_of,
     child_environment,
-    own_environment,
     replaced_trackers,
 )
 from otel_bridge.cli.run.launched_runs import LaunchedRuns

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from otel_bridge import semconv, settings
 from otel_bridge.capture.hook import KNOWN
+from otel_bridge.cli.environment import OF_SIGNALS
 from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.emit.config.capture_env import capture_variables, refuse_twice
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, launcher_environment
@@ -17,11 +18,6 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE, SIGNALS
 from otel_bridge.otlp.proxies import direct_variables
 
-_BY_SIGNAL = (
-    settings.METRICS_EXPORTER,
-    settings.TRACES_EXPORTER,
-    settings.LOGS_EXPORTER,
-)
 MLFLOW_KEEPS_TRACES = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
 """Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
 _TRACKER_NAMES = {"wandb": "W&B", "trackio": "Trackio"}
@@ -29,23 +25,6 @@ _TRACKER_NAMES = {"wandb": "W&B", "trackio": "Trackio"}
 
 TensorBoard's event files are written in either mode.
 """
-
-
-def own_environment(*, exporters: str, new_run: bool, directory: str) -> dict[str, str]:
-    """Return this process's environment with the options in it.
-
-    ``--exporters`` overrides all variables.
-    """
-    env = settings.environment()
-    if exporters:
-        for setting in _BY_SIGNAL:
-            env.pop(setting.name, None)
-        env[settings.EXPORTERS.name] = exporters
-    if new_run:
-        env[settings.NEW_RUN.name] = "1"
-    if directory:
-        env[settings.DIR.name] = directory
-    return env
 
 
 def child_environment(
@@ -63,7 +42,7 @@ def child_environment(
         if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
     # The launcher has decided these; a child that reads them again would decide otherwise.
-    for setting in (*_BY_SIGNAL, settings.EXPORTERS, settings.NEW_RUN):
+    for setting in (*OF_SIGNALS, settings.EXPORTERS, settings.NEW_RUN):
         child.pop(setting.name, None)
     child |= {
         settings.DIR.name: str(base),

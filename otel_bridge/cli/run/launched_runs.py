@@ -13,16 +13,12 @@ import threading
 import time
 from pathlib import Path
 
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    InstrumentationScope,
-    KeyValue,
-)
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.child_env import launcher_mark
+from otel_bridge.emit.encode.log_record import event
+from otel_bridge.emit.encode.protobuf import Attribute, attributes
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
@@ -110,50 +106,39 @@ class _LauncherSegment:
             return
         self._open = False
         now = time.time_ns()
-        record = LogRecord(
-            time_unix_nano=now,
-            observed_time_unix_nano=now,
-            event_name=semconv.EVENT_END,
-            attributes=[
-                KeyValue(
-                    key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)
-                ),
-                KeyValue(key=semconv.EVENT_SEQ, value=AnyValue(int_value=1)),
-            ],
-        )
-        scope = ScopeLogs(
-            scope=InstrumentationScope(name=semconv.SCOPE_NAME), log_records=[record]
+        end = event(
+            semconv.EVENT_END,
+            time_unix_ns=now,
+            pairs={semconv.RUN_STATUS: status.value, semconv.EVENT_SEQ: 1},
         )
         try:
-            self._writer.append(Signal.LOGS, scope.SerializeToString(), now)
+            self._writer.append(Signal.LOGS, end, now)
         finally:
             self._writer.close()
             self._liveness.release()
 
     def _resource(self, of: SegmentHeader) -> bytes:
-        texts = {
+        pairs: dict[str, Attribute] = {
             semconv.PROJECT: of.project,
             semconv.RUN_NAME: of.run_name,
             semconv.RUN_ID: of.run_id,
             semconv.INSTANCE_ID: self._instance_id,
+            semconv.LAUNCHER: True,
         }
-        attributes = [
-            KeyValue(key=key, value=AnyValue(string_value=text))
-            for key, text in texts.items()
-        ]
-        flags = [semconv.LAUNCHER]
-        flags += [semconv.PROJECT_GENERATED] if "project" in of.generated else []
-        flags += [semconv.RUN_NAME_GENERATED] if "run_name" in of.generated else []
-        attributes += [
-            KeyValue(key=key, value=AnyValue(bool_value=True)) for key in flags
-        ]
-        return Resource(attributes=attributes).SerializeToString()
+        if "project" in of.generated:
+            pairs[semconv.PROJECT_GENERATED] = True
+        if "run_name" in of.generated:
+            pairs[semconv.RUN_NAME_GENERATED] = True
+        return attributes(1, pairs.items())
 
 
 def _ends_by_itself(of: SegmentHeader) -> bool:
     """Return whether the run is captured, or a trial of a W&B sweep."""
     ends = {semconv.CAPTURED, semconv.WANDB_SWEEP_ID}
-    return any(one.key in ends for one in Resource.FromString(of.resource).attributes)
+    return any(
+        attribute.key in ends
+        for attribute in Resource.FromString(of.resource).attributes
+    )
 
 
 def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:

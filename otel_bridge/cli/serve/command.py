@@ -22,18 +22,17 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.cli.delivery_summary import undelivered
+from otel_bridge.cli.environment import own_environment
 from otel_bridge.cli.output import work_without_output
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
 from otel_bridge.cli.status.run_state import StateReader
 from otel_bridge.cli.status.source import overview_of
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
-from otel_bridge.emit.config.exporters import RequestedDestinations, choose
+from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import base_dir, run_folders
 from otel_bridge.journal.report import read_report, unread_bytes
-from otel_bridge.otlp.destination import signals_sent
 from otel_bridge.text.counts import counted
 
 if TYPE_CHECKING:
@@ -90,9 +89,7 @@ def command(
     1 something remains, 2 the call is wrong.
     """
     work_without_output()
-    env = settings.environment()
-    if directory:
-        env[settings.DIR.name] = directory
+    env = own_environment(exporters=exporters, directory=directory)
     # Before the runs, whose number is derived from the limit.
     allow_files()
     with contextlib.ExitStack() as stack:
@@ -101,7 +98,7 @@ def command(
         base = base_dir(env, cwd)
         # Before anything listens: clients must not reach a service that refuses to start.
         stack.enter_context(ServiceLock(base))
-        service = _Service(env, cwd, base, exporters=exporters, log=log)
+        service = _Service(env, cwd, base, log)
         # Before anything is received or delivered, so that all that is named is from before.
         if line := earlier_runs_line(base):
             log.log_line(line)
@@ -171,23 +168,6 @@ def _others_at_work() -> bool:
     return any(thread.is_alive() for thread in threads)
 
 
-def _choice(env: Mapping[str, str], cwd: Path, exporters: str) -> RequestedDestinations:
-    """Return the exporters of *env*.
-
-    *exporters*, those of the command, override all its variables.
-    """
-    if not exporters:
-        return choose(None, env, cwd)
-    of_signals = (
-        settings.METRICS_EXPORTER,
-        settings.TRACES_EXPORTER,
-        settings.LOGS_EXPORTER,
-    )
-    overridden = {setting.name for setting in of_signals}
-    rest = {name: value for name, value in env.items() if name not in overridden}
-    return choose(None, {**rest, settings.EXPORTERS.name: exporters}, cwd)
-
-
 class _Service:
     """Runs the supervisor of all run folders and the receiver, and shuts both down."""
 
@@ -196,14 +176,12 @@ class _Service:
         env: Mapping[str, str],
         cwd: Path,
         base: Path,
-        *,
-        exporters: str,
         log: ServiceLog,
     ) -> None:
         self._env = env
         self._base = base
         self._log = log
-        self._choice = _choice(env, cwd, exporters)
+        self._choice = choose(None, env, cwd)
         is_chosen = bool(self._choice.names or self._choice.refused)
         options = dataclasses.replace(
             BridgeOptions.read(bridge_environment(env), cwd),
@@ -220,7 +198,6 @@ class _Service:
         )
         self._states = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
         self._receiver: Receiver | None = None
-        self._end_own_metrics: Callable[[], None] = lambda: None
         self._asked = 0
         self._stop = Wakeup()
 
@@ -285,7 +262,6 @@ class _Service:
         collect_less_often()
         self._host.start()
         self._log_begin()
-        self._send_own_metrics()
         self._stop.wait()
         return self._end()
 
@@ -304,17 +280,6 @@ class _Service:
                 level="warning",
             )
 
-    def _send_own_metrics(self) -> None:
-        is_sent = "metrics" in self._choice.signals_of(
-            OTLP
-        ) and "metrics" in signals_sent(self._env)
-        if is_sent and self._receiver is not None:
-            from otel_bridge_collector.telemetry.sending import OwnMetrics  # noqa: PLC0415  # an extra
-
-            metrics = OwnMetrics(self._receiver.metrics, self._env)
-            metrics.start()
-            self._end_own_metrics = metrics.stop
-
     def _signalled(self, number: int, _frame: object) -> None:
         del number
         # The first signal lets it deliver what is stored, the second one stops that.
@@ -328,7 +293,6 @@ class _Service:
         self._log.log_line(
             f"shutting down: refusing new data, delivering what is stored for at most {limit_s:g} s"
         )
-        self._end_own_metrics()
         if self._receiver is not None:
             # New data first, or the delivery below would have no end.
             self._receiver.refuse("the service is shutting down; send it again")
