@@ -10,6 +10,7 @@ event file.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -61,8 +62,8 @@ def sync(run: Run) -> None:
     """
     if _NAME not in hook.captured():
         hook.capture(_NAME, mode="replace")
-        _first_run.forbid()
-    _synced.add(run)
+        _begins_no_run.set()
+    _synced[run] = None
 
 
 def leave_out(folder: str) -> None:
@@ -89,15 +90,19 @@ def record_event(writer: Any, event: Any) -> None:
         is_graph = event.WhichOneof("what") in _GRAPHS
         if not summaries and not is_graph:
             return
-        if _left_out and os.path.abspath(str(writer.get_logdir())) in _left_out:
+        folder = os.path.abspath(str(writer.get_logdir()))
+        if folder in _left_out:
             return
-        run = _synced.run() or runs.current or _first_run.begin()
+        # When the program's own run has ended, a scalar that follows belongs to no other.
+        if not (runs.has_begun or _begins_no_run.is_set()):
+            _begin_first()
+        run = _synced_run() or runs.current
         if run is None:
             return
         if is_graph:
             _not_captured(run, "graph", "graph")
             return
-        prefix = _folders.prefix(run, writer)
+        prefix = _prefix(run, folder)
         row: dict[str, float] = {}
         for value in summaries:
             number = _number(value)
@@ -109,7 +114,8 @@ def record_event(writer: Any, event: Any) -> None:
             counts.captured("tensorboard scalar", len(row), run=run)
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
-        _count(runs.current)
+        if runs.current is not None:
+            runs.current.count_drop(INTERNAL_ERROR)
 
 
 def _not_captured(run: Run, kind: str, key: str) -> None:
@@ -125,11 +131,6 @@ def _time_of(event: Any) -> int | None:
     if event.wall_time >= _FIRST_TIME_S:
         return int(event.wall_time * 1e9)
     return None
-
-
-def _count(run: Run | None) -> None:
-    if run is not None:
-        run.count_drop(INTERNAL_ERROR)
 
 
 def _number(value: Any) -> float | None:
@@ -160,96 +161,43 @@ def _kind(value: Any) -> str:
     return _plugin(value) or str(value.WhichOneof("value"))
 
 
-class _WriterFolders:
-    """Gives the keys of each further folder of event files of a run a prefix, as W&B does.
+def _synced_run() -> Run | None:
+    """Return the latest run of another capture that records all event writers; ``None`` without one."""
+    running = [run for run in list(_synced) if run.recording]
+    if running:
+        return running[-1]
+    return None
 
-    The first has none.
+
+def _begin_first() -> None:
+    """Begin the process's run, if possible one that an adapter has announced."""
+    # First: where no run can begin, the reason is printed once, not with every scalar.
+    _begins_no_run.set()
+    announced = runs.take_announced()
+    try:
+        if announced is not None:
+            announced.begin()
+        if runs.current is None:
+            runs.begin(RunRequest())
+    except OtelBridgeError as exc:
+        notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
+
+
+def _prefix(run: Run, folder: str) -> str:
+    """Return what precedes the tags of event files in *folder*, as in W&B.
+
+    It is the part of the path that the first folder of *run* does not share, and nothing for that
+    folder.
     """
-
-    def __init__(self) -> None:
-        # Weak keys: neither runs nor writers are kept in memory.
-        self._roots: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
-        self._prefixes: weakref.WeakKeyDictionary[
-            Run, weakref.WeakKeyDictionary[Any, str]
-        ] = weakref.WeakKeyDictionary()
-
-    def prefix(self, run: Run, writer: Any) -> str:
-        """Return what precedes the tags of *writer*: the part of its path that the first folder does not share."""
-        prefixes = self._prefixes.setdefault(run, weakref.WeakKeyDictionary())
-        earlier_prefix = prefixes.get(writer)
-        if earlier_prefix is not None:
-            return earlier_prefix
-        folder = os.path.abspath(str(writer.get_logdir()))
-        parts = os.path.relpath(folder, self._roots.setdefault(run, folder)).split(
-            os.sep
-        )
-        new_prefix = "".join(
-            f"{part}/" for part in parts if part not in {os.curdir, os.pardir}
-        )
-        prefixes[writer] = new_prefix
-        return new_prefix
-
-
-class _SyncedRuns:
-    """Holds the runs of other captures that record all event writers."""
-
-    def __init__(self) -> None:
-        self._runs: list[weakref.ref[Run]] = []
-
-    def add(self, run: Run) -> None:
-        """Note a run that was begun just now, and forget those that have ended."""
-        earlier_runs = [(reference, reference()) for reference in self._runs]
-        self._runs = [
-            reference
-            for reference, earlier_run in earlier_runs
-            if earlier_run is not None and earlier_run.recording
-        ]
-        self._runs.append(weakref.ref(run))
-
-    def run(self) -> Run | None:
-        """Return the latest of the runs that have not ended; ``None`` without one."""
-        for reference in reversed(self._runs):
-            run = reference()
-            if run is not None and run.recording:
-                return run
-        return None
-
-
-class _FirstRun:
-    """Begins the process's run once.
-
-    Events that arrive after the run was finished do not begin another.
-    """
-
-    def __init__(self) -> None:
-        self._may_begin = True
-
-    def forbid(self) -> None:
-        """Begin no run from now on."""
-        self._may_begin = False
-
-    def begin(self) -> Run | None:
-        """Return a new run, if possible one that an adapter has announced.
-
-        After the first call return ``None``, and, with a message, where none can begin. So too when
-        the program has begun a run itself: its run has ended, and a scalar that follows belongs to
-        no other.
-        """
-        if runs.has_begun or not self._may_begin:
-            return None
-        # Before the begin: an error is printed once, not with every scalar.
-        self._may_begin = False
-        announced = runs.take_announced()
-        try:
-            return (None if announced is None else announced.begin()) or runs.begin(
-                RunRequest()
-            )
-        except OtelBridgeError as exc:
-            notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
-            return None
+    first_folder = _first_folders.setdefault(run, folder)
+    parts = os.path.relpath(folder, first_folder).split(os.sep)
+    return "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
 
 
 _left_out: set[str] = set()
-_first_run = _FirstRun()
-_folders = _WriterFolders()
-_synced = _SyncedRuns()
+_begins_no_run = threading.Event()
+"""Set when no scalar begins the process's run any more."""
+# Weak keys: runs are not kept in memory.
+_first_folders: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
+_synced: weakref.WeakKeyDictionary[Run, None] = weakref.WeakKeyDictionary()
+"""Runs of other captures that record all event writers, in the order of their begin."""

@@ -58,11 +58,11 @@ def test_calls_beyond_the_size_of_the_file_are_counted_together(folder: Path) ->
     totals = totals_in(folder)
     assert sum(totals.captured.values()) == 1_000
     assert sum(totals.not_captured.values()) == 1_000
-    assert {path.stat().st_size for path in folder.iterdir()} == {32_768}
+    assert max(path.stat().st_size for path in folder.iterdir()) < 32_768
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x01", b"\xff" * 32_768, b"\x01\xff" + bytes(32_766)]
+    "content", [b"", b"\x01", b"\xff" * 32_768, b'[{"wandb.log":1},{"wan']
 )
 def test_other_files_in_the_folder_count_nothing(
     tmp_path: Path, content: bytes
