@@ -1,36 +1,84 @@
-"""Summaries of metrics by W&B's rules for ``define_metric(summary="min,max,mean,first,last")``. Pure.
+"""Definitions of metrics by W&B's rules for ``define_metric()``, and their summaries. Pure.
 
-Names may end with ``*``. Smallest, largest and mean are those of the numbers of a key, and a NaN makes them NaN. The
-first and the last value may be any.
+A definition is for a key or, with ``*`` at the end of its name, for all keys that begin alike.
+Smallest, largest and mean are those of the numbers of a key, and a NaN makes them NaN. The first
+and the last value may be any.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 SUMMARY_KINDS = ("min", "max", "mean", "first", "last")
 NO_SUMMARY = "none"
 """Kind of a key that a summary does not show at all."""
+_KINDS = frozenset({*SUMMARY_KINDS, NO_SUMMARY})
+_OF_ANY = frozenset({"first", "last"})
 _NUMBERS = frozenset({int, float})
 _MAX_NAMES = 10_000
-_NOTHING: frozenset[str] = frozenset()
+
+
+class KeyDefinitions(Generic[T]):
+    """Holds what is defined for keys: that of the exact key, else that of the longest glob."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, T] = {}
+        self._by_key: dict[str, T | None] = {}
+
+    def named(self, name: str) -> T | None:
+        """Return what is defined under exactly *name*."""
+        return self._values.get(name)
+
+    def put(self, name: str, value: T | None) -> None:
+        """Define *value* for *name*, in place of an earlier one; ``None`` removes it."""
+        # A definition may concern any key.
+        self._by_key.clear()
+        if value is None:
+            self._values.pop(name, None)
+        elif name in self._values or len(self._values) < _MAX_NAMES:
+            self._values[name] = value
+
+    def of(self, key: str) -> T | None:
+        """Return what is defined for *key*, which may be a glob's name; ``None`` without a definition."""
+        # Hot path: the same keys come with each row.
+        if key in self._by_key:
+            return self._by_key[key]
+        # Bounds the memory of ever-new keys.
+        if len(self._by_key) >= _MAX_NAMES:
+            self._by_key.clear()
+        value = self._values.get(key)
+        if value is None:
+            # wandb-core 0.28 takes any of several globs that match (a Go map), here the longest.
+            globs = [name for name in self._values if _matches(name, key)]
+            value = self._values[max(globs, key=len)] if globs else None
+        self._by_key[key] = value
+        return value
+
+
+def _matches(name: str, key: str) -> bool:
+    """Return whether *name* is a glob for *key*."""
+    return name.endswith("*") and key.startswith(name[:-1])
 
 
 class SummaryDefinitions:
-    """Holds which kinds of summary the keys of one run have."""
+    """Holds which kinds of summary the keys of one run have.
+
+    Attributes:
+        defined: Whether any key has one.
+    """
 
     def __init__(self) -> None:
-        self._exact: dict[str, frozenset[str]] = {}
-        self._globs: dict[str, frozenset[str]] = {}
-        self._known: dict[str, frozenset[str]] = {}
+        self._kinds = KeyDefinitions[frozenset[str]]()
         self.defined = False
 
     def define(
         self, name: str, kinds: Collection[str], *, replace: bool = False
     ) -> list[str]:
-        """Note the kinds of a key, or of all keys that begin as *name* does before its ``*``.
+        """Note the kinds of a key or glob.
 
         Args:
             name: Key, or the beginning of keys with ``*``.
@@ -40,89 +88,64 @@ class SummaryDefinitions:
         Returns:
             Kinds that trackers cannot show: `NO_SUMMARY`, and those that are not known.
         """
-        known = frozenset(
-            kind for kind in kinds if kind in SUMMARY_KINDS or kind == NO_SUMMARY
-        )
-        names, place = (
-            (self._globs, name[:-1]) if name.endswith("*") else (self._exact, name)
-        )
-        if place in names or len(self._exact) + len(self._globs) < _MAX_NAMES:
-            names[place] = known if replace else names.get(place, _NOTHING) | known
-        self.defined = self.defined or bool(known)
-        self._known.clear()
+        new_kinds = _KINDS.intersection(kinds)
+        if not replace:
+            new_kinds |= self._kinds.named(name) or frozenset()
+        self._kinds.put(name, new_kinds)
+        self.defined = self.defined or bool(new_kinds)
         return [kind for kind in kinds if kind not in SUMMARY_KINDS and kind != "copy"]
 
     def kinds_of(self, key: str) -> frozenset[str]:
-        """Return the kinds of *key*: an exact definition counts before the longest glob. *key* may be a glob's name."""
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _MAX_NAMES:
-                self._known.clear()
-            found = self._known[key] = self._find(key)
-        return found
-
-    def _find(self, key: str) -> frozenset[str]:
-        if key.endswith("*"):
-            return self._globs.get(key[:-1], _NOTHING)
-        exact = self._exact.get(key)
-        if exact is not None:
-            return exact
-        prefix = max(
-            (one for one in self._globs if key.startswith(one)), key=len, default=None
-        )
-        if prefix is None:
-            return _NOTHING
-        return self._globs[prefix]
+        """Return the kinds of *key*, which may be a glob's name."""
+        return self._kinds.of(key) or frozenset()
 
 
+@dataclass(slots=True)
 class KeySummary:
     """Holds what the values of one key have come to.
 
-    Args:
-        first: The first value.
+    Attributes:
+        count: Number of its numbers, to which *total*, *low* and *high* belong.
     """
 
-    __slots__ = ("count", "first", "high", "last", "low", "total")
+    count: int = 0
+    total: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    first: Any = None
+    last: Any = None
 
-    def __init__(self, first: Any) -> None:
-        self.first = first
-        self.count, self.total, self.low, self.high = 0, 0.0, math.inf, -math.inf
-        self.add(first)
+    @classmethod
+    def begun(cls, value: Any) -> KeySummary:
+        """Return the summary of a key whose first value is *value*."""
+        summary = cls(first=value)
+        summary.add(value)
+        return summary
 
     def add(self, value: Any) -> None:
         """Add one value; only numbers count for smallest, largest and mean."""
         self.last = value
+        # By type: a bool is an int in Python, and has no minimum or mean to show.
         if type(value) in _NUMBERS:
             self.count += 1
             self.total += value
-            self.low = value if value < self.low or value != value else self.low  # noqa: PLR0124  # a NaN stays
-            self.high = value if value > self.high or value != value else self.high  # noqa: PLR0124
-
-    @classmethod
-    def of_state(cls, stored: Sequence[Any]) -> KeySummary:
-        """Return the one that `state` describes."""
-        made = cls(None)
-        made.count, made.total, made.low, made.high, made.first, made.last = stored
-        return made
-
-    def state(self) -> list[Any]:
-        """Return all values, as a list to store."""
-        return [self.count, self.total, self.low, self.high, self.first, self.last]
+            is_nan = value != value  # noqa: PLR0124  # an int may be too long for math.isnan()
+            if value < self.low or is_nan:  # a NaN stays: no number is less
+                self.low = value
+            if value > self.high or is_nan:
+                self.high = value
 
     def result(self, kinds: Collection[str]) -> dict[str, Any]:
         """Return the values of *kinds*; those of numbers only when there was one."""
+        values = {
+            "min": self.low,
+            "max": self.high,
+            "mean": self.total / max(self.count, 1),
+            "first": self.first,
+            "last": self.last,
+        }
         return {
-            kind: _RESULTS[kind](self)
-            for kind in SUMMARY_KINDS
+            kind: value
+            for kind, value in values.items()
             if kind in kinds and (self.count or kind in _OF_ANY)
         }
-
-
-_OF_ANY = frozenset({"first", "last"})
-_RESULTS: Mapping[str, Callable[[KeySummary], Any]] = {
-    "min": lambda key: key.low,
-    "max": lambda key: key.high,
-    "mean": lambda key: key.total / key.count,
-    "first": lambda key: key.first,
-    "last": lambda key: key.last,
-}

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from otel_bridge.errors import any_error
-
-_MAX_KEYS = 10_000
-"""Most keys whose group is remembered."""
+from otel_bridge.metric_summaries import KeyDefinitions
 
 
 class Group(NamedTuple):
@@ -32,9 +30,7 @@ class MetricAxes:
     """Holds the definitions of one run, and the latest value of each step metric."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, str] = {}
-        self._globs: dict[str, str] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups = KeyDefinitions[Group]()
         self._latest: dict[str, int | None] = {}
 
     @property
@@ -43,66 +39,24 @@ class MetricAxes:
         return bool(self._latest)
 
     def define(self, name: str, step_metric: str | None) -> None:
-        """Note one definition; *name* may end with ``*``.
+        """Note one definition in place of an earlier one of *name*, which may end with ``*``.
 
-        A later definition of a name replaces an earlier one.
+        Without a step metric it ends the earlier one.
         """
-        # A definition may change the group of any key.
-        self._groups.clear()
-        if step_metric:
-            self._latest.setdefault(step_metric, None)
-        if name.endswith("*"):
-            self._globs[name[:-1]] = step_metric or ""
-        else:
-            self._exact[name] = step_metric or ""
-
-    def defines(self, name: str) -> bool:
-        """Return whether *name* has a definition."""
-        if name.endswith("*"):
-            return name[:-1] in self._globs
-        return name in self._exact
+        if not step_metric:
+            self._groups.put(name, None)
+            return
+        self._latest.setdefault(step_metric, None)
+        self._groups.put(name, Group(_role(name, step_metric), step_metric))
 
     def group_of(self, key: str) -> Group:
-        """Return the group of *key*: an exact definition counts before the longest glob."""
-        group = self._groups.get(key)
-        if group is None:
-            # Bounds the memory of ever-new keys; the groups of those in use are looked up again.
-            if len(self._groups) >= _MAX_KEYS:
-                self._groups.clear()
-            group = self._find(key)
-            self._groups[key] = group
-        return group
-
-    def _find(self, key: str) -> Group:
-        if key in self._latest:  # a step metric belongs to the values whose step it is
-            return Group(self._role(key.rpartition("/")[0] + "/", key), key)
-        exact = self._exact.get(key)
-        # wandb-core 0.28 takes any of several globs that match (a Go map), here the longest counts.
-        prefix = max(
-            (glob for glob in self._globs if key.startswith(glob)),
-            key=len,
-            default=None,
-        )
-        if exact or prefix is None:
-            return Group(None, exact or "")
-        metric = self._globs[prefix]
-        return Group(self._role(prefix, metric), metric)
-
-    def _role(self, prefix: str, metric: str) -> str | None:
-        """Return the role of the keys below *prefix*: only where the step metric is directly below it too.
-
-        ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an
-        evaluation.
-        """
-        role = prefix.removesuffix("/")
-        shared = (
-            prefix.endswith("/")
-            and metric.rpartition("/")[0] == role
-            and self._globs.get(prefix) == metric
-        )
-        if shared and role and "/" not in role:
-            return role
-        return None
+        """Return the group of *key*; a step metric belongs to the values whose step it is."""
+        if key not in self._latest:
+            return self._groups.of(key) or COUNTER
+        beside = self._groups.named(key.rpartition("/")[0] + "/*")
+        if beside is not None and beside.metric == key:
+            return beside
+        return Group(None, key)
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Remember the values of step metrics in *values*."""
@@ -125,7 +79,7 @@ class MetricAxes:
             row: Values of the row, which may hold the step metric; else its latest value is the
                 step, as in W&B.
         """
-        if group.metric in row:
+        if group.metric and group.metric in row:
             latest = whole(row[group.metric])
         else:
             latest = self._latest.get(group.metric)
@@ -135,11 +89,13 @@ class MetricAxes:
 
     def split(
         self, values: Mapping[str, Any]
-    ) -> Iterable[tuple[Group, dict[str, Any]]]:
+    ) -> Iterable[tuple[Group, Mapping[str, Any]]]:
         """Return *values* by group.
 
         A step metric that is the axis of its role is left out: it is the row's step.
         """
+        if not self.defined:  # nearly every program
+            return ((COUNTER, values),)
         parts: dict[Group, dict[str, Any]] = {}
         for key, value in values.items():
             group = self.group_of(key)
@@ -147,6 +103,18 @@ class MetricAxes:
             if not (group.role and key == group.metric == f"{group.role}/step"):
                 part[key] = value
         return parts.items()
+
+
+def _role(name: str, metric: str) -> str | None:
+    """Return the role of the keys of a glob: only where the step metric is directly below its prefix too.
+
+    ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an
+    evaluation.
+    """
+    role = name.removesuffix("/*")
+    if role != name and "/" not in role and metric.rpartition("/")[0] == role:
+        return role or None
+    return None
 
 
 def whole(value: Any) -> int | None:

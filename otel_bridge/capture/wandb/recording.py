@@ -154,7 +154,7 @@ class WandbRecording:
     ) -> None:
         """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
         counts.captured("wandb.define_metric", run=self.run)
-        if step_metric or overwrite or not self.rows.axes.defines(name):
+        if step_metric or overwrite:
             self.rows.axes.define(name, step_metric)
         for kind in self._summaries.define(name, summary, self.last, replace=overwrite):
             self.not_captured(f"define_metric(summary={kind!r})")

@@ -8,6 +8,7 @@ set, so that a writer that is opened later shows it too.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import cast
 
 from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
@@ -42,7 +43,7 @@ class DefinedSummaries:
         for name, (kinds, *origin) in named(state, _DEFINITION).items():
             self._define(name, kinds, Origin(*origin))
         for key, stored in named(state, _KEY).items():
-            self._keys[key] = KeySummary.of_state(stored)
+            self._keys[key] = KeySummary(*stored)
         self.defined = self._definitions.defined
 
     def define(self, event: ValuesEvent) -> None:
@@ -86,7 +87,7 @@ class DefinedSummaries:
     def flush(self) -> None:
         """Write what changed to the state."""
         for key in self._changed:
-            self._state.set(_KEY + key, self._keys[key].state())
+            self._state.set(_KEY + key, [*astuple(self._keys[key])])
         self._changed.clear()
 
     def _define(self, name: str, kinds: str, origin: Origin) -> None:
@@ -102,7 +103,7 @@ class DefinedSummaries:
             if summary is not None:
                 summary.add(value)
             elif len(self._keys) < _MAX_KEYS:
-                self._keys[key] = KeySummary(value)
+                self._keys[key] = KeySummary.begun(value)
             else:
                 count(self._state, TOO_MANY, name=key)
                 continue

@@ -51,7 +51,7 @@ class ShownSummaries:
             and value is not None
             and not isinstance(value, dict)
         ):
-            self._keys[name] = KeySummary(value)
+            self._keys[name] = KeySummary.begun(value)
         return self._definitions.define(name, kinds, replace=replace)
 
     def forget(self, keys: Iterable[str]) -> list[str]:
@@ -104,7 +104,7 @@ class ShownSummaries:
         if key_summary is not None:
             key_summary.add(value)
             return key_summary
-        new = KeySummary(value)
+        new = KeySummary.begun(value)
         if len(self._keys) < _MAX_KEYS:
             self._keys[key] = new
         return new
