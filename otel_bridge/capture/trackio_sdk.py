@@ -340,10 +340,18 @@ def _record_too(run: Any, recorded: Run) -> None:
     run.config.run = recorded
 
 
-def _run_class(package: Any) -> Any:
-    """Return a subclass of ``trackio.Run`` whose runs only record."""
+class RecordedTrackioRun:
+    """Records what a ``trackio.Run`` is given.
 
-    def begin(self: Any, run: Run, group: str | None, config: _TrackioConfig) -> None:
+    `_run_class` adds the class of the installed package as the second base class.
+
+    Attributes:
+        package: The package ``trackio``.
+    """
+
+    package: Any
+
+    def __init__(self, run: Run, group: str | None, config: _TrackioConfig) -> None:
         self.recording = TrackioRecording(run)
         self.project = run.project
         self.name = run.name
@@ -359,24 +367,26 @@ def _run_class(package: Any) -> Any:
         # From here on changes of the config are recorded.
         config.run = run
 
-    def log(self: Any, metrics: dict[str, Any], step: int | None = None) -> None:
+    def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Record a row and its traces."""
         self.recording.log(metrics, step)
 
-    def alert(self: Any, *arguments: Any, **keywords: Any) -> None:
+    def alert(self, *arguments: Any, **keywords: Any) -> None:
+        """Record an alert."""
         self.recording.alert(*arguments, **keywords)
 
-    def finish(self: Any) -> None:
+    def finish(self) -> None:
+        """End the run."""
         self.recording.run.finish()
-        if package.context_vars.current_run.get() is self:
-            package.context_vars.current_run.set(None)
+        current_run = self.package.context_vars.current_run
+        if current_run.get() is self:
+            current_run.set(None)
 
-    body: dict[str, Any] = {
-        "__init__": begin,
-        "log": log,
-        "alert": alert,
-        "finish": finish,
-    }
+
+def _run_class(package: Any) -> Any:
+    """Return a subclass of ``trackio.Run`` whose runs only record."""
+    body: dict[str, Any] = {"package": package}
     for name in _NEUTRAL_RUN:
         if hasattr(package.Run, name):
             body[name] = _neutral(f"trackio.Run.{name}", None)
-    return type("CapturedTrackioRun", (package.Run,), body)
+    return type("CapturedTrackioRun", (RecordedTrackioRun, package.Run), body)

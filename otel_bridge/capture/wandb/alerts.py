@@ -38,13 +38,10 @@ class AlertWaits:
         with self._lock:
             if now < self._next.get(key, now):
                 return False
+            # Beyond it all waits end: the limit of the run still counts the alerts.
             if len(self._next) >= _MAX_TITLES:
-                self._next = {
-                    name: due_s for name, due_s in self._next.items() if due_s > now
-                }
-            # Beyond it titles are not remembered: the limit of the run still counts their alerts.
-            if len(self._next) < _MAX_TITLES:
-                self._next[key] = now + _seconds(wait_duration)
+                self._next.clear()
+            self._next[key] = now + _seconds(wait_duration)
         return True
 
 

@@ -157,31 +157,21 @@ def _run_moment(argument: Any) -> tuple[str, int] | None:
     return (match[1], int(float(match[2])))
 
 
-def begin(
-    arguments: WandbArguments,
-    *,
-    name: str | None = None,
-    id_: str | None = None,
-    project: str | None = None,
-    group: str | None = None,
-) -> Run:
+def begin(arguments: WandbArguments, group: str | None = None) -> Run:
     """Begin the run of otel-bridge that W&B's arguments name.
 
     Every process records, as in W&B: rank 0.
 
     Args:
         arguments: The arguments.
-        name: Name where they have none.
-        id_: Id in place of theirs.
-        project: Project where they have none.
         group: Group where they have none.
     """
-    run_id = arguments["id"] if id_ is None else id_
+    run_id = arguments["id"]
     return runs.begin(
         RunRequest(
             captured="wandb",
-            project=_printable(arguments["project"] or project),
-            name=_printable(arguments["name"] or name),
+            project=_printable(arguments["project"]),
+            name=_printable(arguments["name"]),
             id=None if run_id is None else _usable_id(str(run_id)),
             group=_printable(arguments["group"] or group),
             tags=[str(tag) for tag in arguments["tags"] or ()],

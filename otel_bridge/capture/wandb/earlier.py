@@ -28,8 +28,6 @@ from otel_bridge.text.secret_patterns import REDACTED
 _FILE = "captured.json"
 _MAX_BYTES = 64 << 20
 _EVERY_S = 10.0
-_COST = 100
-"""Least time between two savings, in units of what the last one took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,7 @@ class SavedRun:
 
         A full disk costs only the file.
         """
-        began = time.monotonic()
-        if self._path is None or (began < self._due and not at_once):
+        if self._path is None or (time.monotonic() < self._due and not at_once):
             return
         values_by_part = {"config": self._config, "summary": summary}
         try:  # what other processes of the run saved stays
@@ -104,8 +101,7 @@ class SavedRun:
             )
         except any_error():  # values of the user's, or the disk
             pass
-        ended = time.monotonic()
-        self._due = ended + max(_EVERY_S, _COST * (ended - began))
+        self._due = time.monotonic() + _EVERY_S
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]] | None:

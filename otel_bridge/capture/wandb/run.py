@@ -27,6 +27,9 @@ _OF_ACTIVE_RUNS = (
     "mark_preempting", "pin_config_keys", "_config_callback", "_summary_update_callback",
 )  # fmt: skip
 """Methods that W&B refuses once the run has finished."""
+_FACTS = ("id", "project", "entity", "group", "job_type", "path", "resumed")
+_SETTABLE = ("name", "notes", "tags")
+"""What the program may change; trackers keep what the run was begun with, but for a generated name."""
 _LOGGED = "otel_bridge_logged"
 _FIRST_VERSION = "v0"
 
@@ -65,21 +68,22 @@ def behave_as_logged(artifact: Any) -> None:
     )
 
 
-def run_class(package: Any) -> Any:
-    """Return a subclass of ``wandb.Run`` whose runs only record.
+class RecordedRun:
+    """Records what a ``wandb.Run`` is given.
 
-    Args:
+    `run_class` adds the class of the installed package as the second base class.
+
+    Attributes:
         package: The package ``wandb``.
     """
 
-    def begin(
-        self: Any,
-        recording: WandbRecording,
-        facts: RunFacts,
-        settings: Any,
-        config: Any,
+    package: Any
+    _settings: Any
+
+    def __init__(
+        self, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any
     ) -> None:
-        package.Run.__init__(self, settings=settings)
+        self.package.Run.__init__(self, settings=settings)
         self.recording = recording
         self.facts = facts
         self.summary = recording.last
@@ -96,56 +100,28 @@ def run_class(package: Any) -> Any:
         config._set_callback(self._config_callback)
         recording.last.record_by(self._summary_update_callback)
 
-    body: dict[str, Any] = {
-        "__init__": begin,
-        "__exit__": _leave,
-        **_recorded(package),
-        **_callbacks(package),
-    }
-    body |= _shown_facts(package)
-    for name, result in NEUTRAL.items():
-        if hasattr(package.Run, name):
-            body[name] = _neutral(name, result)
-    for name in _ARTIFACTS:
-        body[name] = _artifact_call(package, name)
-    for name in _OF_ACTIVE_RUNS:
-        if name in body:
-            # W&B's own decorator, so that the program gets W&B's own `UsageError`.
-            body[name] = package.sdk.wandb_run._raise_if_finished(
-                _named(name, body[name])
-            )
-    return type("CapturedWandbRun", (package.Run,), body)
+    def __reduce__(self) -> Any:
+        """Let another process that unpickles the run join it."""
+        return _join, (self.facts.project, self.facts.name, self.facts.id)
 
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Print an exception as W&B does, and end the run."""
+        if kind is not None:
+            traceback.print_exception(kind, error, trace)
+        self.finish(exit_code=int(kind is not None))
 
-def _recorded(package: Any) -> dict[str, Any]:
-    """Return the methods that record."""
+    # --- what the program records -----------------------------------------------------------------
 
     def log(
-        self: Any,
-        data: Any = None,
-        step: Any = None,
-        commit: Any = None,
-        sync: Any = None,
+        self, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None
     ) -> None:
         """Record a row, by W&B's rules for *step* and *commit*."""
         # Of older versions; wandb 0.31 has no such argument.
         del sync
         self.recording.log(data, step, commit)
 
-    def finish(
-        self: Any, exit_code: Any = None, *_arguments: Any, **_keywords: Any
-    ) -> None:
-        """End the run."""
-        if self._is_finished:
-            return
-        self._is_finished = True
-        self.recording.finish(exit_code)
-        if package.run is self:
-            # As W&B's own finish(): afterwards `wandb.log` raises that init() is missing.
-            package.sdk.lib.module.unset_globals()
-
     def alert(
-        self: Any,
+        self,
         title: Any = "",
         text: Any = "",
         level: Any = None,
@@ -157,12 +133,37 @@ def _recorded(package: Any) -> dict[str, Any]:
         """
         self.recording.alert(title, text, level, wait_duration)
 
-    def note_metric(self: Any, record: Any) -> None:
+    def finish(self, exit_code: Any = None, *_arguments: Any, **_keywords: Any) -> None:
+        """End the run."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.recording.finish(exit_code)
+        if self.package.run is self:
+            # As W&B's own finish(): afterwards `wandb.log` raises that init() is missing.
+            self.package.sdk.lib.module.unset_globals()
+
+    join = finish
+    _finish = finish
+
+    def _metric_callback(self, record: Any) -> None:
         """Note the definition that ``define_metric()`` has checked."""
         define_metric(self.recording, record)
 
+    def _config_callback(
+        self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record a change of the config."""
+        self.recording.config_callback(key, val, data)
+
+    def _summary_update_callback(self, changed: Mapping[str, Any]) -> None:
+        """Record what the program sets in the summary."""
+        self.recording.summary(changed)
+
+    # --- calls about files and uploads ------------------------------------------------------------
+
     def use_artifact(
-        self: Any,
+        self,
         artifact_or_name: Any,
         type: Any = None,  # noqa: A002  W&B's
         **_keywords: Any,
@@ -173,24 +174,11 @@ def _recorded(package: Any) -> dict[str, Any]:
         """
         self.recording.not_captured("wandb.run.use_artifact")
         if isinstance(artifact_or_name, str):
-            return package.Api().artifact(artifact_or_name, type=type)
+            return self.package.Api().artifact(artifact_or_name, type=type)
         return artifact_or_name
 
-    def reduce(self: Any) -> Any:
-        """Let another process that unpickles the run join it."""
-        return _join, (self.facts.project, self.facts.name, self.facts.id)
-
-    return {
-        "log": log, "alert": alert, "finish": finish, "join": finish, "_finish": finish,
-        "_metric_callback": note_metric, "use_artifact": use_artifact, "__reduce__": reduce,
-    }  # fmt: skip
-
-
-def _callbacks(package: Any) -> dict[str, Any]:
-    """Return what config and summary call, and the calls that answer for files and uploads."""
-
     def save(
-        self: Any, glob_str: Any = None, *_arguments: Any, **_keywords: Any
+        self, glob_str: Any = None, *_arguments: Any, **_keywords: Any
     ) -> list[str]:
         """Return the files that are there; W&B returns its links to them.
 
@@ -201,27 +189,86 @@ def _callbacks(package: Any) -> dict[str, Any]:
             return []
         return sorted(glob.glob(os.fsdecode(glob_str)))
 
-    def status(self: Any) -> Any:
+    def status(self) -> Any:
         """Return that nothing waits to be sent."""
         self.recording.not_captured("wandb.run.status")
-        return package.sdk.wandb_run.RunStatus()
+        return self.package.sdk.wandb_run.RunStatus()
 
-    def record_config(
-        self: Any,
-        key: Any = None,
-        val: Any = None,
-        data: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Record a change of the config."""
-        self.recording.config_callback(key, val, data)
+    # --- what the program reads -------------------------------------------------------------------
 
-    def record_summary(self: Any, changed: Mapping[str, Any]) -> None:
-        """Record what the program sets in the summary."""
-        self.recording.summary(changed)
+    @property
+    def settings(self) -> Any:
+        """Return W&B's settings of this run."""
+        return self._settings.model_copy(update={"run_name": self._shown["name"]})
 
-    return {
-        "save": save, "status": status, "_config_callback": record_config, "_summary_update_callback": record_summary,
-    }  # fmt: skip
+    @property
+    def config(self) -> Any:
+        """Return the ``wandb.Config``."""
+        return self._config
+
+    @property
+    def step(self) -> int:
+        """Return W&B's counter."""
+        return self.recording.rows.step
+
+    @property
+    def starting_step(self) -> int:
+        """Return the counter at the begin."""
+        return self._starting_step
+
+    @property
+    def start_time(self) -> float:
+        """Return the begin, in Unix seconds."""
+        return self._start_time
+
+    @property
+    def dir(self) -> str:
+        """Return a folder for files of the program."""
+        return self.recording.folder()
+
+    sync_dir = dir  # noqa: A003  # the property above
+
+    @property
+    def url(self) -> str | None:
+        """Return the run's page in W&B, else in another tracker."""
+        urls = self.recording.run.urls
+        return urls.get("wandb") or next(iter(urls.values()), None)
+
+    @property
+    def sweep_url(self) -> str | None:
+        """Return the page of the trial's sweep, as W&B's settings name it."""
+        facts = self.facts
+        update = {"entity": facts.entity, "project": facts.project}
+        return self._settings.model_copy(update=update).sweep_url or None
+
+    offline = False
+    disabled = False
+    project_url = None
+
+
+def run_class(package: Any) -> Any:
+    """Return a subclass of ``wandb.Run`` whose runs only record.
+
+    Args:
+        package: The package ``wandb``.
+    """
+    # W&B's own decorator, so that the program gets W&B's own `UsageError`.
+    refuse = package.sdk.wandb_run._raise_if_finished
+    body: dict[str, Any] = {"package": package}
+    for name, result in NEUTRAL.items():
+        if hasattr(package.Run, name):
+            body[name] = _neutral(name, result)
+    for name in _ARTIFACTS:
+        body[name] = _artifact_call(package, name)
+    for name in _OF_ACTIVE_RUNS:
+        call = body.get(name) or getattr(RecordedRun, name, None)
+        if call is not None:
+            body[name] = refuse(call)
+    for name in _FACTS:
+        body[name] = property(_fact(name))
+    for name in _SETTABLE:
+        body[name] = _settable(name, refuse)
+    return type("CapturedWandbRun", (RecordedRun, package.Run), body)
 
 
 def define_metric(recording: WandbRecording, record: Any) -> None:
@@ -234,67 +281,21 @@ def define_metric(recording: WandbRecording, record: Any) -> None:
     )
 
 
-def _shown_facts(package: Any) -> dict[str, Any]:
-    """Return the properties by which the program sees its run."""
-
-    def folder(self: Any) -> str:
-        return str(self.recording.folder())
-
-    def url(self: Any) -> str | None:
-        urls: Mapping[str, str] = self.recording.run.urls
-        return urls.get("wandb") or next(iter(urls.values()), None)
-
-    def sweep_url(self: Any) -> str | None:
-        """Return the page of the trial's sweep, as W&B's settings name it."""
-        settings = self._settings.model_copy(
-            update={"entity": self.facts.entity, "project": self.facts.project}
-        )
-        return settings.sweep_url or None
-
-    read: dict[str, Callable[[Any], Any]] = {
-        "settings": lambda self: self._settings.model_copy(update={"run_name": self._shown["name"]}),
-        "url": url, "dir": folder,
-        "config": lambda self: self._config,
-        "step": lambda self: self.recording.rows.step,
-        "starting_step": lambda self: self._starting_step,
-        "start_time": lambda self: self._start_time,
-        "offline": lambda _self: False,
-        "disabled": lambda _self: False,
-        "project_url": lambda _self: None,
-        "sweep_url": sweep_url,
-        "sync_dir": folder,
-    }  # fmt: skip
-    facts = {
-        name: property(_fact(name))
-        for name in ("id", "project", "entity", "group", "job_type", "path", "resumed")
-    }
-    refuse = package.sdk.wandb_run._raise_if_finished
-    settable = {name: _settable(name, refuse) for name in ("name", "notes", "tags")}
-    return {name: property(get) for name, get in read.items()} | facts | settable
-
-
 def _fact(name: str) -> Callable[[Any], Any]:
     return lambda self: getattr(self.facts, name)
 
 
 def _settable(name: str, refuse: Callable[[Callable[..., Any]], Any]) -> property:
-    """Return a property that the program may change.
-
-    Trackers keep what it was begun with, but for a generated name.
-    """
+    """Return a property of `_SETTABLE`."""
 
     def change(self: Any, value: Any) -> None:
         if not (name == "name" and rename(self.recording.run, value)):
             self.recording.not_captured(f"wandb.run.{name} =")
         self._shown[name] = tuple(value) if name == "tags" else value
 
-    return property(lambda self: self._shown[name], refuse(_named(name, change)))
-
-
-def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *method* under *name*, which W&B's error shows."""
-    method.__name__ = name
-    return method
+    # W&B's error shows it.
+    change.__name__ = name
+    return property(lambda self: self._shown[name], refuse(change))
 
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
@@ -310,6 +311,7 @@ def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
             behave_as_logged(artifact_or_path)
         return NoArtifact()
 
+    call.__name__ = name
     return call
 
 
@@ -319,14 +321,8 @@ def _neutral(name: str, result: object) -> Callable[..., object]:
         self.recording.not_captured(f"wandb.run.{name}")
         return result
 
+    neutral.__name__ = name
     return neutral
-
-
-def _leave(self: Any, kind: Any, error: Any, trace: Any) -> None:
-    """Print an exception as W&B does, and end the run."""
-    if kind is not None:
-        traceback.print_exception(kind, error, trace)
-    self.finish(exit_code=int(kind is not None))
 
 
 def _join(project: str, name: str, run_id: str) -> Any:

@@ -127,14 +127,11 @@ class _Capture:
             run = self._real_init(*positional, **keywords)
             # A run that goes on (`reinit`) has its copy already.
             if run is not run_before:
-                recording = WandbRecording(
-                    begin(
-                        wandb_arguments, name=run.name, id_=run.id, project=run.project
-                    )
-                )
+                names = {"name": run.name, "id": run.id, "project": run.project}
+                copied = begin(self._arguments({**arguments, **names}))
                 if wandb_arguments["sync_tensorboard"]:
-                    tensorboard.sync(recording.run)
-                copy_too(self._package, run, recording)
+                    tensorboard.sync(copied)
+                copy_too(self._package, run, WandbRecording(copied))
             return run
         self._check(arguments)
         trial = current_trial(self._package)
