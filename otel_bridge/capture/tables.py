@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.metric_axes import whole
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.media.values import Html, Markdown, Table, media_in
+from otel_bridge.emit.media.values import Html, Markdown, Media, Table, media_in
 from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
 from otel_bridge.emit.values import scalars
@@ -400,43 +400,24 @@ def _facts_of(
         cell = row[index]
         if is_missing(cell):
             continue
-        try:
-            cells[name] = _fact(cell)
-        except _NoCounterpart as exc:
-            count(name, str(exc))
+        media = None if type(cell) in _PLAIN else media_of(cell)
+        page_only = _page_only(cell, media)
+        if page_only is not None:
+            count(name, page_only)
+        elif isinstance(media, Html | Markdown):
+            cells[name] = str(media.value)
+        else:
+            cells[name] = cell if media is None else media
     return cells
 
 
-class _NoCounterpart(Exception):  # noqa: N818  # an outcome, caught in this module
-    """Raised for a cell that only a tracker's page can show; the text is its type."""
-
-
-def _fact(cell: Any) -> Any:
-    """Return a cell as a fact of a rollout: media as ours, pages as their text, anything else as it is.
-
-    Raises:
-        _NoCounterpart: It is a table, a plot or the like.
-    """
-    if type(cell) in _PLAIN:
-        return cell
+def _page_only(cell: Any, media: Media | list[Media] | None) -> str | None:
+    """Return the type of a cell that only a tracker's page can show, such as a plot; ``None`` for any other."""
     entries: Sequence[Any] = cell if type(cell) in {list, tuple} else (cell,)
-    media = media_of(cell)
-    if media is None:
-        shown_entry = next(
-            (
-                entry
-                for entry in entries
-                if type(entry).__module__.partition(".")[0] in _SHOWN_ONLY
-            ),
-            None,
-        )
-        if shown_entry is not None:
-            raise _NoCounterpart(
-                f"{type(shown_entry).__module__.partition('.')[0]}.{type(shown_entry).__name__}"
-            )
-        return cell
-    if any(isinstance(medium, Table) for medium in media_in(media) or ()):
-        raise _NoCounterpart(type(entries[0]).__name__)
-    if isinstance(media, Html | Markdown):
-        return str(media.value)
-    return media
+    is_table = any(isinstance(medium, Table) for medium in media_in(media) or ())
+    for entry in entries:
+        kind = cast("type[object]", type(entry))
+        package = kind.__module__.partition(".")[0]
+        if is_table or (media is None and package in _SHOWN_ONLY):
+            return f"{package}.{kind.__name__}"
+    return None

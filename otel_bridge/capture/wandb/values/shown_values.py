@@ -6,7 +6,6 @@ their names.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from otel_bridge.emit.values.plain import (
     count_nothing,
     dumps,
 )
-from otel_bridge.emit.values.scalars import is_array, scalar_of
+from otel_bridge.emit.values.scalars import scalar_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 
@@ -28,18 +27,11 @@ _MAX_SHOWN = 10_000
 _RULES = ReadingRules(
     number=lambda number: number, entries=_MAX_SHOWN, array_numbers=_MAX_LIST
 )
-_BINS = 32
 _FILES = {
     "Image": "image-file",
     "Audio": "audio-file",
     "Video": "video-file",
     "Html": "html-file",
-}
-_SEVERAL = {
-    "Image": "images/separated",
-    "Audio": "audio",
-    "Video": "videos",
-    "Html": "html",
 }
 
 
@@ -82,66 +74,26 @@ def _with_lists_as_texts(plain: Json) -> Json:
 
 
 def _shown(value: Any, key: str, drop: CountKeyedDrop) -> Any:
+    """Return a value in the form of the summary; of a medium its kind, counted where it is recorded."""
     medium: Any = value[0] if type(value) in {list, tuple} and value else value
-    try:
-        described = _described(medium) or _histogram(value)
-    except any_error():  # an object of the user's, or an array without numbers
-        described = None
-    if described is None:
-        return PlainReader(_RULES, str, drop).read(value, key)
-    if medium is not value:
-        described["count"] = len(value)
-        described["_type"] = _SEVERAL.get(type(medium).__name__, described["_type"])
-    return described
-
-
-def _described(value: Any) -> dict[str, Any] | None:
-    """Return what W&B keeps of a medium, a table or a histogram in the summary, without its file."""
-    if hasattr(value, "histogram") and hasattr(value, "bins"):
-        return {
-            "_type": "histogram",
-            "values": list(value.histogram),
-            "bins": list(value.bins),
-        }
-    if hasattr(value, "columns") and hasattr(value, "data"):
-        return {
-            "_type": "table-file",
-            "ncols": len(value.columns),
-            "nrows": len(value.data),
-        }
-    kind: Any = getattr(cast("Any", type(value)), "_log_type", None) or _FILES.get(
-        type(value).__name__
-    )
+    kind = _kind_of(medium)
     if kind is None:
+        return PlainReader(_RULES, str, drop).read(value, key)
+    drop("not_captured", 1, key)
+    return {"_type": kind}
+
+
+def _kind_of(value: Any) -> str | None:
+    """Return what W&B's summary calls a medium, a table or a histogram; ``None`` for anything else."""
+    try:
+        if hasattr(value, "histogram") and hasattr(value, "bins"):
+            return "histogram"
+        if hasattr(value, "columns") and hasattr(value, "data"):
+            return "table-file"
+    except any_error():  # an object of the user's
         return None
-    facts = {
-        fact: getattr(value, f"_{fact}", None)
-        for fact in ("width", "height", "format", "caption")
-    }
-    return {"_type": str(kind)} | {
-        fact: fact_value for fact, fact_value in facts.items() if fact_value is not None
-    }
-
-
-def _histogram(value: Any) -> dict[str, Any] | None:
-    """Return the histogram of an array of many numbers, as W&B's summary has it.
-
-    ``None`` for anything else.
-    """
-    if (
-        not is_array(value)
-        or not _MAX_LIST < math.prod(tuple(value.shape)) <= _MAX_SHOWN
-    ):
+    kind = cast("type[object]", type(value))
+    name: object = getattr(kind, "_log_type", None) or _FILES.get(kind.__name__)
+    if name is None:
         return None
-    numbers = sorted(float(number) for number in cast("Any", value).ravel().tolist())
-    low = numbers[0]
-    # Equal numbers have a range of 0.
-    size = (numbers[-1] - low) / _BINS or 1.0
-    counts = [0] * _BINS
-    for number in numbers:
-        counts[min(_BINS - 1, int((number - low) / size))] += 1
-    return {
-        "_type": "histogram",
-        "values": counts,
-        "bins": [low + size * index for index in range(_BINS + 1)],
-    }
+    return str(name)
