@@ -13,50 +13,14 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any
 
 from otel_bridge.emit.console import notify
 
 _TIMEOUT_S = 60.0
 
 
-class RayMethod(Protocol):
-    """Describes a method of an actor handle."""
-
-    def remote(self) -> object:
-        """Call it; return the reference of its result."""
-        ...
-
-
-class RayActor(Protocol):
-    """Describes the handle of an actor that a driver holds."""
-
-    @property
-    def __ray_terminate__(self) -> RayMethod:
-        """Return the method by which Ray ends an actor behind the tasks it has."""
-        ...
-
-
-class _RayExceptions(Protocol):
-    @property
-    def RayError(self) -> type[Exception]:  # noqa: N802  # Ray's own name
-        ...
-
-
-class _Ray(Protocol):
-    """Declares the members of ``ray`` that this module uses."""
-
-    @property
-    def exceptions(self) -> _RayExceptions: ...
-
-    def is_initialized(self) -> bool: ...
-
-    def get(self, reference: object, *, timeout: float) -> object: ...
-
-
-def end_with_driver(
-    *actors: RayActor, timeout_s: float = _TIMEOUT_S
-) -> Callable[[], None]:
+def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[], None]:
     """End *actors* regularly when this driver ends well, before Ray kills them.
 
     Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs its exit handlers, so
@@ -83,10 +47,9 @@ def end_with_driver(
     return end
 
 
-def _end(actors: tuple[RayActor, ...], timeout_s: float) -> None:
-    ray = cast(
-        "_Ray", importlib.import_module("ray")
-    )  # a driver of Ray has it, others do not
+def _end(actors: tuple[Any, ...], timeout_s: float) -> None:
+    # A driver of Ray has it, others do not.
+    ray: Any = importlib.import_module("ray")
     deadline = time.monotonic() + timeout_s
     if not ray.is_initialized():
         notify(

@@ -77,7 +77,7 @@ class OtelBridgeTracker(GeneralTracker):
         )
 
     @property
-    def tracker(self) -> Run | None:
+    def tracker(self) -> Run:
         """Return the run; ``get_tracker("otel_bridge", unwrap=True)`` returns it too."""
         return self._recording.begin()
 
@@ -90,8 +90,9 @@ class OtelBridgeTracker(GeneralTracker):
     @on_main_process
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Record hyperparameters, unless the capture of another tracker records them."""
-        if not self._captured().records_tables_and_config(self._recording.begin()):
-            self._recording.log_config(values)
+        run = self._recording.begin()
+        if not self._captured().records_tables_and_config(run):
+            run.log_config(values)
 
     @on_main_process
     @guarded
@@ -105,11 +106,12 @@ class OtelBridgeTracker(GeneralTracker):
             step: Its step.
             kwargs: Arguments of `otel_bridge.Run.log`, from ``log_kwargs``.
         """
-        tracker = self._captured().tracker_of(self._recording.begin())
+        run = self._recording.begin()
+        tracker = self._captured().tracker_of(run)
         if tracker is None:
-            self._recording.log(values, step, **kwargs)
+            run.log(values, step, **kwargs)
         elif tracker == "tensorboard" and (rest := _not_in_tensorboard(values)):
-            self._recording.log(rest, step, **kwargs)
+            run.log(rest, step, **kwargs)
 
     @on_main_process
     def finish(self) -> None:

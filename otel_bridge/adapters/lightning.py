@@ -105,17 +105,14 @@ class LightningLogger:
     @property
     def experiment(self) -> Run:
         """Return the run; on ranks above 0, a run that records nothing."""
-        run = self._begin()[0]
-        if run is None:
-            return _no_run()
-        return run
+        return self._begin()[0]
 
     # Lightning 2.6 calls with keywords, so that parameters have its names.
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Record one row, unless the capture of another logger records it."""
         run, captured = self._begin()
         if captured.tracker_of(run) is None or not self._is_called_by_lightning():
-            self._recording.log(metrics, step)
+            run.log(metrics, step)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002  # Lightning's signature
         """Record hyperparameters: a mapping or a namespace. Further arguments, meant for other loggers, are ignored."""
@@ -125,7 +122,7 @@ class LightningLogger:
         if not (
             captured.records_tables_and_config(run) and self._is_called_by_lightning()
         ):
-            self._recording.log_config(params)
+            run.log_config(params)
 
     def save(self) -> None:
         """Do nothing: a row is appended when it is logged."""
@@ -140,7 +137,7 @@ class LightningLogger:
         else:
             self._recording.flush()
 
-    def _begin(self) -> tuple[Run | None, CapturedReports]:
+    def _begin(self) -> tuple[Run, CapturedReports]:
         """Return the run, and which loggers beside this one are captured; that of W&B begins the run, by its names.
 
         Loggers of this kind with other names have runs of their own, which go on together.
@@ -153,7 +150,7 @@ class LightningLogger:
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
         if not self._recording.is_rank_zero():
-            return None, CapturedReports("Lightning", ())
+            return self._recording.begin(), CapturedReports("Lightning", ())
         # Once: the profiler of a trainer stays wrapped.
         if self._recording.run is None:
             time_lightning(self._trainer())
@@ -313,11 +310,3 @@ def _is_rank_zero() -> bool:
     module = sys.modules.get("lightning_utilities.core.rank_zero")
     only: Any = getattr(module, "rank_zero_only", None)
     return not getattr(only, "rank", 0)
-
-
-def _no_run() -> Run:
-    from pathlib import Path  # noqa: PLC0415
-
-    from otel_bridge.emit.startup import nothing_recorded  # noqa: PLC0415
-
-    return nothing_recorded({}, Path())

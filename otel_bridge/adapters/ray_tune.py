@@ -10,6 +10,7 @@ waits at the end of the experiment only.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -77,31 +78,18 @@ class OtelBridgeLoggerCallback(LoggerCallback):
             raise ConfigError(
                 f"{name}= of a trial's run follows from the trial; remove it"
             )
-        self._project, self._group, self._arguments = (
-            project,
-            group,
-            checked_arguments(arguments),
-        )
-        self._begin_empty()
-
-    def _begin_empty(self) -> None:
+        self._project = project
+        self._group = group
+        self._arguments = checked_arguments(arguments)
         self._open: dict[str, _TrialRun | None] = {}
         # Bounded: an experiment has any number of trials; the first ones are delivered anyway.
         self._waits: deque[Callable[[float], None]] = deque(maxlen=MAX_OPEN_TRIALS)
         self._reported: set[str] = set()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs: Tune stores its callbacks with the experiment, and the runs are found by id."""
-        return {
-            "_project": self._project,
-            "_group": self._group,
-            "_arguments": self._arguments,
-        }
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self._project, self._group = state["_project"], state["_group"]
-        self._arguments = state["_arguments"]
-        self._begin_empty()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy begin anew: Tune stores its callbacks with the experiment, and the runs are found by id."""
+        begin = functools.partial(type(self), self._project, self._group)
+        return functools.partial(begin, **self._arguments), ()
 
     @guarded
     def log_trial_start(self, trial: Any) -> None:

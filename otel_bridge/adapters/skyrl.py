@@ -152,7 +152,7 @@ class ExperimentRecorder:
             None,
         )
 
-    def begin(self, backends: Collection[str]) -> None:
+    def begin(self, backends: str | Collection[str]) -> None:
         """Begin the run with its config.
 
         Args:
@@ -168,7 +168,7 @@ class ExperimentRecorder:
         Without a commit, further values of the step belong to the same row.
         """
         run = self._recording.begin()
-        if run is not None and self._captured.tracker_of(run) is None:
+        if self._captured.tracker_of(run) is None:
             self._rows_of(run).log(data, step, commit)
 
     @guarded
@@ -193,7 +193,7 @@ class ExperimentRecorder:
             num_turns: Number of turns of each trajectory, of which *output* has the last one only.
         """
         run = self._recording.begin()
-        if run is None or not output.get("response_ids"):
+        if not output.get("response_ids"):
             return
         columns = _columns(output)
         if num_turns is not None:
@@ -228,7 +228,7 @@ class ExperimentRecorder:
         # Taken once: a step without trajectories must not get those of the step before.
         self._trained_ids = []
         run = self._recording.begin()
-        if run is None or not ids or batch.get("rollout_logprobs") is None:
+        if not ids or batch.get("rollout_logprobs") is None:
             return
         mask = batch["loss_mask"]
         streams = token_streams(
@@ -250,9 +250,9 @@ class ExperimentRecorder:
         """Record one alert with the traceback of the propagating exception, and end the run as failed."""
         if not self._failed:
             self._failed = True
-            if (run := self._recording.begin()) is not None:
-                trace = traceback.format_exc()[-_MAX_TRACEBACK_CHARS:]
-                run.alert(f"Training failed: {type(error).__name__}", trace, "error")
+            trace = traceback.format_exc()[-_MAX_TRACEBACK_CHARS:]
+            title = f"Training failed: {type(error).__name__}"
+            self._recording.begin().alert(title, trace, "error")
             self._recording.finish("failed")
 
     def finish(self) -> None:
@@ -289,7 +289,7 @@ class OtelBridgeTracking(_Beside):
     def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
         super().__init__(wrapped, recorder)
         backend: str | Collection[str] = getattr(wrapped, "backend", ())
-        recorder.begin([backend] if isinstance(backend, str) else backend)
+        recorder.begin(backend)
 
     def log(self, data: Any, step: Any, commit: bool = False) -> None:
         """Record values of a step, then log them as SkyRL does."""
@@ -310,44 +310,19 @@ class OtelBridgeTracking(_Beside):
 class OtelBridgeTrajectoryLogger(_Beside):
     """Wraps SkyRL's ``TrajectoryLogger``, and records trajectories too."""
 
-    def log(
-        self,
-        *,
-        tracker: Any,
-        num_samples: int,
-        prompts: list[Any],
-        generator_output: dict[str, Any],
-        tokenizer: Any,
-        global_step: int | None,
-        num_turns_list: list[int] | None = None,
-        wandb_key: str,
-        include_idx: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        """Record the trajectories, then log *num_samples* of them as SkyRL does."""
-        split = "eval" if wandb_key.rpartition("/")[2].startswith(_EVAL) else "train"
-        step = 0 if global_step is None else global_step
+    def log(self, *, wandb_key: str, global_step: int | None, **named: Any) -> None:
+        """Record all trajectories, then log some of them as SkyRL does."""
+        is_eval = wandb_key.rpartition("/")[2].startswith(_EVAL)
         self._recorder.log_trajectories(
-            prompts,
-            generator_output,
-            tokenizer=tokenizer,
-            step=step,
-            split=split,
-            num_turns=num_turns_list,
+            named["prompts"],
+            named["generator_output"],
+            tokenizer=named["tokenizer"],
+            step=global_step or 0,
+            split="eval" if is_eval else "train",
+            num_turns=named.get("num_turns_list"),
         )
         if self._wrapped is not None:
-            self._wrapped.log(
-                tracker=tracker,
-                num_samples=num_samples,
-                prompts=prompts,
-                generator_output=generator_output,
-                tokenizer=tokenizer,
-                global_step=global_step,
-                num_turns_list=num_turns_list,
-                wandb_key=wandb_key,
-                include_idx=include_idx,
-                **kwargs,
-            )
+            self._wrapped.log(wandb_key=wandb_key, global_step=global_step, **named)
 
 
 def _prompts_of_single_turns(

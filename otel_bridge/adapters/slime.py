@@ -68,12 +68,12 @@ def annotate_rollouts(
 
 @guarded
 def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
-    if (run := _recording(args, ROLE).begin()) is not None:
-        rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
-        ids = _shared_ids(args, rollout_id, [rollout["sample"] for rollout in rollouts])
-        for rollout, shared_id in zip(rollouts, ids, strict=True):
-            rollout["id"] = shared_id
-        log_training_batch(run, rollouts, _step(args, rollout_id), run.role or ROLE)
+    run = _recording(args, ROLE).begin()
+    rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
+    ids = _shared_ids(args, rollout_id, [rollout["sample"] for rollout in rollouts])
+    for rollout, shared_id in zip(rollouts, ids, strict=True):
+        rollout["id"] = shared_id
+    log_training_batch(run, rollouts, _step(args, rollout_id), run.role or ROLE)
 
 
 @guarded
@@ -83,18 +83,13 @@ def _log_evaluation(
     reward_key = getattr(args, "eval_reward_key", None) or getattr(
         args, "reward_key", None
     )
-    if (run := _recording(args, ROLE).begin()) is not None:
-        for dataset, of_dataset in data.items():
-            rollouts = [
-                {**one, "dataset": dataset}
-                for one in _rollouts_of(of_dataset.get("samples"), reward_key)
-            ]
-            run.log_rollouts(
-                rollouts,
-                step=_step(args, rollout_id),
-                split="eval",
-                role=run.role or ROLE,
-            )
+    run = _recording(args, ROLE).begin()
+    step = _step(args, rollout_id)
+    for dataset, of_dataset in data.items():
+        rollouts = _rollouts_of(of_dataset.get("samples"), reward_key)
+        for rollout in rollouts:
+            rollout["dataset"] = dataset
+        run.log_rollouts(rollouts, step=step, split="eval", role=run.role or ROLE)
 
 
 @guarded
@@ -112,11 +107,10 @@ def _annotate(args: Any, rollout_id: Any, rollout_data: Any) -> None:
         return
     # Its role is not that of the rollouts: their bridge would wait for this process.
     run = _recording(args, None).begin()
-    if run is not None:
-        ids = _shared_ids(args, rollout_id, rollout_data["sample_indices"])
-        step = _step(args, rollout_id)
-        mask = rollout_data["loss_masks"]
-        run.annotate(ids, step=step, role=run.role or ROLE, loss_mask=mask, **streams)
+    ids = _shared_ids(args, rollout_id, rollout_data["sample_indices"])
+    step = _step(args, rollout_id)
+    mask = rollout_data["loss_masks"]
+    run.annotate(ids, step=step, role=run.role or ROLE, loss_mask=mask, **streams)
 
 
 def _has_whole_samples() -> bool:

@@ -9,6 +9,7 @@ After `register`, ``report_to="otel_bridge"`` does the same.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import weakref
@@ -100,13 +101,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     ) -> None:
         super().__init__()
         self._trainer = _weak(trainer)
-        self._project, self._name, self._config = project, name, config or {}
+        self._project = project
+        self._name = name
+        self._config = config or {}
         self._arguments = checked_arguments(arguments)
-        self._begin_empty()
-        if (args := getattr(trainer, "args", None)) is not None:
-            self._announce(args)
-
-    def _begin_empty(self) -> None:
         self._recording: FrameworkRun | None = None
         # Weak keys: the callback must keep neither a trainer nor its model in memory.
         self._completions: weakref.WeakKeyDictionary[Any, CompletionReader] = (
@@ -115,25 +113,15 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         self._trials = SearchTrials()
         self._args: Any = None
         self._in_training = False
+        if (args := getattr(trainer, "args", None)) is not None:
+            self._announce(args)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: Ray's hyperparameter search pickles the trainer."""
-        return {
-            "project": self._project,
-            "name": self._name,
-            "config": self._config,
-            "arguments": self._arguments,
-        }
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self._trainer = _weak(None)
-        self._project, self._name, self._config = (
-            state["project"],
-            state["name"],
-            state["config"],
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy in another process begin anew: Ray's hyperparameter search pickles the trainer."""
+        begin = functools.partial(
+            type(self), None, self._project, self._name, config=self._config
         )
-        self._arguments = state["arguments"]
-        self._begin_empty()
+        return functools.partial(begin, **self._arguments), ()
 
     # --- where the callback belongs -----------------------------------------------------------------------------------
 
@@ -233,18 +221,19 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         recording = self._begin(args, state, model)
         if recording is None or not logs:
             return
-        if (tracker := self._captured().tracker_of(recording.begin())) is not None:
+        run = recording.begin()
+        if (tracker := self._captured().tracker_of(run)) is not None:
             logs = _left_out_by(tracker, logs)
         if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
             flos = getattr(state, "total_flos", None)
             # PrinterCallback takes it out of the shared dict.
             if "train_runtime" in last and flos is not None:
                 last.setdefault("total_flos", flos)
-            recording.summary(last)
+            run.summary(last)
         if row := renamed(
             {key: value for key, value in logs.items() if key not in last}
         ):
-            recording.log(row, state.global_step)
+            run.log(row, state.global_step)
 
     @guarded
     def on_substep_end(
@@ -304,7 +293,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             reader.forget_training()
             return  # TRL gives the tracker a table of them
         if state.is_world_process_zero:
-            recording.log_rollouts(rollouts, step=step, split=split)
+            run.log_rollouts(rollouts, step=step, split=split)
         if split == "train":
             _annotate(run, trainer, rollouts, step)
 
@@ -333,7 +322,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             or not consumes_whole_batch(trainer)
         ):
             return
-        recording.train_on(state.global_step, reader.training_ids)
+        recording.begin().train_on(state.global_step, reader.training_ids)
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
         """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
@@ -425,12 +414,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return not same or same[0] is self
 
 
-def _annotate(
-    run: Run | None, trainer: Any, rollouts: list[Rollout], step: int
-) -> None:
+def _annotate(run: Run, trainer: Any, rollouts: list[Rollout], step: int) -> None:
     """Record log-probabilities of vLLM and of the trainer for the completions that this process generated."""
     local, streams = streams_of(trainer, len(rollouts))
-    if run is not None and streams:
+    if streams:
         decode = trainer.processing_class.decode
         run.annotate(rollouts[local], step=step, decode=decode, **streams)
 

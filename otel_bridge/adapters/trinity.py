@@ -78,9 +78,9 @@ class OtelBridgeMonitor(Monitor):
     @guarded
     def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:  # noqa: ARG002, FBT  # the signature
         """Record one row, and print it as Trinity's own monitors do."""
-        if (run := self._recording.begin()) is not None:
-            # Explorer and trainer count steps of their own, so each needs an axis, in any run.
-            run.log(data, step, role=run.role or self._role)
+        run = self._recording.begin()
+        # Explorer and trainer count steps of their own, so each needs an axis, in any run.
+        run.log(data, step, role=run.role or self._role)
         self._console.info(self.format_data_str(data, step))
 
     @guarded
@@ -89,8 +89,7 @@ class OtelBridgeMonitor(Monitor):
         from otel_bridge.capture.tables import RolloutTable, split_of  # noqa: PLC0415  # only the trainer has tables
         from otel_bridge.emit.media.values import Table  # noqa: PLC0415
 
-        if (run := self._recording.begin()) is None:
-            return
+        run = self._recording.begin()
         role = run.role or self._role
         cells = [
             [_without_nan(cell) for cell in row]

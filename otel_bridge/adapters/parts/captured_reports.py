@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from otel_bridge.adapters.parts.framework_run import notify_once
+from otel_bridge.adapters.parts.framework_run import notify_once, unrecorded_run
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -19,23 +19,24 @@ class CapturedReports:
 
     Args:
         framework: Name of the framework, for the message.
-        trackers: Names of the other trackers that the framework reports to.
+        trackers: Names of the other trackers that the framework reports to; a text is the only one.
     """
 
-    def __init__(self, framework: str, trackers: Iterable[str]) -> None:
+    def __init__(self, framework: str, trackers: str | Iterable[str]) -> None:
         from otel_bridge.capture.hook import captured  # noqa: PLC0415  # only programs that record pay for it
 
         self._framework = framework
-        self._trackers = [one for one in trackers if one in captured()]
+        names = [trackers] if isinstance(trackers, str) else trackers
+        self._trackers = [name for name in names if name in captured()]
 
     @property
     def begins_the_run(self) -> bool:
         """Return whether a captured tracker is about to begin the run, by its own names."""
         return not _NAMES_THE_RUN.isdisjoint(self._trackers)
 
-    def tracker_of(self, run: Run | None) -> str | None:
+    def tracker_of(self, run: Run) -> str | None:
         """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one."""
-        if run is None or not self._trackers:
+        if run is unrecorded_run() or not self._trackers:
             return None
         from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
 
@@ -53,7 +54,7 @@ class CapturedReports:
             )
         return tracker
 
-    def records_tables_and_config(self, run: Run | None) -> bool:
+    def records_tables_and_config(self, run: Run) -> bool:
         """Return whether a captured tracker records tables, as rollouts, and the config in *run* too."""
         return self.tracker_of(run) in _NAMES_THE_RUN
 

@@ -12,8 +12,9 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
@@ -59,6 +60,14 @@ def process_runs() -> ProcessRuns:
     return runs
 
 
+@functools.cache
+def unrecorded_run() -> Run:
+    """Return the run of processes that record nothing: ranks above 0, and those where no run can begin."""
+    from otel_bridge.emit.startup import nothing_recorded  # noqa: PLC0415
+
+    return nothing_recorded({}, Path())
+
+
 def _is_only_process() -> bool:
     """Return ``True``: the framework calls its logger in one process only."""
     return True
@@ -98,22 +107,16 @@ class FrameworkRun:
         """Replace the lock in a forked child: another thread of the parent may have held it."""
         self._lock = threading.RLock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs to begin its own part of the run."""
-        return {
-            "framework": self.framework,
-            "names": self.names,
-            "config": self._config,
-            "is_rank_zero": self.is_rank_zero,
-        }
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy in another process begin its own part of the run."""
+        begin = functools.partial(FrameworkRun, is_rank_zero=self.is_rank_zero)
+        return begin, (self.framework, self.names, self._config)
 
     @property
     def run(self) -> Run | None:
         """Return the run that was begun last, which may have ended; ``None`` before the first one."""
-        return self._run
+        with self._lock:
+            return self._run
 
     def chosen_names(self) -> tuple[str | None, str | None]:
         """Return project and name that the user gave the framework, where no variable overrides them."""
@@ -137,10 +140,10 @@ class FrameworkRun:
                 return
             self._config, run = config, self._run
         if run is not None:
-            self.log_config(config)
+            self.begin().log_config(config)
 
-    def begin(self, beside: Iterable[FrameworkRun] = ()) -> Run | None:
-        """Return the run, and begin it if necessary; print once why it cannot begin, and return ``None`` then.
+    def begin(self, beside: Iterable[FrameworkRun] = ()) -> Run:
+        """Return the run, and begin it if necessary; one that records nothing where it cannot begin, which is printed.
 
         Args:
             beside: Loggers that record the same training; their runs and this one go on together.
@@ -148,13 +151,14 @@ class FrameworkRun:
         with self._lock:
             # Asked each time: a framework builds its loggers before it knows its ranks.
             if self._stopped or not self.is_rank_zero():
-                return None
+                return unrecorded_run()
             # The run of the program, or of a captured tracker, goes before the framework's names.
             current = process_runs().current
             if current is not None and self._is_of_others(current):
                 return self._take(current, own=False)
-            if self._goes_on(current):
-                return self._run
+            before = self._run
+            if before is not None and self._goes_on(before, current):
+                return before
             is_one_of_several = self._run is not None or any(
                 logger.run is current for logger in beside
             )
@@ -169,7 +173,7 @@ class FrameworkRun:
                     if isinstance(exc, OtelBridgeError)
                     else f"{type(exc).__name__}: {exc}"
                 )
-                return None
+                return unrecorded_run()
 
     def _is_of_others(self, current: Run) -> bool:
         """Return whether *current*, new here, is the run of the program or of a captured tracker, not of an adapter."""
@@ -177,52 +181,13 @@ class FrameworkRun:
             current is not self._run and current.facts.identity.request.adapter is None
         )
 
-    def _goes_on(self, current: Run | None) -> bool:
-        """Return whether records belong to the run that was begun last; after its end they are counted as late."""
-        before = self._run
-        return before is not None and (
-            not before.has_ended or current is before or not self._own
-        )
-
-    def log(
-        self, values: Mapping[str, object] | None, step: int | None = None, **named: Any
-    ) -> None:
-        """Record one row."""
-        if (run := self.begin()) is not None:
-            run.log(values, step, **named)
-
-    def summary(self, values: Mapping[str, object]) -> None:
-        """Record last values of keys."""
-        if (run := self.begin()) is not None:
-            run.summary(values)
-
-    def log_config(self, config: object) -> None:
-        """Record hyperparameters."""
-        if (run := self.begin()) is not None:
-            run.log_config(config)
-
-    def log_rollouts(
-        self, rollouts: Iterable[Any], *, step: int | None, split: str | None = None
-    ) -> None:
-        """Record finished rollouts."""
-        if (run := self.begin()) is not None:
-            run.log_rollouts(rollouts, step=step, split=split)
-
-    def train_on(self, step: int, rollout_ids: Sequence[str]) -> None:
-        """Record which rollouts a training step consumed."""
-        if (run := self.begin()) is not None:
-            run.train_on(step, rollout_ids)
-
-    def log_generations(self, **columns: Any) -> None:
-        """Record finished rollouts from parallel lists."""
-        if (run := self.begin()) is not None:
-            run.log_generations(**columns)
+    def _goes_on(self, before: Run, current: Run | None) -> bool:
+        """Return whether records belong to *before*, begun last; after its end they are counted as late."""
+        return not before.has_ended or current is before or not self._own
 
     def flush(self) -> None:
         """Flush the records."""
-        with self._lock:
-            run = self._run
-        if run is not None:
+        if (run := self.run) is not None:
             run.flush(FLUSH_S)
 
     def finish(self, status: str | int | None = None) -> None:

@@ -48,12 +48,7 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Generator[None]:
         # For a backend that it does not know, verl 0.9.1 sets attributes and calls through.
         with real_attr(sample_index, step, rollout_n, name, validate, trace):
-            run = (
-                _recording().begin()
-                if trace and config.get_backend() == _BACKEND
-                else None
-            )
-            if run is None:
+            if not trace or config.get_backend() != _BACKEND:
                 yield
                 return
             given = {
@@ -65,9 +60,13 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
             fields = {
                 key: _plain(value) for key, value in given.items() if value is not None
             }
-            with run.rollout(
-                **{key: value for key, value in fields.items() if value is not None}
-            ) as live:
+            with (
+                _recording()
+                .begin()
+                .rollout(
+                    **{key: value for key, value in fields.items() if value is not None}
+                ) as live
+            ):
                 tokens = _live.set(live), _outermost.set(True)
                 try:
                     yield

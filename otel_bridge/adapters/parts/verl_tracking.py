@@ -66,7 +66,7 @@ class VerlLogger:
         project_name: str,
         experiment_name: str,
         config: object,
-        backends: Sequence[str] = (),
+        backends: str | Sequence[str] = (),
     ) -> None:
         names = RunNames(project_name, experiment_name, "trainer")
         self.recording = FrameworkRun("verl", names, config)
@@ -84,8 +84,9 @@ class VerlLogger:
             if self._is_kept():
                 self._fit = None
             self._is_kept = None
-        if self._captured.tracker_of(self.recording.begin()) is None:
-            self.recording.log(data, step)
+        run = self.recording.begin()
+        if self._captured.tracker_of(run) is None:
+            run.log(data, step)
 
     def local_of_fit(self, tracking: Any) -> None:
         """Note where ``fit()`` returns to, if *tracking* is made in it: verl's older trainers have it as a local."""
@@ -174,9 +175,11 @@ def _add_backend(
     asked = signature.bind(tracking, *given, **named).arguments
     backends = asked.get("default_backend", ())
     if _is_named(backends):
-        listed: list[str] = [] if isinstance(backends, str) else list(backends)
         logger = VerlLogger(
-            asked["project_name"], asked["experiment_name"], asked.get("config"), listed
+            asked["project_name"],
+            asked["experiment_name"],
+            asked.get("config"),
+            backends,
         )
         tracking.logger[BACKEND] = logger
         logger.local_of_fit(tracking)
@@ -208,39 +211,22 @@ def _log_validation(
 ) -> None:
     """Record validation samples, if the arguments name the backend."""
     asked = signature.bind(generations, *given, **named).arguments
-    if _is_named(asked["loggers"]):
-        listed: list[str] = (
-            [] if isinstance(asked["loggers"], str) else list(asked["loggers"])
-        )
-        _log_generations(
-            generations,
-            asked["samples"],
-            asked["step"],
-            CapturedReports("verl", listed),
-        )
-
-
-def _log_generations(
-    generations: Any,
-    samples: Sequence[Sequence[Any]],
-    step: int,
-    captured: CapturedReports,
-) -> None:
-    """Record validation samples, also in a process without ``Tracking``, such as the rollouter of the async mode."""
+    if not _is_named(asked["loggers"]):
+        return
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
     else:
         # The fully async mode of verl 0.9.1 validates in the rollouter, which has no Tracking.
         recording = rollouter_run(generations.project_name, generations.experiment_name)
     run = recording.begin()  # what fails below is counted in the run
-    if captured.records_tables_and_config(run):
+    if CapturedReports("verl", asked["loggers"]).records_tables_and_config(run):
         return  # verl gives the tracker a table of them
-    inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
-    recording.log_generations(
-        prompts=list(inputs),
-        responses=list(outputs),
-        rewards=list(scores),
-        step=step,
+    samples: Sequence[Sequence[Any]] = asked["samples"]
+    run.log_generations(
+        prompts=[sample[0] for sample in samples],
+        responses=[sample[1] for sample in samples],
+        rewards=[sample[2] for sample in samples],
+        step=asked["step"],
         split="eval",
     )
 
@@ -381,8 +367,8 @@ def _log_dump(
             }
         )
     logger = VerlLogger.current
-    run = None if logger is None else logger.recording.begin()
-    if run is not None:
+    if logger is not None:
+        run = logger.recording.begin()
         step = _step_of(trainer)
         ids = log_training_batch(run, rollouts, step)
         _annotate(run, trainer, batch, ids, step)

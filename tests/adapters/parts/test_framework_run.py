@@ -26,7 +26,7 @@ def names_of(base: Path) -> list[tuple[str, str, str | None]]:
 
 
 def log_one(names: RunNames) -> None:
-    FrameworkRun("fake", names).log({"loss": 1.0}, 1)
+    FrameworkRun("fake", names).begin().log({"loss": 1.0}, 1)
 
 
 def test_nothing_begins_before_the_first_record(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_nothing_begins_before_the_first_record(tmp_path: Path) -> None:
         recording.flush()
         recording.finish()
         before = seen_in(tmp_path)
-        recording.log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 1)
 
         (seen,) = seen_in(tmp_path)
         assert (before, seen.steps, seen.event("rl.run.config").body is not None) == (
@@ -85,7 +85,7 @@ def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_anoth
 ) -> None:
     with environment_of(held(tmp_path)):
         first = FrameworkRun("fake", RunNames("p", "a"))
-        first.log({"loss": 1.0}, 1)
+        first.begin().log({"loss": 1.0}, 1)
         log_one(RunNames("p", "a"))
         log_one(RunNames("p", "b"))
 
@@ -104,8 +104,8 @@ def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(
         first = FrameworkRun("fake", RunNames("p", name))
         second = FrameworkRun("fake", RunNames("p", "b"))
         for step in range(3):
-            first.log({"loss": 1.0}, step)
-            second.log({"loss": 2.0}, step)
+            first.begin().log({"loss": 1.0}, step)
+            second.begin().log({"loss": 2.0}, step)
         first.finish()
 
         steps: dict[str, list[int | None]] = {}
@@ -122,7 +122,7 @@ def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(
             recording = FrameworkRun(
                 "fake", RunNames("p", "a"), is_rank_zero=lambda rank=rank: rank == 0
             )
-            recording.log({"loss": 1.0}, rank)
+            recording.begin().log({"loss": 1.0}, rank)
             recording.finish("failed")
 
         assert [seen.steps for seen in seen_in(tmp_path)] == [[0]]
@@ -133,9 +133,9 @@ def test_a_record_after_finish_begins_the_run_again_where_it_was(
 ) -> None:
     with environment_of(held(tmp_path)):
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 4)
+        recording.begin().log({"loss": 1.0}, 4)
         recording.finish()
-        recording.log({"loss": 2.0})
+        recording.begin().log({"loss": 2.0})
 
         first, second = seen_in(tmp_path)
         assert (first.header.run_id, first.steps, second.steps) == (
@@ -148,11 +148,11 @@ def test_a_record_after_finish_begins_the_run_again_where_it_was(
 def test_a_run_of_the_program_is_used_as_it_is_and_not_ended(tmp_path: Path) -> None:
     with run_in(tmp_path, project="mine", name="own") as run:
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 1)
         recording.finish("failed")
         still = run.recording
         run.finish()
-        recording.log({"loss": 1.0}, 2)
+        recording.begin().log({"loss": 1.0}, 2)
 
         (seen,) = seen_in(tmp_path)
         assert (still, seen.header.run_name, seen.steps) == (True, "own", [1])
@@ -163,8 +163,8 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
 ) -> None:
     with environment_of(held(tmp_path, OTEL_BRIDGE_EXPORTERS="wadnb")):
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 1)
-        recording.log({"loss": 1.0}, 2)
+        recording.begin().log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 2)
         recording.finish()
 
         err = capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_without_an_exporter_the_run_is_kept_with_a_line_and_its_children_too(
         {**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_QUIET": ""}
     ):
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 1)
         inside = {
             name: os.environ.get(name)
             for name in ("OTEL_BRIDGE_OFFLINE", "OTEL_BRIDGE_EXPORTERS")
@@ -206,8 +206,8 @@ def test_exporters_none_records_nothing(tmp_path: Path) -> None:
         {**held(tmp_path), "OTEL_BRIDGE_OFFLINE": "", "OTEL_BRIDGE_EXPORTERS": "none"}
     ):
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 1)
-        recording.log({"loss": 1.0}, 2)
+        recording.begin().log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 2)
 
         assert seen_in(tmp_path) == []
 
@@ -222,7 +222,7 @@ def test_loggers_of_two_names_begin_no_run_anew_at_every_record_under_exporters_
         begun: list[list[Run | None]] = []
         for step in range(4):
             for logger in loggers:
-                logger.log({"loss": 1.0}, step)
+                logger.begin().log({"loss": 1.0}, step)
             begun.append([logger.run for logger in loggers])
 
         assert begun[1:] == [begun[1]] * 3
@@ -249,7 +249,7 @@ def test_a_child_that_is_forked_while_another_thread_begins_the_run_can_record(
         if child == 0:
             signal.alarm(20)  # a child that waits for a lock is killed
             monkeypatch.undo()
-            recording.log({"loss": 1.0}, 1)
+            recording.begin().log({"loss": 1.0}, 1)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         goes_on.set()
@@ -264,7 +264,7 @@ def test_a_copy_in_another_process_begins_the_run_by_itself(tmp_path: Path) -> N
         recording = FrameworkRun(
             "fake", RunNames("p", "a", "trainer"), config={"lr": 0.1}
         )
-        recording.log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 1)
         copy: FrameworkRun = pickle.loads(pickle.dumps(recording))
 
         assert (copy.names, copy.begin()) == (
@@ -301,7 +301,7 @@ def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_print
         on_log()
         printed = capsys.readouterr().err
         recording = FrameworkRun("fake", RunNames("p", "a"))
-        recording.log({"loss": 1.0}, 1)
+        recording.begin().log({"loss": 1.0}, 1)
         recording.finish()
 
         assert printed.splitlines() == [
