@@ -284,12 +284,10 @@ class _Attribute:
             return ""
         if name and self._is_secret(name, text):
             return REDACTED
-        # Parsing is for the few texts in which something may have to go.
-        if policy.may_redact(text):
-            parsed = parsed_json(text)
-            redacted = _redacted_json(parsed, policy)
-            if redacted != parsed:
-                text = as_text(redacted)
+        parsed = parsed_json(text)
+        redacted = _redacted_json(parsed, policy)
+        if redacted != parsed:
+            text = as_text(redacted)
         if policy.limit is None:
             return text
         return cut(text, policy.limit)

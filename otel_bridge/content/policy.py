@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from otel_bridge import settings
 from otel_bridge.content.truncation import cut
-from otel_bridge.content.user_function import by_user, hooked
+from otel_bridge.content.user_function import by_user
 from otel_bridge.conventions import is_content, is_name
 from otel_bridge.conventions.registry import FREE_PREFIXES
 from otel_bridge.text.secret_patterns import (
@@ -25,7 +25,6 @@ from otel_bridge.text.secret_patterns import (
     redact_text,
     secret_by_name,
 )
-from otel_bridge.text.secret_search import may_hold_secret
 
 Limit: TypeAlias = int | None
 """Most characters of a text; 0: no content at all; ``None``: no limit."""
@@ -125,7 +124,7 @@ class ContentPolicy:
 
     def redact(self, text: str) -> str:
         """Return *text*, of a message, after redaction."""
-        if self._may_hold_secret(text):
+        if self.secrets:
             text = redact_message(text)
         if self.email:
             text = redact_emails(text)
@@ -142,16 +141,6 @@ class ContentPolicy:
         if self.email:
             return redact_emails(text)
         return text
-
-    def may_redact(self, text: str) -> bool:
-        """Return whether `redact` may change *text*, or a text within its JSON.
-
-        False is certain.
-        """
-        return hooked() or self.email or self._may_hold_secret(text)
-
-    def _may_hold_secret(self, text: str) -> bool:
-        return self.secrets and may_hold_secret(text.encode("utf-8", "replace"))
 
 
 DEFAULT_POLICY = ContentPolicy()
