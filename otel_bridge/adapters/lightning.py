@@ -10,6 +10,7 @@ points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from importlib.util import find_spec
@@ -256,14 +257,13 @@ def __getattr__(name: str) -> Any:
     return _logger_class()
 
 
+@functools.cache
 def _logger_class() -> Any:
     """Return the class of loggers, made once from the base classes of all loaded packages.
 
     Raises:
         MissingExtraError: No package of Lightning is installed.
     """
-    if (known := globals().get("OtelBridgeLogger")) is not None:
-        return known
     from importlib import import_module  # noqa: PLC0415
 
     loaded = [name for name in _PACKAGES if name in sys.modules]
@@ -275,17 +275,11 @@ def _logger_class() -> Any:
         raise MissingExtraError(
             "Lightning is not installed; this adapter needs lightning>=2.1; run: pip install 'lightning>=2.1'"
         )
-    found: list[type] = [import_module(f"{name}.loggers").Logger for name in loaded]
+    bases: set[type] = {import_module(f"{name}.loggers").Logger for name in loaded}
     # A class before its own subclass would have no method resolution order.
-    bases = [
-        one
-        for one in found
-        if not any(other is not one and issubclass(other, one) for other in found)
-    ]
+    ordered_bases = sorted(bases, key=lambda base: len(base.__mro__), reverse=True)
     body = {"__module__": __name__, "__doc__": LightningLogger.__doc__}
-    made = type("OtelBridgeLogger", (LightningLogger, *dict.fromkeys(bases)), body)
-    globals()["OtelBridgeLogger"] = made
-    return made
+    return type("OtelBridgeLogger", (LightningLogger, *ordered_bases), body)
 
 
 def _loggers_of(one: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,8 +18,8 @@ from otel_bridge.emit.values.scalars import is_scalar, scalar_of
 _MAX_TABLES = 256
 MAX_ROWS = 100_000
 """Most rows of a table, whose keys are remembered."""
-_Keys: TypeAlias = "list[tuple[int | float | None, ...]]"
-"""Keys of the cells of each row; ``None`` for an empty cell, which any value completes."""
+_Row: TypeAlias = "dict[str, int | float]"
+"""Keys of the cells of a row by column, without empty cells, which any value completes."""
 
 
 class CompletedCell(NamedTuple):
@@ -44,7 +44,7 @@ class _Logged:
 
     columns: Sequence[str]
     step: int
-    keys: _Keys = field(default_factory=list["tuple[int | float | None, ...]"])
+    rows: list[_Row] = field(default_factory=list[_Row])
     ids: list[str] = field(default_factory=list[str])
     table: weakref.ref[Any] | None = None
 
@@ -84,23 +84,34 @@ class SeenTables:
             own_step: Whether the rows hold their step, so that equal rows are one row.
         """
         columns = [str(name) for name in table.columns]
-        keys: _Keys = [tuple(map(_key, row)) for row in rows]
+        keyed_rows = [_keyed(columns, row) for row in rows]
         # Taken out, so that the key is inserted last: the first one is evicted.
         earlier = self._logged.pop(key, None) or _Logged(columns, step)
-        is_repeated = (keys, columns) == (earlier.keys, earlier.columns)
+        is_repeated = (keyed_rows, columns) == (earlier.rows, earlier.columns)
         # In a later step, the same text again is another sample.
         may_continue = own_step or step == earlier.step or not is_repeated
-        start = _start(earlier, columns, keys) if may_continue else None
+        start = _start(earlier, columns, keyed_rows) if may_continue else None
         if start is None and earlier.is_of(table):
             start = 0  # cells of the very table may have changed
-        ids = [] if start is None else earlier.ids[start : start + len(rows)]
+        ids: list[str] = []
         completed: list[CompletedCell] = []
-        if start is not None and not is_repeated:
-            completed = list(_completed(earlier, start, columns, rows, keys))
+        if start is not None:
+            ids = earlier.ids[start : start + len(rows)]
+            for number, row_id in enumerate(ids):
+                # Of a cell that is empty now nothing is new.
+                changes = (
+                    keyed_rows[number].items() - earlier.rows[start + number].items()
+                )
+                cells = dict(zip(columns, rows[number], strict=False))
+                completed += [
+                    CompletedCell(row_id, column, cells[column])
+                    for column, _ in sorted(changes)
+                ]
         new_ids = self._new_ids(len(rows) - len(ids))
         # By a weak reference: the program's table and its media are not kept in memory.
         self._remember(
-            key, _Logged(columns, step, keys, [*ids, *new_ids], weakref.ref(table))
+            key,
+            _Logged(columns, step, keyed_rows, [*ids, *new_ids], weakref.ref(table)),
         )
         return NewRows(rows[len(ids) :], new_ids, completed)
 
@@ -116,65 +127,38 @@ class SeenTables:
         return ids
 
 
-def _start(earlier: _Logged, columns: Sequence[str], keys: _Keys) -> int | None:
+def _start(
+    earlier: _Logged, columns: Sequence[str], rows: Sequence[_Row]
+) -> int | None:
     """Return which row of the table *earlier* is the first one now: 0 of a grown table, more of a window.
 
     ``None`` when the tables have no rows in common. Rows are compared in the columns that both
     tables have.
     """
-    if earlier.keys == keys[: len(earlier.keys)] and columns == earlier.columns:
-        return 0
-    common = [
-        (earlier.columns.index(name), index)
-        for index, name in enumerate(columns)
-        if name in earlier.columns
-    ]
-    if not common or len(common) < min(len(columns), len(earlier.columns)):
+    common = set(columns) & set(earlier.columns)
+    if len(common) < min(len(columns), len(earlier.columns)):
         return None
-    count = len(earlier.keys)
-    last = count // 2 if count == len(keys) else 0
-    return next(
-        (
-            start
-            for start in range(last + 1)
-            if _continues(earlier.keys, start, keys, common)
-        ),
-        None,
+    count = len(earlier.rows)
+    last = count // 2 if count == len(rows) else 0
+    for start in range(last + 1):
+        numbers = range(min(count - start, len(rows)))
+        if all(_is_same(earlier.rows[start + n], rows[n], common) for n in numbers):
+            return start
+    return None
+
+
+def _is_same(before: _Row, row: _Row, common: Collection[str]) -> bool:
+    """Return whether *row* is *before*, with values in cells that were empty or not."""
+    return all(
+        row.get(column) == cell_key
+        for column, cell_key in before.items()
+        if column in common
     )
 
 
-def _continues(
-    earlier: _Keys, start: int, keys: _Keys, common: Sequence[tuple[int, int]]
-) -> bool:
-    """Return whether *keys* begin with the rows *earlier* from *start* on, or with as many as there are."""
-    for number in range(min(len(earlier) - start, len(keys))):
-        old = earlier[start + number]
-        new = keys[number]
-        if any(
-            old[at_old] is not None and old[at_old] != new[at_new]
-            for at_old, at_new in common
-        ):
-            return False
-    return True
-
-
-def _completed(
-    earlier: _Logged,
-    start: int,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    keys: _Keys,
-) -> Iterator[CompletedCell]:
-    """Yield the cells that rows have got since the table *earlier*, from whose row *start* on they are the same."""
-    index_before = {name: index for index, name in enumerate(earlier.columns)}
-    for row, new, old, row_id in zip(
-        rows, keys, earlier.keys[start:], earlier.ids[start:], strict=False
-    ):
-        for column, value, cell_key in zip(columns, row, new, strict=False):
-            index = index_before.get(column)
-            is_known = index is not None and old[index] == cell_key
-            if cell_key is not None and not is_known:
-                yield CompletedCell(row_id, column, value)
+def _keyed(columns: Sequence[str], row: Sequence[Any]) -> _Row:
+    keys = ((column, _key(cell)) for column, cell in zip(columns, row, strict=False))
+    return {column: key for column, key in keys if key is not None}
 
 
 def _key(cell: Any) -> int | float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -102,20 +102,25 @@ def record_event(writer: Any, event: Any) -> None:
         if is_graph:
             _not_captured(run, "graph", "graph")
             return
-        prefix = _prefix(run, folder)
-        row: dict[str, float] = {}
-        for value in summaries:
-            number = _number(value)
-            if number is None:
-                _not_captured(run, _kind(value), f"{value.tag} ({_kind(value)})")
-            else:
-                row[prefix + value.tag] = number
+        row = _scalars_of(summaries, run, _prefix(run, folder))
         if row:
             counts.captured("tensorboard scalar", len(row), run=run)
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
     except any_error():  # the program's own writing must continue
         if runs.current is not None:
             runs.current.count_drop(INTERNAL_ERROR)
+
+
+def _scalars_of(summaries: Sequence[Any], run: Run, prefix: str) -> dict[str, float]:
+    """Return the scalars of a summary by tag; its other values are counted."""
+    row: dict[str, float] = {}
+    for value in summaries:
+        number = _number(value)
+        if number is None:
+            _not_captured(run, _kind(value), f"{value.tag} ({_kind(value)})")
+        else:
+            row[prefix + value.tag] = number
+    return row
 
 
 def _not_captured(run: Run, kind: str, key: str) -> None:

@@ -18,8 +18,6 @@ from otel_bridge.adapters.parts.framework_run import guarded
 if TYPE_CHECKING:
     from otel_bridge.emit.phases.phase import Phase
 
-_PHASES = "_otel_bridge_phases"
-"""Attribute of a timer: its open phases."""
 _TIMED = "otel_bridge_timed"
 _VERL = "verl.utils.profiler.performance"
 _SKYRL = ("skyrl.train.utils.utils", "skyrl_train.utils.utils")
@@ -107,17 +105,17 @@ class TimerPhases:
     """Holds the open phases of timers that are started and ended by calls. For the thread that trains."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Phase] = {}
+        self._open: dict[object, Phase] = {}
 
     @guarded
-    def begin(self, timer: str, name: str, step: int | None) -> None:
+    def begin(self, timer: object, name: str, step: int | None) -> None:
         """Begin phase *name* of *timer*; without a step it has that of the phase around it."""
         from otel_bridge.emit.phases.phase import Phase  # noqa: PLC0415  # only programs that train pay for it
 
         self._open[timer] = Phase(None, name, step).__enter__()
 
     @guarded
-    def end(self, timer: str) -> None:
+    def end(self, timer: object) -> None:
         """End the phase of *timer*, if it has one: it may have been started before it was wrapped."""
         phase = self._open.pop(timer, None)
         if phase is not None:
@@ -162,14 +160,17 @@ def _time_contexts(
         return
     setattr(cls, _TIMED, True)
 
-    @guarded
-    def begin(timer: Any) -> None:
-        phase = _phase(name_of(timer), lambda: step_of(timer))
-        _phases_of(timer).append(phase.__enter__())
+    phases = TimerPhases()
 
     @guarded
+    def begin(timer: Any) -> None:
+        from otel_bridge.emit.phases.phase import is_inside  # noqa: PLC0415
+
+        step = None if is_inside() else step_of(timer)
+        phases.begin(id(timer), name_of(timer), step)
+
     def end(timer: Any) -> None:
-        _phases_of(timer).pop().__exit__(None, None, None)
+        phases.end(id(timer))
 
     for enter_name, exit_name in (
         ("__enter__", "__exit__"),
@@ -185,14 +186,6 @@ def _phase(name: str, step_of: Callable[[], int | None]) -> Phase:
     from otel_bridge.emit.phases.phase import Phase, is_inside  # noqa: PLC0415  # only programs that train pay for it
 
     return Phase(None, name, None if is_inside() else step_of())
-
-
-def _phases_of(timer: Any) -> list[Phase]:
-    phases: list[Phase] | None = getattr(timer, _PHASES, None)
-    if phases is None:
-        phases = []
-        setattr(timer, _PHASES, phases)
-    return phases
 
 
 def _wrap(cls: Any, name: str, before: Callable[[Any], object]) -> None:

@@ -38,7 +38,6 @@ _OF_SETUP = frozenset(
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
 _VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS = ("fork_from", "resume_from")
-_MOMENT = re.compile(r"(.+)\?_step=(\d+(?:\.\d+)?)")
 _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 """Texts that W&B reads as ``True``, in any case."""
 _FINISHES = _TRUE | {"finish_previous"}
@@ -95,25 +94,12 @@ class WandbArguments:
             "resume_from"
         ] is not None
 
-    @property
-    def first_step(self) -> int | None:
-        """Return the step at which a forked or rewound run begins; ``None`` for every other run."""
-        for name in _MOMENTS:
-            moment = _run_moment(self[name])
-            if moment is not None:
-                return moment[1] + 1
-        return None
-
     def __getitem__(self, name: str) -> Any:
         value = self._arguments.get(name)
         if value is None:
             value = _explicit(self._settings, _OF_SETTINGS[name])
-        if (
-            value is None
-            and name == "id"
-            and (moment := _run_moment(self["resume_from"])) is not None
-        ):
-            value = moment[0]
+        if value is None and name == "id":
+            value = _run_of(self["resume_from"])
         # The program's own arguments go first, then variables of otel-bridge, then those of W&B.
         if value is None and not _is_chosen(name):
             value = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
@@ -142,19 +128,12 @@ def _explicit(settings: Any, field: str) -> Any:
     return None
 
 
-def _run_moment(argument: Any) -> tuple[str, int] | None:
-    """Return run and step of ``"<run>?_step=<step>"`` or W&B's object for it.
-
-    ``None`` when it is neither.
-    """
-    if isinstance(argument, str):
-        text = argument
-    else:
-        text = f"{getattr(argument, 'run', '')}?_step={getattr(argument, 'value', '')}"
-    match = _MOMENT.fullmatch(text)
-    if match is None:
-        return None
-    return (match[1], int(float(match[2])))
+def _run_of(moment: Any) -> str | None:
+    """Return the run of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
+    if isinstance(moment, str):
+        return moment.partition("?")[0]
+    run: str | None = getattr(moment, "run", None)
+    return run
 
 
 def begin(arguments: WandbArguments, group: str | None = None) -> Run:
@@ -205,10 +184,11 @@ def rename(run: Run, name: object) -> bool:
 def recording_of(
     run: Run, arguments: WandbArguments, earlier: EarlierRun | None
 ) -> WandbRecording:
-    """Return what records *run*, from the step at which its arguments let it begin."""
-    recording = WandbRecording(run, earlier, arguments.first_step)
+    """Return what records *run*."""
+    recording = WandbRecording(run, earlier)
     for name in _MOMENTS:
-        if arguments[name] is not None:  # earlier rows are neither copied nor deleted
+        # Earlier rows are neither copied nor deleted, and the step is not that of the moment.
+        if arguments[name] is not None:
             recording.not_captured(f"wandb.init({name}=)")
     return recording
 

@@ -23,6 +23,7 @@ from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import RecordedSummary
 from otel_bridge.emit.arguments import INTERNAL_ERROR
+from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
@@ -40,7 +41,6 @@ class WandbRecording:
     Args:
         run: The run of otel-bridge.
         earlier: What is known of a run that is resumed.
-        first_step: Step at which a forked or rewound run begins.
 
     Attributes:
         run: The run of otel-bridge.
@@ -48,19 +48,11 @@ class WandbRecording:
         last: The summary: the last value of each key.
     """
 
-    def __init__(
-        self, run: Run, earlier: EarlierRun | None = None, first_step: int | None = None
-    ) -> None:
+    def __init__(self, run: Run, earlier: EarlierRun | None = None) -> None:
         counts.captured("wandb.init", run=run)
         self.run = run
-        last = run.last_step()
-        if earlier is None or first_step is not None:
-            counter = first_step
-        else:
-            counter = earlier.step
-        self.rows = MergedRows(
-            run, counter or (0 if last is None else last + 1), self._completed
-        )
+        counter = None if earlier is None else earlier.step
+        self.rows = MergedRows(run, counter or next_step(run), self._completed)
         self.last = RecordedSummary(self.summary)
         self._saved = SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)

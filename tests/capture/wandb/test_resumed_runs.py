@@ -78,7 +78,7 @@ def test_without_resume_a_run_of_the_same_id_begins_with_its_own_config(
     captured(tmp_path, code)
 
 
-def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_name(
+def test_a_forked_run_is_new_and_a_rewound_one_is_the_run_that_it_names(
     tmp_path: Path,
 ) -> None:
     code = """
@@ -92,8 +92,8 @@ def test_a_forked_and_a_rewound_run_begin_at_the_step_after_the_one_that_they_na
     output = captured(tmp_path, code)
 
     assert sorted(values(folder)["x"] for folder in run_folders(runs(tmp_path))) == [
-        [(2, 1)],
-        [(5, 1)],
+        [(0, 1)],
+        [(0, 1)],
     ]
-    assert "a 6\n" in output
+    assert "a 1\n" in output
     assert re.search(r"wandb.init\(fork_from=\) +1\b", output)
