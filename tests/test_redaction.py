@@ -23,6 +23,10 @@ from otel_bridge.text.secret_patterns import (
 KEY = "hf_" + "b" * 34
 
 
+def shapes(text: str, _name: str) -> str:
+    return redact_text(text)
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -118,7 +122,7 @@ def test_names_hold_for_all_below_them_and_flags_for_what_follows(
     config: dict[str, Json], kept: Json
 ) -> None:
     assert config_of(config, print) == kept
-    assert scrubbed(config) == kept
+    assert scrubbed(config, text=shapes) == kept
 
 
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
@@ -150,9 +154,9 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_what_is_scrubbed_once_stays_as_it_is(value: Json) -> None:
-    once = scrubbed(value)
+    once = scrubbed(value, text=shapes)
 
-    assert scrubbed(once) == once
+    assert scrubbed(once, text=shapes) == once
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from otel_bridge.conventions import is_name
 from otel_bridge.conventions.general import RESOURCE_PREFIXES
 from otel_bridge.conventions.registry import SPAN_WORDS
 from otel_bridge.otlp.json_text import as_text, parsed_json
-from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import (
     REDACTED,
     names_of,
@@ -285,38 +284,18 @@ class _Attribute:
         if name and self._is_secret(name, text):
             return REDACTED
         parsed = parsed_json(text)
-        redacted = _redacted_json(parsed, policy)
+        redacted = scrubbed(parsed, text=self._redacted, names=policy.secrets)
         if redacted != parsed:
             text = as_text(redacted)
         if policy.limit is None:
             return text
         return cut(text, policy.limit)
 
-
-def _redacted_json(value: Json, policy: ContentPolicy) -> Json:
-    """Return *value*, a text or JSON data, with each text redacted: by its name, as a name or id, or as a message."""
-    redacted = _redacted_texts(value, policy)
-    if policy.secrets:
-        return scrubbed(redacted, shapes=False)
-    return redacted
-
-
-def _redacted_texts(value: Json, policy: ContentPolicy) -> Json:
-    if isinstance(value, str):
-        return policy.redact(value)
-    if isinstance(value, list):
-        return [_redacted_texts(entry, policy) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    redacted: dict[str, Json] = {}
-    for key, entry in value.items():
-        is_name = key in NOT_TEXT and isinstance(entry, str)
-        redacted[policy.redact_fact(key)] = (
-            policy.redact_fact(str(entry))
-            if is_name
-            else _redacted_texts(entry, policy)
-        )
-    return redacted
+    def _redacted(self, text: str, name: str) -> str:
+        """Return a text within a message without secrets: types, roles, ids and names of fields as a fact."""
+        if name in NOT_TEXT:
+            return self.policy.redact_fact(text)
+        return self.policy.redact(text)
 
 
 def _limit_name(span: Span, limit: int) -> None:

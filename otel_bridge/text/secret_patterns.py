@@ -8,7 +8,7 @@ W&B, Groq, xAI, npm, PyPI, JWT, PEM). E-mail addresses are redacted on request. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 
@@ -149,7 +149,17 @@ def _known_name(key: str) -> _Name:
     return _Name.PLAIN
 
 
-def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
+def _unchanged(text: str, _name: str) -> str:
+    return text
+
+
+def scrubbed(
+    value: Json,
+    key: str = "",
+    *,
+    text: Callable[[str, str], str] = _unchanged,
+    names: bool = True,
+) -> Json:
     """Return plain *value*, named *key*, without its secrets.
 
     A name also applies to every text of a list or map below it. A flag in a list of arguments
@@ -158,24 +168,25 @@ def scrubbed(value: Json, key: str = "", *, shapes: bool = True) -> Json:
     Args:
         value: JSON data.
         key: Name of the value.
-        shapes: Whether to check the shapes of texts too; false when they were checked before.
+        text: Callable from a text and its name, which is ``name`` for a key, to what stays of it.
+        names: Whether a name makes its text a secret.
     """
     if isinstance(value, str):
-        if secret_by_name(key, value):
+        if names and secret_by_name(key, value):
             return REDACTED
-        return redact_text(value) if shapes else value
+        return text(value, key)
     if isinstance(value, list):
-        names = names_of(value, key)
+        entry_names = names_of(value, key)
         return [
-            scrubbed(item, name, shapes=shapes)
-            for item, name in zip(value, names, strict=True)
+            scrubbed(item, name, text=text, names=names)
+            for item, name in zip(value, entry_names, strict=True)
         ]
     if isinstance(value, dict):
         # A map below a secret's name ("credentials") is secret as a whole, whatever its keys are.
-        if value and secret_by_name(key, _ANY):
+        if names and value and secret_by_name(key, _ANY):
             return {name: _all_redacted(item) for name, item in value.items()}
         return {
-            redact_text(name) if shapes else name: scrubbed(item, name, shapes=shapes)
+            text(name, "name"): scrubbed(item, name, text=text, names=names)
             for name, item in value.items()
         }
     return value

@@ -15,7 +15,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Alert, Json, Record, Status
-from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
+from otel_bridge.text.secret_patterns import redact_and_cut, redact_text, scrubbed
 from otel_bridge.translation.alerts import note_raised
 from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
@@ -253,7 +253,11 @@ def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
 def _values_of(event: _Event) -> ValuesEvent:
     # Our emitter scrubs its values; a third-party producer may send anything.
     values = cast(
-        "dict[str, Json]", scrubbed(mapping_of(event.record.body.kvlist_value.values))
+        "dict[str, Json]",
+        scrubbed(
+            mapping_of(event.record.body.kvlist_value.values),
+            text=lambda text, _name: redact_text(text),
+        ),
     )
     role = text_in(event.attributes, semconv.ROLE) or event.process.role
     origin = Origin(event.time_unix_ns, event.process.instance, event.seq)

@@ -48,7 +48,7 @@ def config_of(
     cleaned = PlainReader(_RULES, redacted, losses.add).read_mapping(mapping, config)
     losses.report(drop)
     # The reader has checked every text; a secret name covers everything below it.
-    return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned), shapes=False))
+    return cast("dict[str, Attribute]", scrubbed(cast("Json", cleaned)))
 
 
 def redacted(text: str) -> str:

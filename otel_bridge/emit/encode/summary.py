@@ -40,14 +40,12 @@ def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
     mapping = cast("Mapping[object, object]", values)
     plain = PlainReader(_RULES, redacted, losses.add).read_mapping(mapping, mapping)
     # Before it is flat: a name of a secret covers everything below it.
-    without_secrets = cast(
-        "dict[str, Json]", scrubbed(cast("Json", plain), shapes=False)
-    )
+    without_secrets = cast("dict[str, Json]", scrubbed(cast("Json", plain)))
     flat: dict[str, Scalar] = {}
     _flatten_into(flat, "", without_secrets, losses)
     losses.report(drop)
     # The joined key may be a name as well: ``api/key``.
-    return cast("dict[str, Scalar]", scrubbed(cast("Json", flat), shapes=False))
+    return cast("dict[str, Scalar]", scrubbed(cast("Json", flat)))
 
 
 def _flatten_into(

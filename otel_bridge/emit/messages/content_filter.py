@@ -103,7 +103,7 @@ class ContentFilter:
             return number
         plain = self._reader().read(value, name)
         if self._policy.secrets and (name or isinstance(plain, (dict, list))):
-            return scrubbed(plain, name, shapes=False)
+            return scrubbed(plain, name)
         return plain
 
     def facts(self, values: object, name: str) -> dict[str, Json]:
