@@ -8,7 +8,7 @@ import time
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock
+from otel_bridge.journal.liveness import hold_life
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.translation.decode.resources import RunIdentity
 from otel_bridge_collector.group_sync import GroupSync, SyncedFile
@@ -39,7 +39,7 @@ class RunSegment:
     ) -> None:
         folder.create()
         # Before the segment: a bridge counts the process of a segment without a lock as dead.
-        self._liveness = LivenessLock.hold(folder, instance_id)
+        self._liveness = hold_life(folder, instance_id)
         try:
             self._writer = SegmentWriter(
                 folder.segments_dir,

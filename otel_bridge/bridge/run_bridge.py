@@ -7,13 +7,10 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.backpressure import no_writer_ready
 from otel_bridge.bridge.ingest.eviction import Fullness
-from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
-from otel_bridge.bridge.ingest.segment_reader import ReadBatch, SegmentReader
+from otel_bridge.bridge.ingest.segment_reader import ReadBatch
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline, open_pipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
@@ -57,6 +54,10 @@ class RunBridge:
         self.lease = lease
         self.shutdown = shutdown
         self.pipeline = pipeline
+        self.ledger = pipeline.ledger
+        self.reader = pipeline.reader
+        self.processes = pipeline.processes
+        self.workers = pipeline.workers
         self.segments_read = SegmentsRead(folder, {})
         self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
         self._housekept_s = 0.0
@@ -110,26 +111,6 @@ class RunBridge:
             pipeline=pipeline,
             log_line=log_line,
         )
-
-    @property
-    def ledger(self) -> Ledger:
-        """Return the run's ledger."""
-        return self.pipeline.ledger
-
-    @property
-    def reader(self) -> SegmentReader:
-        """Return the reader of the run's segments."""
-        return self.pipeline.reader
-
-    @property
-    def processes(self) -> ProcessMonitor:
-        """Return the monitor of the run's processes."""
-        return self.pipeline.processes
-
-    @property
-    def workers(self) -> ExporterSet:
-        """Return the workers of the run's exporters."""
-        return self.pipeline.workers
 
     # --- work -------------------------------------------------------------------------------------
     def poll(self) -> bool:

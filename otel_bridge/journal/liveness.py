@@ -33,11 +33,11 @@ from otel_bridge.settings import LIVENESS_TIMEOUT_S
 
 __all__ = [
     "JudgedReport",
-    "LivenessLock",
     "LockUnsupportedError",
     "Machine",
     "RecordLock",
     "alive",
+    "hold_life",
     "judge_processes",
     "present_report",
     "probe",
@@ -48,46 +48,24 @@ __all__ = [
 _LIVENESS_TIMEOUT_NS = int(LIVENESS_TIMEOUT_S.default * 1e9)
 
 
-class LivenessLock:
-    """Marks this process as alive in one run folder, until `release` or the end of the process."""
+def hold_life(folder: RunFolder, instance_id: str) -> RecordLock:
+    """Create the life file of *instance_id* and lock it: this process is alive until the lock is released.
 
-    def __init__(self, lock: RecordLock) -> None:
-        self._lock = lock
+    Without record locks only the file is written, and the lock that is returned is not held.
 
-    @classmethod
-    def hold(cls, folder: RunFolder, instance_id: str) -> LivenessLock:
-        """Create the life file of *instance_id* and lock it.
-
-        Without record locks only the file is written.
-
-        Raises:
-            JournalError: The file cannot be created, or another process holds it.
-        """
-        lock = RecordLock(folder.life_path(instance_id))
-        try:
-            if not lock.acquire():
-                raise JournalError(
-                    f"{lock.path} is held by another process; every process needs an instance id"
-                )
-            lock.write(_facts())
-        except LockUnsupportedError:
-            _write_unlocked(lock.path)
-        return cls(lock)
-
-    def held(self) -> bool:
-        """Return whether the life file is still locked and was not deleted."""
-        return self._lock.held()
-
-    def release(self) -> None:
-        """Release the lock, which means that this process writes no more.
-
-        The bridge deletes the file.
-        """
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Drop the lock in a forked child; the parent keeps its own."""
-        self._lock.renew()
+    Raises:
+        JournalError: The file cannot be created, or another process holds it.
+    """
+    lock = RecordLock(folder.life_path(instance_id))
+    try:
+        if not lock.acquire():
+            raise JournalError(
+                f"{lock.path} is held by another process; every process needs an instance id"
+            )
+        lock.write(_facts())
+    except LockUnsupportedError:
+        _write_unlocked(lock.path)
+    return lock
 
 
 def alive(

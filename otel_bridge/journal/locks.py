@@ -107,13 +107,12 @@ class RecordLock:
         return os.pread(self._fd, CONTENT_BYTES, 0).strip()
 
     def release(self) -> None:
-        """Free the lock; the file stays. May be called twice."""
+        """Free the lock; the file stays. May be called twice.
+
+        A forked child drops its copy by that, and the lock of its parent stays held.
+        """
         with _mutex:
             self._unlock()
-
-    def renew(self) -> None:
-        """Drop the lock in a forked child, which does not own it. The parent's lock stays held."""
-        self.release()
 
     def _try(self) -> bool | None:
         """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
@@ -249,7 +248,7 @@ def _forget_all() -> None:
     global _mutex  # noqa: PLW0603  # a thread that does not exist in this child may hold the parent's mutex
     _mutex = threading.RLock()
     for lock in list(_registry.values()):
-        lock.renew()
+        lock.release()
     _registry.clear()
 
 

@@ -40,7 +40,7 @@ class TranslationState(Protocol):
     def items(self, prefix: str) -> Iterable[tuple[str, StateValue]]:
         """Return the pairs whose key begins with *prefix*, ordered by key, as they are at this moment.
 
-        The state may change while a caller iterates over the result.
+        *prefix* holds a slash. The state may change while a caller iterates over the result.
         """
         ...
 

@@ -13,9 +13,9 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import (
-    LivenessLock,
     LockUnsupportedError,
     alive,
+    hold_life,
     judge_processes,
     present_report,
 )
@@ -31,8 +31,8 @@ LIVE = """
 import os, sys
 from pathlib import Path
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.liveness import LivenessLock, start_ticks
-life = LivenessLock.hold(RunFolder(Path(sys.argv[1]), "r1"), "a1")
+from otel_bridge.journal.liveness import hold_life, start_ticks
+life = hold_life(RunFolder(Path(sys.argv[1]), "r1"), "a1")
 print(os.getpid(), start_ticks(os.getpid()), flush=True)
 sys.stdin.readline()
 """
@@ -86,7 +86,7 @@ def test_this_process_is_alive_until_it_releases_its_sign(tmp_path: Path) -> Non
     folder = run_folder(tmp_path)
     mine = of_this_boot(os.getpid(), start_ticks(os.getpid()))
 
-    life = LivenessLock.hold(folder, "a1")
+    life = hold_life(folder, "a1")
     held = (life.held(), alive(folder, mine, NOW))
     life.release()
 
@@ -95,24 +95,24 @@ def test_this_process_is_alive_until_it_releases_its_sign(tmp_path: Path) -> Non
 
 def test_two_signs_of_one_instance_are_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    life = LivenessLock.hold(folder, "a1")
+    life = hold_life(folder, "a1")
 
     with pytest.raises(
         JournalError,
         match="held by another process; every process needs an instance id",
     ):
-        LivenessLock.hold(folder, "a1")
+        hold_life(folder, "a1")
 
     life.release()
 
 
 def test_a_forked_child_leaves_the_sign_of_its_parent_alone(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
-    life = LivenessLock.hold(folder, "a1")
+    life = hold_life(folder, "a1")
 
     pid = os.fork()
     if pid == 0:
-        life.renew()
+        life.release()
         os._exit(10 * life.held() + alive(folder, of_this_boot(1, 1), NOW))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -173,7 +173,7 @@ def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
     monkeypatch.setattr(fcntl, "lockf", _no_locks)
     monkeypatch.setattr(fcntl, "fcntl", _no_locks)
 
-    LivenessLock.hold(folder, "a1")
+    hold_life(folder, "a1")
     seen = [
         alive(folder, of_this_boot(*who), NOW)
         for who in [(pid, ticks), (pid, ticks + 1)]

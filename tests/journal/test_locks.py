@@ -177,7 +177,7 @@ def test_a_forked_child_owns_nothing_and_takes_nothing_from_its_parent(
     pid = os.fork()
     if pid == 0:
         try:
-            lock.renew()
+            lock.release()
             os.write(
                 writing,
                 repr(

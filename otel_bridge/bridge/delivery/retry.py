@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from otel_bridge.bridge.delivery.batch import Batch
 from otel_bridge.bridge.delivery.context import DeliveryContext
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.run_ledger import DeadLetter
 from otel_bridge.errors import (
     BlockedError,
     ExporterError,
@@ -290,9 +289,7 @@ class DeliveryPosition:
         # A tracker's answer may quote the record, and the reason is shown in `status`.
         reason = redact_text(reason)
         self._ledger.dead_letter(
-            DeadLetter(
-                self.now.id, position, kind, record_id, reason, time.time_ns(), data
-            )
+            self.now.id, position, kind, data, record_id=record_id, reason=reason
         )
         self.state = dataclasses.replace(
             self.state, dead_letters=self.state.dead_letters + 1

@@ -120,27 +120,23 @@ class SignalLane:
                 self._backoff.failed(exc.retry_after_s),
                 LaneFailure("retrying", shown(str(exc))),
             )
-        except SignalMissingError as exc:
-            self._block(
-                LaneFailure(
-                    "blocked", shown(str(exc)), shown(exc.help), is_missing=True
-                )
+        except (BlockedError, ConfigError) as exc:
+            # A wrong address too only a person can change; the data stays in the segments.
+            help_text = ""
+            if isinstance(exc, BlockedError):
+                help_text = shown(exc.help)
+            is_missing = isinstance(exc, SignalMissingError)
+            self._backoff.succeeded()
+            self._requested_time = False
+            self._wait(
+                BLOCKED_S,
+                LaneFailure("blocked", shown(str(exc)), help_text, is_missing),
             )
-        except BlockedError as exc:
-            self._block(LaneFailure("blocked", shown(str(exc)), shown(exc.help)))
-        except ConfigError as exc:
-            # Only a person can change the endpoint; the signal's data stays in the segments.
-            self._block(LaneFailure("blocked", shown(str(exc))))
         else:
             self._backoff.succeeded()
             self.failure = None
             return True
         return False
-
-    def _block(self, failure: LaneFailure) -> None:
-        self._backoff.succeeded()
-        self._requested_time = False
-        self._wait(BLOCKED_S, failure)
 
     def _wait(self, wait_s: float, failure: LaneFailure) -> None:
         self.failure = failure

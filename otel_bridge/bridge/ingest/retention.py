@@ -94,16 +94,75 @@ class FolderRetention:
             while self._prune():
                 pass
         if OTLP not in self._workers.names and not self._selection.owes_otlp:
-            forget_own(self._folder, self._ledger, self._reader, own_id)
+            self._forget_own(own_id)
 
     def _delete_segments(self) -> None:
+        """Delete whole segments that no reader needs, after a sync of the ledger.
+
+        Raises:
+            OSError: A segment cannot be deleted; the others are deleted.
+            JournalError: The ledger cannot be synced to the disk.
+        """
         of_all = OTLP in self._workers.names
-        forwarding = None
+        forwarded: dict[str, SegmentPosition] | None = None
         if of_all or self._selection.owes_otlp:
-            forwarding = self._view.sources()
-        delete_read_segments(
-            self._folder, self._ledger, self._reader, forwarding, of_all=of_all
-        )
+            forwarded = {item.instance_id: item for item in self._view.sources()}
+        first_kept: dict[str, int] = {}
+        for name, tail in self._reader.tails.items():
+            # Without an active ``otlp`` only processes that requested it must be forwarded.
+            is_forwarded = of_all or requests_otlp(tail)
+            number = _keep_from(tail, forwarded if is_forwarded else None)
+            if number > tail.segments.first_number:
+                first_kept[name] = number
+        if not first_kept:
+            return
+        # What the segments held is on the disk then.
+        self._ledger.database.sync()
+        failed = None
+        for name, number in first_kept.items():
+            try:
+                self._delete_before(name, number)
+            except OSError as exc:  # noqa: PERF203  # the others are deleted all the same
+                failed = exc
+        if failed is not None:
+            raise failed
+
+    def _delete_before(self, name: str, first_kept: int) -> None:
+        """Delete the segments of one process before number *first_kept*; forget it if it needs none any more.
+
+        A file may be gone already.
+
+        Raises:
+            OSError: A segment cannot be deleted; those before it are.
+            JournalError: The ledger failed.
+        """
+        tail = self._reader.tails[name]
+        for number in sorted(tail.segments.numbers):
+            if number >= first_kept:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.segment_path(name, number).unlink()
+            # One by one: the next may be undeletable.
+            tail.segments.deleted_before(number + 1)
+        tail.segments.deleted_before(first_kept)
+        if first_kept > tail.segments.last_number and tail.used_up:
+            # The files are deleted first: a source without files is harmless, files without a
+            # source are read again.
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.life_path(name).unlink()
+            self._ledger.forget_source(name)
+            del self._reader.tails[name]
+
+    def _forget_own(self, own_id: str) -> None:
+        """Delete the bridge's own segments, all read; the next bridge deletes what cannot be deleted now."""
+        tail = self._reader.tails.get(own_id)
+        if tail is None:
+            return
+        with contextlib.suppress(JournalError, OSError):
+            self._ledger.database.sync()
+            for number in sorted(tail.segments.numbers):
+                self._folder.segment_path(own_id, number).unlink()
+            self._ledger.forget_source(own_id)
 
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed.
@@ -131,51 +190,6 @@ class FolderRetention:
         )
 
 
-def delete_read_segments(
-    folder: RunFolder,
-    ledger: Ledger,
-    reader: SegmentReader,
-    forwarding: Sequence[SegmentPosition] | None,
-    *,
-    of_all: bool,
-) -> None:
-    """Delete whole segments that no reader needs, after a sync of the ledger.
-
-    Args:
-        folder: The run folder.
-        ledger: Its ledger.
-        reader: Its reader, whose results are all committed.
-        forwarding: Positions up to which ``otlp`` forwarded each process; ``None`` when the run has
-            no ``otlp``.
-        of_all: Whether ``otlp`` is active and reads every segment; else only processes that
-            requested it count.
-
-    Raises:
-        OSError: A segment cannot be deleted; the others are deleted.
-        JournalError: The ledger cannot be synced to the disk.
-    """
-    forwarded = None
-    if forwarding is not None:
-        forwarded = {item.instance_id: item for item in forwarding}
-    work: dict[str, int] = {}
-    for name, tail in reader.tails.items():
-        is_forwarded = of_all or requests_otlp(tail)
-        keep = _keep_from(tail, forwarded if is_forwarded else None)
-        if keep > tail.segments.first_number:
-            work[name] = keep
-    if not work:
-        return
-    ledger.database.sync()
-    failed = None
-    for name, keep in work.items():
-        try:
-            _delete_of(folder, ledger, reader, name, keep)
-        except OSError as exc:  # noqa: PERF203  # the others are deleted all the same
-            failed = exc
-    if failed is not None:
-        raise failed
-
-
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
     """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
     forwarded = {
@@ -201,51 +215,6 @@ def requests_otlp(tail: SegmentTailer) -> bool:
     return header is not None and (
         header.kind == KIND or any(OTLP in names for names in header.exporters.values())
     )
-
-
-def forget_own(
-    folder: RunFolder, ledger: Ledger, reader: SegmentReader, instance_id: str
-) -> None:
-    """Delete the bridge's own segments, all read.
-
-    The next bridge deletes what cannot be deleted now.
-    """
-    tail = reader.tails.get(instance_id)
-    if tail is None:
-        return
-    with contextlib.suppress(JournalError, OSError):
-        ledger.database.sync()
-        for number in sorted(tail.segments.numbers):
-            folder.segment_path(instance_id, number).unlink()
-        ledger.forget_source(instance_id)
-
-
-def _delete_of(
-    folder: RunFolder, ledger: Ledger, reader: SegmentReader, name: str, keep: int
-) -> None:
-    """Delete the segments of one process before number *keep*; forget it if it needs none any more.
-
-    The ledger is synced: what the segments held is on the disk. A file may be gone already.
-
-    Raises:
-        OSError: A segment cannot be deleted; those before it are.
-        JournalError: The ledger failed.
-    """
-    tail = reader.tails[name]
-    for number in sorted(number for number in tail.segments.numbers if number < keep):
-        with contextlib.suppress(FileNotFoundError):
-            folder.segment_path(name, number).unlink()
-        tail.segments.deleted_before(
-            number + 1
-        )  # one by one: the next may be undeletable
-    tail.segments.deleted_before(keep)
-    if keep > tail.segments.last_number and tail.used_up:
-        # The files are deleted first: a source without files is harmless, files without a source
-        # are read again.
-        with contextlib.suppress(FileNotFoundError):
-            folder.life_path(name).unlink()
-        ledger.forget_source(name)
-        del reader.tails[name]
 
 
 def _keep_from(

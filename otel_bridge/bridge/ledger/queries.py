@@ -17,6 +17,7 @@ from otel_bridge.bridge.ledger.rows import (
     ahead_key,
     dead_letter_of,
     destinations_of,
+    oldest_of,
     position_of,
     sources_of,
 )
@@ -99,10 +100,7 @@ class LedgerView:
     def oldest(self) -> Position:
         """Return the position of the oldest stored record; without records, the next position."""
         with self._reader.snapshot() as sql:
-            oldest = cast(
-                "int | None",
-                sql.execute("SELECT min(position) FROM records").fetchone()[0],
-            )
+            oldest = oldest_of(sql)
             if oldest is None:
                 return position_of(sql) + 1
             return oldest

@@ -58,6 +58,14 @@ def position_of(sql: sqlite3.Connection) -> Position:
     return int(row[0])
 
 
+def oldest_of(sql: sqlite3.Connection) -> Position | None:
+    """Return the position of the oldest stored record; ``None`` without records."""
+    position: Position | None = sql.execute(
+        "SELECT min(position) FROM records"
+    ).fetchone()[0]
+    return position
+
+
 def ahead_key(instance_id: str) -> str:
     """Return the key of the fact that holds how far ``otlp`` has forwarded the faster signals of a process."""
     return f"forwarded_ahead/{instance_id}"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
@@ -26,6 +27,7 @@ from otel_bridge.bridge.ledger.rows import (
     after_prefix,
     ahead_key,
     destinations_of,
+    oldest_of,
     put_source,
 )
 from otel_bridge.bridge.ledger.timeline import TimelineStore
@@ -51,19 +53,6 @@ _DELIVERED = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """Holds a record that a destination refused for good, as the ledger stores it."""
-
-    destination_id: int
-    position: Position
-    kind: int
-    record_id: str
-    reason: str
-    time_unix_ns: int
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class RecordCounts:
     """Counts the records of a ledger; each field is stored under its name.
 
@@ -85,13 +74,11 @@ class RecordCounts:
     @classmethod
     def stored(cls, view: LedgerView) -> RecordCounts:
         """Return the counts that a ledger stores."""
-        return cls(
-            int(str(view.meta("rows") or 0)),
-            int(str(view.meta("rollouts") or 0)),
-            cast("dict[str, int] | None", view.meta("rows_by_axis")) or {},
-            cast("dict[str, int] | None", view.meta("row_times")) or {},
-            cast("dict[str, int] | None", view.meta("derived_rows")) or {},
-        )
+        facts = {name.name: view.meta(name.name) for name in dataclasses.fields(cls)}
+        stored: dict[str, Any] = {
+            name: value for name, value in facts.items() if value is not None
+        }
+        return cls(**stored)
 
     def plus(self, records: Iterable[Record]) -> RecordCounts:
         """Return these counts and *records* together."""
@@ -239,10 +226,7 @@ class Ledger:
         """
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
-            oldest = cast(
-                "int | None",
-                sql.execute("SELECT min(position) FROM records").fetchone()[0],
-            )
+            oldest = oldest_of(sql)
             # Older records were pruned; the new exporter counts them as missed.
             start = self.position
             if oldest is not None:
@@ -298,17 +282,34 @@ class Ledger:
                 ),
             )  # fmt: skip
 
-    def dead_letter(self, dead_letter: DeadLetter) -> None:
-        """Store a record that a destination refused for good."""
+    def dead_letter(
+        self,
+        destination_id: int,
+        position: Position,
+        kind: int,
+        data: bytes,
+        *,
+        record_id: str,
+        reason: str,
+    ) -> None:
+        """Store a record that a destination refused for good, with *data* as `codec.encode` encodes it."""
         with self.database.transaction() as sql:
             sql.execute(
                 "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                dataclasses.astuple(dead_letter),
+                (
+                    destination_id,
+                    position,
+                    kind,
+                    record_id,
+                    reason,
+                    time.time_ns(),
+                    data,
+                ),
             )
             sql.execute(
                 "UPDATE destinations SET dead = dead + 1 WHERE id = ?",
-                (dead_letter.destination_id,),
+                (destination_id,),
             )
             sql.execute(
                 "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
@@ -366,10 +367,7 @@ class Ledger:
         Returning pages costs more than deleting records.
         """
         with self.database.transaction() as sql:
-            oldest = cast(
-                "int | None",
-                sql.execute("SELECT min(position) FROM records").fetchone()[0],
-            )
+            oldest = oldest_of(sql)
             deleted = 0
             if oldest is not None and oldest <= through:
                 # A long deletion would hold the lock that commits and exporters need.

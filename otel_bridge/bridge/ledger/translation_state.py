@@ -6,7 +6,6 @@ Changes are collected until the reader commits them together with their records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -43,9 +42,13 @@ class LedgerState:
         self._large: dict[str, int] = {}
         self._large_bytes = 0
         for key, data in view.encoded_state():
-            self._space(key)[key] = (
-                _STORED if self._grown(key, len(data)) else decode_value(data)
-            )
+            # Beyond the limit a large value stays in the ledger only.
+            is_large = len(data) >= LARGE_BYTES
+            if is_large and self._large_bytes + len(data) > self._limit:
+                self._space(key)[key] = _STORED
+                continue
+            self._count(key, len(data))
+            self._space(key)[key] = decode_value(data)
 
     def get(self, key: str) -> object | None:
         """Return the value of *key*; ``None`` without one."""
@@ -66,22 +69,13 @@ class LedgerState:
             self._changed[key] = None
 
     def items(self, prefix: str) -> Iterator[tuple[str, object]]:
-        """Return the pairs whose key begins with *prefix*, ordered by key.
+        """Return the pairs whose key begins with *prefix*, which holds a slash, ordered by key.
 
         Stored values are read on demand.
         """
-        if "/" in prefix:
-            # Only one key space is searched: the state may have a hundred thousand keys.
-            pairs = [
-                pair
-                for pair in self._space(prefix).items()
-                if pair[0].startswith(prefix)
-            ]
-        else:
-            every_pair = chain.from_iterable(
-                space.items() for space in self._spaces.values()
-            )
-            pairs = [pair for pair in every_pair if pair[0].startswith(prefix)]
+        # Only one key space is searched: the state may have a hundred thousand keys.
+        space = self._space(prefix)
+        pairs = [pair for pair in space.items() if pair[0].startswith(prefix)]
         pairs.sort(key=lambda pair: pair[0])
         return (
             (key, self._read(key) if value is _STORED else value)
@@ -126,10 +120,3 @@ class LedgerState:
         if size_bytes >= LARGE_BYTES:
             self._large[key] = size_bytes
             self._large_bytes += size_bytes
-
-    def _grown(self, key: str, size_bytes: int) -> bool:
-        """Count a value that was found at the start; return whether it stays in the ledger only."""
-        if size_bytes >= LARGE_BYTES and self._large_bytes + size_bytes > self._limit:
-            return True
-        self._count(key, size_bytes)
-        return False

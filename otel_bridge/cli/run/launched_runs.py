@@ -23,7 +23,7 @@ from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock
+from otel_bridge.journal.liveness import hold_life
 from otel_bridge.journal.segment import SegmentWriter, header_in
 from otel_bridge.records import Status
 
@@ -96,7 +96,7 @@ class _LauncherSegment:
             resource=self._resource(of),
         )
         # Held before the segment exists, or a bridge could find its process dead.
-        self._liveness = LivenessLock.hold(folder, self._instance_id)
+        self._liveness = hold_life(folder, self._instance_id)
         self._writer = SegmentWriter(folder.segments_dir, header)
         self._open = True
 

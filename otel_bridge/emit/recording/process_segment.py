@@ -12,7 +12,7 @@ from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock
+from otel_bridge.journal.liveness import RecordLock, hold_life
 from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
@@ -57,7 +57,7 @@ class ProcessSegment:
         self._make_header = make_header
         self._segment_bytes = segment_bytes
         self._at_worker_end = at_worker_end
-        self._liveness: LivenessLock | None = None
+        self._liveness: RecordLock | None = None
         self._spare: Spare | None = None
 
     def open(self) -> SegmentWriter:
@@ -70,7 +70,7 @@ class ProcessSegment:
         # Here too, not only at init(): the folder may have been deleted since.
         self._folder.create()
         # Before the segment: its reader looks at the lock to see whether the process is alive.
-        liveness = LivenessLock.hold(self._folder, instance_id)
+        liveness = hold_life(self._folder, instance_id)
         try:
             header = self._make_header(instance_id, self.forked)
             self.writer = SegmentWriter(

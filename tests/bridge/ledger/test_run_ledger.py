@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.rows import SegmentPosition
-from otel_bridge.bridge.ledger.run_ledger import DeadLetter, Ledger
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalFullError
 from otel_bridge.records import PHASES_ID, STATISTICS_ID, Config, Row
@@ -281,7 +281,7 @@ def test_what_a_destination_no_longer_named_has_not_got_can_be_taken_and_is_coun
 def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     at = ledger.destination("mlflow", {})
-    ledger.dead_letter(DeadLetter(at.id, 4, 0, "m:i:4", "too odd", 1, b"[]"))
+    ledger.dead_letter(at.id, 4, 0, b"[]", record_id="m:i:4", reason="too odd")
 
     counted = ledger.destination("mlflow", {}).dead_letters
     discarded = ledger.discard_dead_letters("mlflow")
@@ -369,7 +369,7 @@ def test_state_in_the_ledger_is_state_in_memory_over_commits_restarts_and_failed
                 if what == "restart"
                 else state
             )
-        for prefix in ("", "run", "trace/", "trace/1"):
+        for prefix in ("run/", "trace/", "trace/1"):
             assert list(state.items(prefix)) == memory.items(prefix)
         assert {key: state.get(key) for key in memory.snapshot()} == memory.snapshot()
     ledger.close()

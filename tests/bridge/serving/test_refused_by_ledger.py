@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.bridge.ingest import retention
+from otel_bridge.bridge.ingest.retention import FolderRetention
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report import writer
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -319,7 +319,7 @@ def test_what_cannot_be_deleted_keeps_nothing_from_being_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, recorder = run_folder(tmp_path), RecordingTracker()
-    monkeypatch.setattr(retention, "delete_read_segments", _refused)
+    monkeypatch.setattr(FolderRetention, "_delete_segments", _refused)
     process = Process.start(folder, "memory")
     with serving(tmp_path, _patient(recorder)) as host:
         _append_rollouts(process, 3)

@@ -21,7 +21,7 @@ from otel_bridge.exporter import Exporter
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import LivenessLock, start_ticks, this_host
+from otel_bridge.journal.liveness import RecordLock, hold_life, start_ticks, this_host
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.translation.options import TranslationOptions
@@ -46,7 +46,7 @@ class Process:
     folder: RunFolder
     instance: str
     writer: SegmentWriter
-    life: LivenessLock
+    life: RecordLock
     seq: int = 0
     events: int = 0
     time_ns: int | None = None
@@ -75,7 +75,7 @@ class Process:
             boot_id=host.boot_id, pid=pid, start_ticks=start_ticks(pid), created_unix_ns=time.time_ns(), role=role,
         )  # fmt: skip
         header = replace(header, **changes)  # type: ignore[arg-type]
-        life = LivenessLock.hold(folder, instance)
+        life = hold_life(folder, instance)
         return cls(
             folder,
             instance,
