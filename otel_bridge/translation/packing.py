@@ -5,13 +5,17 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache
 from itertools import repeat
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from otel_bridge.records import Json
 
 T = TypeVar("T")
+NOT_STORED = {"stored": False}
+"""Metadata of a dataclass's field that the state does not hold; the field has a default."""
 
 
 def packed(value: object) -> Json:
@@ -46,9 +50,21 @@ def _unpacked(kind: Any, value: Any) -> Any:
     if kind is bytes:
         return b64decode(value)
     if is_dataclass(kind):
+        types = _field_types(cast("Hashable", kind)).items()
         return cast("Any", kind)(
-            *map(_unpacked, _field_types(cast("Hashable", kind)).values(), value)
+            **{
+                name: _unpacked(field_kind, entry)
+                for (name, field_kind), entry in zip(types, value, strict=True)
+            }
         )
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if get_origin(kind) in {Union, UnionType}:
+        return _unpacked(_alternative(get_args(kind), value), value)
+    return _unpacked_container(kind, value)
+
+
+def _unpacked_container(kind: Any, value: Any) -> Any:
     container: Any = get_origin(kind)
     arguments = get_args(kind)
     if container is tuple:
@@ -70,9 +86,23 @@ def _unpacked(kind: Any, value: Any) -> Any:
     return value
 
 
+def _alternative(kinds: tuple[Any, ...], value: object) -> object:
+    """Return which of *kinds* the stored *value* is of; ``object`` for one that is stored as it is."""
+    for kind in kinds:
+        is_enum = isinstance(kind, type) and issubclass(kind, Enum)
+        has_parts = is_dataclass(kind) or get_origin(kind) is not None
+        if (is_enum and value is not None) or (has_parts and isinstance(value, list)):
+            return kind
+    return object
+
+
 @cache
 def _field_types(kind: Hashable) -> Mapping[str, object]:
-    """Return the type of each field of a dataclass, in order."""
+    """Return the type of each stored field of a dataclass, in order."""
     dataclass = cast("Any", kind)
     hints = get_type_hints(dataclass)
-    return {field.name: hints[field.name] for field in fields(dataclass)}
+    return {
+        field.name: hints[field.name]
+        for field in fields(dataclass)
+        if field.metadata.get("stored", True)
+    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -13,6 +12,8 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import alive, this_host
 from otel_bridge.records import Status
+from otel_bridge.translation.packing import unpacked
+from otel_bridge.translation.processes.process import PREFIX, Process
 
 _REPORTING = frozenset({"process", "launcher"})
 """Kinds of segments whose process sends its end; other segments hold records of several processes,
@@ -82,13 +83,10 @@ class ProcessMonitor:
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""
-        facts = self._facts_of(instance_id)
-        if facts is None:
+        process = self._process_of(instance_id)
+        if process is None:
             return Status.FINISHED
-        status = facts.get("status")
-        if status is None:
-            return Status.KILLED
-        return Status(str(status))
+        return process.status or Status.KILLED
 
     def is_alone(self, header: SegmentHeader) -> bool:
         """Return whether every other process that requested exporters is dead and fully read."""
@@ -181,13 +179,15 @@ class ProcessMonitor:
         header = tail.header
         if header is None or header.kind not in _REPORTING:
             return False
-        facts = self._facts_of(tail.instance_id)
-        return facts is not None and facts.get("status") is None
+        process = self._process_of(tail.instance_id)
+        return process is not None and process.status is None
 
-    def _facts_of(self, instance_id: str) -> Mapping[str, object] | None:
+    def _process_of(self, instance_id: str) -> Process | None:
         """Return what translation knows of a process; ``None`` when it has sent nothing."""
-        facts = self._reader.state.get(f"proc/{instance_id}")
-        return cast("Mapping[str, object] | None", facts)
+        stored = self._reader.state.get(f"{PREFIX}{instance_id}")
+        if stored is None:
+            return None
+        return unpacked(Process, stored)
 
 
 def _is_spared(tail: SegmentTailer, pid: int) -> bool:

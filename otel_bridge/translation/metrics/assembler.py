@@ -11,16 +11,11 @@ a number is missing, the row waits as rows with a number do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import cast
 
-from otel_bridge.records import Distribution, Row, Value, axis_of
-from otel_bridge.translation.decode.histograms import (
-    packed_distribution,
-    unpacked_distribution,
-)
+from otel_bridge.records import Row, Value, axis_of
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.metrics.keys import SAME_KEY
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.process import PendingRow, Process
 from otel_bridge.translation.processes.sequence import SequenceTracker
 from otel_bridge.translation.run_context import RunContext
@@ -139,7 +134,7 @@ class RowAssembler:
             if row is None:
                 self._state.delete(key)
             else:
-                self._state.set(key, _to_state(row))
+                self._state.set(key, packed(row))
         self._changed.clear()
 
     def forget(self, process: Process) -> list[Row]:
@@ -358,7 +353,7 @@ class RowAssembler:
             instance = name.rpartition("/")[0]
             # Rows of a forgotten process were released with it.
             if instance in processes:
-                rows.append((processes[instance], _from_state(value)))
+                rows.append((processes[instance], unpacked(PendingRow, value)))
         for process, row in sorted(
             rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)
         ):
@@ -378,30 +373,3 @@ def _is_redelivered(received: SequenceTracker, fragment: RowFragment) -> bool:
     if not fragment.seq:
         return received.covers(fragment.time_ns)
     return received.seen(fragment.seq)
-
-
-def _to_state(row: PendingRow) -> dict[str, object]:
-    state: dict[str, object] = {
-        item.name: getattr(row, item.name) for item in fields(row)
-    }
-    state["values"] = {key: _packed(value) for key, value in row.values.items()}
-    return state
-
-
-def _from_state(value: object) -> PendingRow:
-    state = dict(cast("dict[str, object]", value))
-    values = cast("dict[str, object]", state.pop("values"))
-    unpacked = {key: _unpacked(item) for key, item in values.items()}
-    return PendingRow(values=unpacked, **state)  # type: ignore[arg-type]
-
-
-def _packed(value: Value) -> object:
-    if isinstance(value, Distribution):
-        return packed_distribution(value)
-    return value
-
-
-def _unpacked(value: object) -> Value:
-    if not isinstance(value, list):
-        return cast("Value", value)
-    return unpacked_distribution(cast("list[object]", value))

@@ -14,6 +14,7 @@ from typing import Any, cast
 from otel_bridge.records import End, Status
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.process import PREFIX, Process, ProcessStart
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_status import (
@@ -100,7 +101,7 @@ class RunLifecycle:
         self._options = options
         self._receive_clock = receive_clock
         self.processes: dict[str, Process] = {
-            instance: Process.from_state(instance, value)
+            instance: unpacked(Process, value)
             for instance, value in named(state, PREFIX).items()
         }
         stored = cast("dict[str, Any]", state.get(_KEY) or {})
@@ -117,6 +118,7 @@ class RunLifecycle:
         )
         self._open: set[str] = set()
         for process in self.processes.values():
+            process.stored()
             if process.status is None and not process.scraped:
                 self._open.add(process.instance)
         self._changed = False
@@ -433,7 +435,7 @@ class RunLifecycle:
         """Write what changed to the state."""
         for process in self.processes.values():
             if process.dirty:
-                self._state.set(f"{PREFIX}{process.instance}", process.to_state())
+                self._state.set(f"{PREFIX}{process.instance}", packed(process))
                 process.stored()
         if self._changed:
             self._changed = False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from otel_bridge.records import Status, Value
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.packing import NOT_STORED
 from otel_bridge.translation.processes.sequence import SequenceTracker
 
 PREFIX = "proc/"
@@ -82,14 +82,6 @@ class PendingRow(RowFragment):
         return f"{self.base_id}:{self.written - 1}"
 
 
-_PLAIN_FIELDS = (
-    "role", "kind", "rank", "forked", "launcher", "third_party", "attempt", "order", "started_ns", "seen_ns",
-    "began_ns", "anonymous", "merge_world", "timed_out", "crashed", "ended_ns", "row_arrived_ns", "end_time_ns",
-    "end_event", "generation", "last_seq",
-)  # fmt: skip
-"""Fields of a process that the state has as they are; waiting rows have keys of their own."""
-
-
 @dataclass(slots=True, eq=False)
 class Process:
     """Holds the state of one process of the run: one entry of the state, with a field for each value stored.
@@ -121,7 +113,8 @@ class Process:
         events: Numbers of the received events.
         attempts: Axis to the attempt of the role that this process belongs to.
         dropped: Counts of drops in the process itself, by reason.
-        waiting: Incomplete rows and rows behind a gap, by time.
+        waiting: Incomplete rows and rows behind a gap, by time; rows have keys of their own in the
+            state.
         ready: Whole rows of `waiting`, by number.
         written: Rows written while incomplete, by time.
         drained: Whether the process is dead and fully read, while its end is not yet recorded; not
@@ -155,11 +148,17 @@ class Process:
     events: SequenceTracker = field(default_factory=SequenceTracker)
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     dropped: dict[str, int] = field(default_factory=dict[str, int])
-    waiting: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
-    ready: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
-    written: dict[int, PendingRow] = field(default_factory=dict[int, PendingRow])
-    drained: bool = False
-    dirty: bool = True
+    waiting: dict[int, PendingRow] = field(
+        default_factory=dict[int, PendingRow], metadata=NOT_STORED
+    )
+    ready: dict[int, PendingRow] = field(
+        default_factory=dict[int, PendingRow], metadata=NOT_STORED
+    )
+    written: dict[int, PendingRow] = field(
+        default_factory=dict[int, PendingRow], metadata=NOT_STORED
+    )
+    drained: bool = field(default=False, metadata=NOT_STORED)
+    dirty: bool = field(default=True, metadata=NOT_STORED)
 
     @property
     def determines_status(self) -> bool:
@@ -275,27 +274,3 @@ class Process:
         # The end that named the last row no longer holds.
         self.last_seq = 0
         self.dirty = True
-
-    def to_state(self) -> dict[str, object]:
-        """Return the process as JSON."""
-        return {
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            "status": None if self.status is None else self.status.value,
-            "rows": self.rows.to_state(),
-            "events": self.events.to_state(),
-            "attempts": dict(self.attempts),
-            "dropped": dict(self.dropped),
-        }
-
-    @classmethod
-    def from_state(cls, instance: str, value: object) -> Process:
-        """Restore what `to_state` returned."""
-        # A copy, because a value in the state must not be changed.
-        state = dict(cast("dict[str, object]", value))
-        status = state["status"]
-        state["status"] = None if status is None else Status(status)
-        state["rows"] = SequenceTracker.from_state(state["rows"])
-        state["events"] = SequenceTracker.from_state(state["events"])
-        state["attempts"] = dict(cast("dict[str, int]", state["attempts"]))
-        state["dropped"] = dict(cast("dict[str, int]", state["dropped"]))
-        return cls(instance=instance, dirty=False, **state)  # type: ignore[arg-type]  # the keys of `to_state`

@@ -7,7 +7,6 @@ row without a number can be placed by its time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 MAX_GAPS = 1_000
 """Most gaps remembered of one process; beyond it the oldest gap is given up, and its numbers stay
@@ -86,20 +85,3 @@ class SequenceTracker:
         if len(self.gaps) > MAX_GAPS:
             oldest = self.gaps.pop(0)
             self.given_up += oldest.last - oldest.first + 1
-
-    def to_state(self) -> dict[str, object]:
-        """Return the sequence as JSON."""
-        gaps = [[gap.first, gap.last, gap.after_ns, gap.before_ns] for gap in self.gaps]
-        return {
-            "high": self.high,
-            "high_ns": self.high_ns,
-            "given_up": self.given_up,
-            "gaps": gaps,
-        }
-
-    @classmethod
-    def from_state(cls, value: object) -> SequenceTracker:
-        """Restore what `to_state` returned."""
-        state = cast("dict[str, Any]", value)
-        gaps = [Gap(*gap) for gap in state["gaps"]]
-        return cls(state["high"], state["high_ns"], state["given_up"], gaps)

@@ -20,6 +20,7 @@ from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
 from otel_bridge.sampling_rule import FIRST, Candidate, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
@@ -414,7 +415,7 @@ class StepSampler:
 
     def _loaded(self, stored: tuple[str, object]) -> SampledStep:
         key, value = stored
-        step = SampledStep.from_json(value)
+        step = unpacked(SampledStep, value)
         if step.state_key != key:
             self._state.delete(key)
             self._store(step)
@@ -458,7 +459,7 @@ class StepSampler:
         self._state.delete(step.state_key)
 
     def _store(self, step: SampledStep) -> None:
-        self._state.set(step.state_key, step.to_json())
+        self._state.set(step.state_key, packed(step))
 
 
 def _behind(closed: dict[int | None, SampledStep], back: int) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from otel_bridge.records import Json, Value
 from otel_bridge.translation.decode.spans import as_float, as_int
@@ -150,34 +149,6 @@ class Statistics:
             )
             values[f"{prefix}/staleness/max"] = self.staleness.max
         return values
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the statistics as stored in the state."""
-        groups: dict[str, Json] = {
-            group: [sums.count, sums.sum, sums.sum_squares, sums.min, sums.max]
-            for group, sums in self.groups.items()
-        }
-        stale = self.staleness
-        staleness: list[Json] = [stale.count, stale.sum, stale.max]
-        return {
-            "total": self.total,
-            "flat": self.flat_groups,
-            "groups": groups,
-            "staleness": staleness,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Statistics:
-        """Restore the result of `to_json`."""
-        groups = cast(
-            "dict[str, tuple[int, float, float, float, float]]", value["groups"]
-        )
-        return cls(
-            total=cast("int", value["total"]),
-            flat_groups=cast("int", value["flat"]),
-            groups={group: Sums(*numbers) for group, numbers in groups.items()},
-            staleness=Staleness(*cast("list[int]", value["staleness"])),
-        )
 
 
 def _sums(value: Json) -> Sums | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 from urllib.parse import quote
 
-from otel_bridge.records import Json
+from otel_bridge.translation.packing import NOT_STORED
 from otel_bridge.translation.rollouts.assembly import EVAL, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.statistics import Statistics
@@ -36,7 +36,8 @@ class SampledStep:
         passed_ns: Time at which every worker was past the step and only rollouts under way were
             awaited.
         events: Ids of the merged statistics of emitters; ``None`` once the ids are forgotten.
-        waiting: Rollouts that wait for sampling, by trace id.
+        waiting: Rollouts that wait for sampling, by trace id; the state holds them with their
+            traces.
     """
 
     track: Track
@@ -52,7 +53,9 @@ class SampledStep:
     passed_ns: int | None = None
     statistics: Statistics = field(default_factory=Statistics)
     events: list[str] | None = field(default_factory=list[str])
-    waiting: dict[str, SamplingFacts] = field(default_factory=dict[str, SamplingFacts])
+    waiting: dict[str, SamplingFacts] = field(
+        default_factory=dict[str, SamplingFacts], metadata=NOT_STORED
+    )
 
     @property
     def role(self) -> str | None:
@@ -155,42 +158,3 @@ class SampledStep:
         self.statistics.fold()
         self.events = None
         return True
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the step as stored in the state, without the waiting rollouts."""
-        return {
-            "track": [*self.track],
-            "number": self.number,
-            "first": self.first_ns,
-            "last": self.last_ns,
-            "sender": self.sender_ns,
-            "run": self.run_id,
-            "kept": self.kept,
-            "closed": self.closed,
-            "changed": self.changed_ns,
-            "revision": self.revision,
-            "passed": self.passed_ns,
-            "statistics": self.statistics.to_json(),
-            "events": None if self.events is None else [*self.events],
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> SampledStep:
-        """Restore the result of `to_json`."""
-        fields = cast("dict[str, Any]", value)
-        role, split, attempt = fields["track"]
-        return cls(
-            track=(role, split, attempt),
-            number=fields["number"],
-            first_ns=fields["first"],
-            last_ns=fields["last"],
-            sender_ns=fields["sender"],
-            run_id=fields["run"],
-            kept=fields["kept"],
-            closed=fields["closed"],
-            changed_ns=fields["changed"],
-            revision=fields["revision"],
-            passed_ns=fields["passed"],
-            statistics=Statistics.from_json(fields["statistics"]),
-            events=fields["events"],
-        )

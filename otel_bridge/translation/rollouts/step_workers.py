@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
-from otel_bridge.records import Json
 from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, named
 
@@ -37,7 +36,7 @@ class WorkerProgress:
         default_factory=dict[tuple[str, str], int]
     )
     last_ns: int = 0
-    rooted: dict[str, int] = field(default_factory=dict[str, int])
+    rooted: dict[str, int] = field(default_factory=dict[str, int], metadata=NOT_STORED)
     open: dict[tuple[str, str], tuple[int, ...]] = field(
         default_factory=dict[tuple[str, str], tuple[int, ...]]
     )
@@ -107,7 +106,8 @@ class StepWorkers:
         self._space = space
         self._every_rank = every_rank
         self._paces = {
-            instance: _loaded(value) for instance, value in named(state, space).items()
+            instance: unpacked(WorkerProgress, value)
+            for instance, value in named(state, space).items()
         }
         self._changed: set[str] = set()
 
@@ -176,11 +176,7 @@ class StepWorkers:
         self._changed.clear()
 
     def _store(self, instance: str, pace: WorkerProgress) -> None:
-        packed: list[Json] = [[*track, step] for track, step in pace.steps.items()]
-        packed.append(pace.last_ns)
-        if pace.open:
-            packed.append([[*track, *steps] for track, steps in pace.open.items()])
-        self._state.set(f"{self._space}{instance}", packed)
+        self._state.set(f"{self._space}{instance}", packed(pace))
 
     def forget(self, instance: str) -> None:
         """Forget a process."""
@@ -277,21 +273,3 @@ class StepWorkers:
 
 def _is_remote(process: Process | None) -> bool:
     return process is not None and process.remote
-
-
-def _loaded(value: object) -> WorkerProgress:
-    """Return what `_store` packed: role, split and step of each track, the time, and the open steps if any."""
-    packed = list(cast("list[Json]", value))
-    open_entries: list[list[Json]] = []
-    if isinstance(packed[-1], list):
-        open_entries = cast("list[list[Json]]", packed.pop())
-    last_ns = cast("int", packed.pop())
-    tracks = cast("list[tuple[str, str, int]]", packed)
-    return WorkerProgress(
-        steps={(role, split): step for role, split, step in tracks},
-        last_ns=last_ns,
-        open={
-            (str(role), str(split)): tuple(cast("list[int]", steps))
-            for role, split, *steps in open_entries
-        },
-    )

@@ -16,11 +16,11 @@ import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Json
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
 from otel_bridge.translation.state import TranslationState, named
 
@@ -265,7 +265,7 @@ class TraceStore:
                 trace.root_ns,
                 trace.expected,
                 trace.rollout,
-                _packed(facts) if facts is not None else None,
+                packed(facts),
                 b"".join(sorted(trace.marks)).hex(),
                 trace.marked_ns,
                 trace.parts,
@@ -427,19 +427,10 @@ def _open_trace(trace_id: str, value: list[Any]) -> PendingTrace:
     fields = list(value)
     fields[2] = set(_split_ids(fields[2], 8))
     if fields[8] is not None:
-        fields[8] = SamplingFacts(*fields[8])
+        fields[8] = unpacked(SamplingFacts, fields[8])
     fields[9] = set(_split_ids(fields[9], 8))
     fields[11] = [*fields[11]]  # a value in the state must not be changed in place
     return PendingTrace(trace_id, *fields)
-
-
-def _packed(facts: SamplingFacts) -> list[Json]:
-    """Return the fields of *facts* that the state holds, in their order."""
-    return [
-        facts.role, facts.split, facts.step, facts.group, facts.reward, facts.failed, facts.truncated,
-        facts.start_unix_ns, facts.end_unix_ns, facts.run_id, facts.attempt,
-        facts.staleness,
-    ]  # fmt: skip
 
 
 def _ended(fields: list[Any]) -> CompletedTrace:

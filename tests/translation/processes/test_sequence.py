@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.sequence import MAX_GAPS, Gap, SequenceTracker
 
 
@@ -26,7 +27,7 @@ def test_a_sequence_is_restored_from_its_state() -> None:
     for number in (1, 2, 5, 9):
         sequence.add(number, number * 10)
 
-    restored = SequenceTracker.from_state(sequence.to_state())
+    restored = unpacked(SequenceTracker, packed(sequence))
 
     assert restored == sequence
     assert restored.gaps == [Gap(3, 4, 20, 50), Gap(6, 8, 50, 90)]

@@ -8,6 +8,8 @@ import pytest
 
 from otel_bridge.records import Row
 from otel_bridge.sampling_rule import Candidate, choose
+from otel_bridge.translation.packing import unpacked
+from otel_bridge.translation.rollouts.step import SampledStep
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 from support.otlp.translation_bench import ids
@@ -283,7 +285,8 @@ def test_only_the_last_steps_are_remembered_and_the_state_stays_small() -> None:
 
     assert ids(records) == set()
     groups = [
-        list(value["statistics"]["groups"]) for _, value in bench.state.items("step/")
+        list(unpacked(SampledStep, value).statistics.groups)
+        for _, value in bench.state.items("step/")
     ]  # type: ignore[index]
     assert groups.count([""]) == 199 - 64 - 1
     assert groups.count(["p"]) == 64

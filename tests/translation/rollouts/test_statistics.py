@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.rollouts.statistics import Statistics
 
 
@@ -112,7 +113,7 @@ def test_sums_sent_in_parts_say_the_same_as_all_rewards_at_once(
     merged = Statistics()
     for group, reward in rewards[:cut]:
         merged.add(group, reward)
-    merged = Statistics.from_json(json.loads(json.dumps(merged.to_json())))
+    merged = unpacked(Statistics, json.loads(json.dumps(packed(merged))))
     for group, reward in rewards[cut:]:
         sums = {
             "count": 1,
@@ -145,7 +146,7 @@ def test_staleness_is_over_all_rollouts_that_name_a_version_and_survives_a_resta
     merged = Statistics()
     merged.add("p", 1.0, 1)
     merged.add("p", 1.0)
-    merged = Statistics.from_json(json.loads(json.dumps(merged.to_json())))
+    merged = unpacked(Statistics, json.loads(json.dumps(packed(merged))))
     merged.staleness.add(3, 12, 7)
 
     values = merged.values(2, None)
