@@ -1,48 +1,38 @@
 """Per-token streams of rollouts -> sums that can be added over calls, processes and ranks. Pure; shared by both sides.
 
-A stream is flat: the tokens of all rollouts, one after the other, NaN where a token has no value. With numpy, which is
-used only where the program has imported it, each figure is one vectorised pass; without it, plain loops.
+A stream is flat: the tokens of all rollouts, one after the other, NaN where a token has no value.
+Each figure is one vectorised pass.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate
 from operator import add
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
+
+import numpy
+
+from otel_bridge.tokens.names import (
+    ABSOLUTE,
+    ENGINE,
+    MISMATCH,
+    TRAINER,
+    figure_of_stream,
+)
 
 Numbers: TypeAlias = Any
-"""A numpy array of doubles, or a list of floats; of one kind within a call."""
+"""A numpy array of floats, shape (tokens,)."""
 
-ENGINE = "logprobs"
-TRAINER = "trainer_logprobs"
-TOKEN_IDS = "token_ids"  # noqa: S105  # tokens of a model
-LOSS_MASK = "loss_mask"
-REFERENCES = (TOKEN_IDS, LOSS_MASK)
-"""Streams that say what a token is, and have no figure."""
-FIGURES: Mapping[str, str] = {
-    ENGINE: "logprob/engine",
-    TRAINER: "logprob/trainer",
-    "entropies": "entropy",
-    "advantages": "advantage",
-    "is_masked": "masked",
-    "is_clipped": "clipped",
-}
-"""Stream to the name of its figure; any other stream has the figure of its own name."""
-ABSOLUTE = "mismatch/mean"
-MISMATCH = ("mismatch/k1", "mismatch/k3", ABSOLUTE, "mismatch/beyond")
 BOUND = 0.5
 """A token counts as beyond when its two log-probabilities differ by more than this."""
 DECILES = 10
 # 256 KiB of 32-bit floats, which fit into a cache of the processor.
 _CHUNK_TOKENS = 1 << 16
-# math.exp overflows beyond 709.
-_MAX_EXPONENT = 700
 # A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each 1.1 to 1.6 % wide.
 _NO_SIGN = 0x7FFF
 _NOT_FINITE = 0x7F80 >> 1
@@ -77,23 +67,9 @@ class Figure:
         self.decile_sums = list(map(add, self.decile_sums, further.decile_sums))
 
 
-def numpy_module() -> Any:
-    """Return numpy if the process has imported it, else ``None``."""
-    # Not imported here: a training process pays for no import that it did not ask for.
-    return sys.modules.get("numpy")
-
-
 def floats_of(data: bytes) -> Numbers:
     """Return little-endian 32-bit floats as numbers."""
-    numpy = numpy_module()
-    if numpy is not None:
-        return numpy.frombuffer(data, "<f4")
-    return list(struct.unpack(f"<{len(data) // 4}f", data))
-
-
-def figure_of_stream(name: str) -> str:
-    """Return the name of the figure of a stream."""
-    return FIGURES.get(name, name)
+    return numpy.frombuffer(data, "<f4")
 
 
 def figures_of(
@@ -114,14 +90,18 @@ def figures_of(
     for sizes in _chunks(lengths):
         end = start + sum(sizes)
         chunk = {name: stream[start:end] for name, stream in streams.items()}
-        for name, figure in _figures(chunk, sizes, only_mismatch=only_mismatch).items():
-            if name in figures:
-                figures[name].extend(figure)
-            else:
-                figures[name] = figure
+        values: dict[str, Numbers] = {}
+        if not only_mismatch:
+            values = {figure_of_stream(name): part for name, part in chunk.items()}
+        if ENGINE in chunk and TRAINER in chunk:
+            values |= _mismatch(chunk[ENGINE], chunk[TRAINER])
+        edges = _edges(sizes)
+        for name, numbers in values.items():
+            figure = _figure(numbers, edges, with_maxima=name == ABSOLUTE)
+            figures.setdefault(name, Figure()).extend(figure)
         start = end
     for name in (ENGINE, TRAINER):
-        if name in streams and figure_of_stream(name) in figures:
+        if figure_of_stream(name) in figures:
             figures[figure_of_stream(name)].buckets = _buckets(streams[name])
     return figures
 
@@ -141,50 +121,15 @@ def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield sizes
 
 
-def _figures(
-    streams: Mapping[str, Numbers], lengths: Sequence[int], *, only_mismatch: bool
-) -> dict[str, Figure]:
-    numpy = numpy_module()
-    is_array = numpy is not None and any(
-        isinstance(stream, numpy.ndarray) for stream in streams.values()
-    )
-    values: dict[str, Numbers] = {}
-    if not only_mismatch:
-        values |= {figure_of_stream(name): stream for name, stream in streams.items()}
-    if ENGINE in streams and TRAINER in streams:
-        mismatch = _mismatch_of_arrays if is_array else _mismatch_of_lists
-        values |= mismatch(streams[ENGINE], streams[TRAINER])
-    figures: dict[str, Figure] = {}
-    if is_array:
-        edges = _edges_of(numpy, lengths)
-    else:
-        edges = list(_edges(lengths))
-    for name, numbers in values.items():
-        fold = _fold_array if is_array else _fold_list
-        figures[name] = fold(numbers, edges, with_maxima=name == ABSOLUTE)
-    return figures
-
-
-def _edges(lengths: Iterable[int]) -> Iterator[int]:
-    """Yield where each tenth of each rollout begins, and the end: token *i* of *n* is in tenth ``10 * i // n``."""
-    start = 0
-    for length in lengths:
-        for tenth in range(DECILES):
-            yield start - (-tenth * length // DECILES)
-        start += length
-    yield start
-
-
-def _edges_of(numpy: Any, lengths: Sequence[int]) -> Numbers:
-    """Return `_edges` as an array."""
+def _edges(lengths: Sequence[int]) -> Numbers:
+    """Return where each tenth of each rollout begins, and the end: token *i* of *n* is in tenth ``10 * i // n``."""
     sizes = numpy.asarray(lengths, dtype="i8")
     ends = numpy.cumsum(sizes)
     tenths = -(-numpy.arange(DECILES)[None, :] * sizes[:, None] // DECILES)
     return numpy.append(((ends - sizes)[:, None] + tenths).ravel(), ends[-1])
 
 
-def _mismatch_of_arrays(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
-    numpy = numpy_module()
+def _mismatch(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
     with numpy.errstate(all="ignore"):
         # In doubles: the third estimator is a difference of nearly equal numbers.
         ratio = numpy.subtract(trainer, engine, dtype="f8")
@@ -197,25 +142,8 @@ def _mismatch_of_arrays(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]
     return dict(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
 
 
-def _mismatch_of_lists(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
-    ratios = [after - before for before, after in zip(engine, trainer, strict=True)]
-    absolute = [abs(ratio) for ratio in ratios]
-    k3 = [
-        math.exp(ratio) - 1.0 - ratio if abs(ratio) < _MAX_EXPONENT else math.nan
-        for ratio in ratios
-    ]
-    beyond = [
-        float(value > BOUND) if math.isfinite(value) else math.nan for value in absolute
-    ]
-    return dict(
-        zip(MISMATCH, ([-ratio for ratio in ratios], k3, absolute, beyond), strict=True)
-    )
-
-
-def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
-    numpy = numpy_module()
-    if not len(values):
-        return _fold_list([], edges.tolist(), with_maxima=with_maxima)
+def _figure(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
+    shape = (-1, DECILES)
     counts = numpy.diff(edges).astype("f8")
     with numpy.errstate(all="ignore"):
         sums = _reduced(numpy.add, values, edges)
@@ -225,11 +153,10 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
         values = numpy.where(is_number, values, 0.0)
         counts = _reduced(numpy.add, is_number, edges)
         sums = _reduced(numpy.add, values, edges)
-    shape = (-1, DECILES)
+    maxima: list[float] = []
     if with_maxima:
-        maxima = _maxima(_reduced(numpy.maximum, values, edges))
-    else:
-        maxima = []
+        of_tenths = _reduced(numpy.maximum, values, edges)
+        maxima = of_tenths.reshape(shape).max(axis=1).tolist()
     counts = counts.reshape(shape)
     sums = sums.reshape(shape)
     return Figure(
@@ -243,7 +170,6 @@ def _fold_array(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure
 
 def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
     """Return *operation* over each segment of *values* between *edges*, 0 for an empty one."""
-    numpy = numpy_module()
     starts = edges[:-1]
     numbers = numpy.zeros(len(starts))
     # Segments after the last value are empty, and begin where `reduceat` finds no element.
@@ -254,53 +180,13 @@ def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
     return numbers
 
 
-def _maxima(of_tenths: Numbers) -> list[float]:
-    return cast("list[float]", of_tenths.reshape(-1, DECILES).max(axis=1).tolist())
-
-
-def _finite(values: Iterable[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
-
-
-def _fold_list(values: Numbers, edges: Sequence[int], *, with_maxima: bool) -> Figure:
-    figure = Figure()
-    segments = list(pairwise(edges))
-    for first in range(0, len(segments), DECILES):
-        tenths = [
-            _finite(values[start:end])
-            for start, end in segments[first : first + DECILES]
-        ]
-        counts = [float(len(numbers)) for numbers in tenths]
-        sums = [math.fsum(numbers) for numbers in tenths]
-        maxima = [max([0.0, *chain(*tenths)])] if with_maxima else []
-        figure.extend(Figure([sum(counts)], [sum(sums)], maxima, counts, sums))
-    return figure
-
-
 # --- quantiles --------------------------------------------------------------------------------------------------------
 def _buckets(values: Numbers) -> Counter[int]:
-    numpy = numpy_module()
-    is_array = numpy is not None and isinstance(values, numpy.ndarray)
-    if is_array:
-        return _buckets_of_array(values)
-    return _buckets_of_list(values)
-
-
-def _buckets_of_array(values: Numbers) -> Counter[int]:
-    numpy = numpy_module()
     # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.
-    halves = numpy.ascontiguousarray(values, dtype="<f4").view("<u2")[1::2]
+    halves = values.astype("<f4", copy=False).view("<u2")[1::2]
     counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:_NOT_FINITE]
     (buckets,) = numpy.nonzero(counts)
     return Counter(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True)))
-
-
-def _buckets_of_list(values: Numbers) -> Counter[int]:
-    numbers = _finite(values)
-    halves = struct.unpack(
-        f"<{2 * len(numbers)}H", struct.pack(f"<{len(numbers)}f", *numbers)
-    )[1::2]
-    return Counter((half & _NO_SIGN) >> 1 for half in halves)
 
 
 def _bucket_edges(bucket: int) -> tuple[float, float]:

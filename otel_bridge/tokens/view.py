@@ -16,7 +16,7 @@ import orjson
 
 from otel_bridge.records import Json, Message
 from otel_bridge.text.message_parts import part_text
-from otel_bridge.tokens.statistics import ENGINE, REFERENCES, TOKEN_IDS, TRAINER
+from otel_bridge.tokens.names import ENGINE, REFERENCES, TOKEN_IDS, TRAINER
 
 MISMATCH = "mismatch"
 OVERLAYS: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import new_rollout_id, token_streams
 from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.tokens.statistics import LOSS_MASK
+from otel_bridge.tokens.names import LOSS_MASK
 
 _GENERATE = "_generate_and_score_completions"
 _WRAPPED = "otel_bridge_wrapped"

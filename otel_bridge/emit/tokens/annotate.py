@@ -22,7 +22,7 @@ from otel_bridge.emit.tokens.streams import TokenColumn
 from otel_bridge.emit.tokens.texts import TokenTexts
 from otel_bridge.emit.tokens.token_spans import append_token_span
 from otel_bridge.semconv import ROLE, STEP
-from otel_bridge.tokens.statistics import ENGINE, TOKEN_IDS, TRAINER
+from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

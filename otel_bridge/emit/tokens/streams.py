@@ -1,7 +1,6 @@
 """Per-token values of many rollouts, as a program has them -> flat streams of one length. Pure.
 
-With numpy, which is used only where the program has imported it, nothing is copied but into the
-flat stream.
+Nothing is copied but into the flat stream.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, cast
+
+import numpy
 
 from otel_bridge.emit.rollouts.columns import Column
 from otel_bridge.errors import any_error
-from otel_bridge.tokens.statistics import REFERENCES, Numbers, numpy_module
+from otel_bridge.tokens.names import REFERENCES
+from otel_bridge.tokens.statistics import Numbers
 
 UNREADABLE = "token_unreadable"
 OTHER_LENGTH = "token_length"
@@ -89,12 +90,9 @@ def _rows(stream: object, rollouts: int) -> Iterable[object]:
     return Column(stream).at_all(range(max(rollouts, len(Column(stream)))))
 
 
-def _tensor(tensor: Any) -> object:
+def _tensor(tensor: Any) -> Numbers:
     """Return the numbers of a torch tensor; numpy lacks some of its types, such as bfloat16."""
-    on_cpu = tensor.detach().float().cpu()
-    if numpy_module() is not None:
-        return on_cpu.numpy()
-    return on_cpu.tolist()
+    return tensor.detach().float().cpu().numpy()
 
 
 def _numbers(row: object) -> tuple[Numbers, int]:
@@ -103,15 +101,13 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     Raises:
         TypeError: They are not numbers; also what the program's own objects raise.
     """
-    numpy = numpy_module()
     if hasattr(row, "detach"):
         row = _tensor(row)
-    if numpy is not None and isinstance(row, numpy.ndarray):
+    if isinstance(row, numpy.ndarray):
         return _floats_of(row), 0
     values = list(cast("Iterable[Any]", row))
     numbers = [math.nan if value is None else float(value) for value in values]
-    missing = sum(value is None for value in values)
-    return (numbers if numpy is None else numpy.array(numbers)), missing
+    return numpy.array(numbers), sum(value is None for value in values)
 
 
 def _floats_of(array: Any) -> Numbers:
@@ -171,13 +167,6 @@ def flat(
     column: TokenColumn, lengths: Sequence[int], missing: float = math.nan
 ) -> Numbers:
     """Return the numbers of all rollouts, one after the other, *missing* for rollouts without the stream."""
-    numpy = numpy_module()
-    if numpy is None:
-        rows = (
-            [missing] * length if row is None else row
-            for row, length in zip(column.rows, lengths, strict=True)
-        )
-        return list(chain.from_iterable(rows))
     arrays = [
         numpy.full(length, missing, "f4") if row is None else row
         for row, length in zip(column.rows, lengths, strict=True)
@@ -187,17 +176,4 @@ def flat(
 
 def masked(stream: Numbers, mask: Numbers) -> Numbers:
     """Return *stream* with NaN for the tokens whose *mask* is 0: they were not sampled."""
-    numpy = numpy_module()
-    if numpy is not None:
-        return numpy.where(mask > 0, stream, numpy.nan).astype(stream.dtype, copy=False)
-    return [
-        value if flag > 0 else math.nan
-        for value, flag in zip(stream, mask, strict=True)
-    ]
-
-
-def sampled(mask: Numbers) -> int:
-    """Return the number of tokens that were sampled."""
-    if hasattr(mask, "sum"):
-        return int((mask > 0).sum())
-    return sum(flag > 0 for flag in mask)
+    return numpy.where(mask > 0, stream, numpy.nan).astype(stream.dtype, copy=False)

@@ -7,7 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -30,14 +30,8 @@ from otel_bridge.semconv import (
     TOKENS_STREAM,
     TOKENS_TEXTS,
 )
-from otel_bridge.tokens.statistics import (
-    LOSS_MASK,
-    REFERENCES,
-    Figure,
-    Numbers,
-    figure_of_stream,
-    figures_of,
-)
+from otel_bridge.tokens.names import LOSS_MASK, REFERENCES, figure_of_stream
+from otel_bridge.tokens.statistics import Figure, Numbers, figures_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -100,7 +94,7 @@ def _count_not_finite(
     if mask is None:
         sampled = sum(batch.lengths)
     else:
-        sampled = reading.sampled(mask)
+        sampled = int((mask > 0).sum())
     for name, figure in figures.items():
         not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(
             batch.lengths
@@ -139,10 +133,8 @@ def _stream_pairs(
     for name, stream in streams.items():
         rollouts = sent if name == batch.half else batch.shown
         if any(row is not None for row in batch.columns[name].rows[:rollouts]):
-            yield (
-                f"{TOKENS_STREAM}{name}",
-                _floats(stream[: sum(batch.lengths[:rollouts])]),
-            )
+            numbers = stream[: sum(batch.lengths[:rollouts])]
+            yield f"{TOKENS_STREAM}{name}", numbers.astype("<f4", copy=False).tobytes()
 
 
 def _doubles(numbers: Sequence[float]) -> bytes:
@@ -151,10 +143,3 @@ def _doubles(numbers: Sequence[float]) -> bytes:
 
 def _integers(numbers: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}q", *numbers)
-
-
-def _floats(numbers: Numbers) -> bytes:
-    """Return *numbers* as little-endian 32-bit floats."""
-    if hasattr(numbers, "astype"):
-        return cast("bytes", numbers.astype("<f4", copy=False).tobytes())
-    return struct.pack(f"<{len(numbers)}f", *numbers)

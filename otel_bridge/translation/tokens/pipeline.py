@@ -10,23 +10,14 @@ never raises.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row
-from otel_bridge.tokens.statistics import (
-    ENGINE,
-    REFERENCES,
-    TRAINER,
-    Figure,
-    Numbers,
-    figures_of,
-    floats_of,
-)
+from otel_bridge.tokens.names import ENGINE, REFERENCES, TRAINER
+from otel_bridge.tokens.statistics import Figure, Numbers, figures_of, floats_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
@@ -72,9 +63,6 @@ class TokenPipeline:
         self.steps = SpanStepStore(run, TokenStep, read_token_span)
         self._streams = StreamStore(run.state, run.options.token_bytes)
         self._views = TokenViews(self._streams, run.options, run.axes)
-        # numpy makes sums of millions of tokens fast; trackers bring it.
-        with contextlib.suppress(ImportError):
-            importlib.import_module("numpy")
 
     def take(
         self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int

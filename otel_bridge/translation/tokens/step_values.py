@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from otel_bridge.records import Value
-from otel_bridge.tokens.statistics import ABSOLUTE, FIGURES, quantile
+from otel_bridge.tokens.names import ABSOLUTE, FIGURES
+from otel_bridge.tokens.statistics import quantile
 from otel_bridge.translation.tokens.step import Total
 
 PREFIX = "tokens/"

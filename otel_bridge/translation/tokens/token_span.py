@@ -15,7 +15,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.tokens.statistics import DECILES, MISMATCH, Figure
+from otel_bridge.tokens.names import MISMATCH
+from otel_bridge.tokens.statistics import DECILES, Figure
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.step_rows import StepSpan
 

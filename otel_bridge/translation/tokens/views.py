@@ -7,11 +7,12 @@ streams that come later give a further one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_bridge.records import TOKENS_ID, Json, MediaItem, MediaRecord, RolloutRecord
-from otel_bridge.tokens.statistics import REFERENCES, figures_of, floats_of
+from otel_bridge.tokens.names import REFERENCES
+from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
@@ -86,15 +87,13 @@ class TokenViews:
 
     def _record(self, rollout: RolloutStreams) -> MediaRecord:
         facts: dict[str, Any] = rollout.rollout_facts
-        streams = {
-            name: list(map(float, floats_of(data)))
-            for name, data in rollout.streams.items()
-        }
+        numbers = {name: floats_of(data) for name, data in rollout.streams.items()}
+        streams = {name: stream.tolist() for name, stream in numbers.items()}
         time_unix_ns = max(rollout.times.values())
         page = page_of(
             view_of(
                 str(facts["title"]),
-                {**facts["facts"], **_figures(streams)},
+                {**facts["facts"], **_figures(numbers)},
                 facts["messages"],
                 rollout.texts,
                 streams,
@@ -147,7 +146,7 @@ def _facts_of(rollout: RolloutRecord) -> dict[str, Json]:
     }
 
 
-def _figures(streams: dict[str, list[float]]) -> dict[str, str]:
+def _figures(streams: Mapping[str, Numbers]) -> dict[str, str]:
     """Return the figures of the rollout as text.
 
     Nothing when its streams are of different lengths.
