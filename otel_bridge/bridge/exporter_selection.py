@@ -141,9 +141,10 @@ class ExporterSelection:
         # Destinations are stored before: a worker that begins now is found after a kill.
         changed = self._workers.choose(names, variables, final_positions)
         # Compared as JSON has it: stored names have lists, these have tuples.
-        if _plain(names) != _plain(self._last_names):
-            self._ledger.set_meta("exporters", names)
-            self._last_names = names
+        plain_names = {name: list(signals) for name, signals in names.items()}
+        if plain_names != self._last_names:
+            self._ledger.set_meta("exporters", plain_names)
+            self._last_names = plain_names
         self._workers.mark_named()
         self._follow_others()
         self.chosen = True
@@ -266,13 +267,3 @@ def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:
     ):
         requesters.update(dict.fromkeys(together([header]), header.instance_id))
     return requesters
-
-
-def _plain(names: object) -> object:
-    """Return exporter to signals as JSON has it."""
-    if not isinstance(names, dict):
-        return names
-    return {
-        name: list(signals)
-        for name, signals in cast("dict[str, Iterable[str]]", names).items()
-    }

@@ -26,17 +26,8 @@ _SUFFIX = ".json"
 _LEFT_AFTER_S = 60.0
 # Ids are row ids of SQLite: integers of 63 bits and a sign.
 _ID_LIMIT = 1 << 63
-_PASSING = frozenset(
-    {
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.EINTR,
-        errno.EAGAIN,
-        errno.EIO,
-        errno.ESTALE,
-    }
-)
+_UNUSABLE = frozenset({errno.EINVAL, errno.EFBIG})
+"""Errors of a file that is not regular or too large; any other error may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +140,7 @@ def receive_control(
         except FileNotFoundError:
             continue  # another bridge has carried it out
         except OSError as exc:
-            if exc.errno in _PASSING:
+            if exc.errno not in _UNUSABLE:
                 continue  # the error may pass: the next call reads the file
             data = b""
             reason = exc.strerror or str(exc)

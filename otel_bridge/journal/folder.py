@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -49,6 +50,8 @@ COMPANIONS = "companions-"
 _LIFE = ".life"
 _LOCK = ".lock"
 _LONGEST_NAME = 160
+_YOUNG_NS = 2_000_000_000
+"""Age of a change below which another one may leave the same time of change."""
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
@@ -263,6 +266,20 @@ class RunFolder:
                         )
         segments.sort(key=lambda file: (file.instance_id, file.number))
         return segments
+
+    def segments_changed_ns(self) -> int | None:
+        """Return when a segment was last created or deleted.
+
+        ``None`` when that was so recently that a further change may leave the same time, or when the
+        folder cannot be read.
+        """
+        try:
+            changed_ns = os.stat(self.segments_dir).st_mtime_ns
+        except OSError:
+            return None
+        if time.time_ns() - changed_ns < _YOUNG_NS:
+            return None
+        return changed_ns
 
     def segment_path(self, instance_id: str, number: int) -> Path:
         """Return the path of a segment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -68,18 +67,16 @@ class ProcessMonitor:
 
         These keep a run open and name exporters.
         """
-        return self._headers(lambda tail: not tail.segments.dead)
+        return self.headers(living_only=True)
 
-    def headers(self) -> list[SegmentHeader]:
+    def headers(self, *, living_only: bool = False) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, including dead ones."""
-        return self._headers(lambda _: True)
-
-    def _headers(self, counts: Callable[[SegmentTailer], bool]) -> list[SegmentHeader]:
-        """Return the headers of the processes whose tail *counts*, without the bridge's."""
-        headers = [tail.header for tail in self._reader.tails.values() if counts(tail)]
-        return [
-            header for header in headers if header is not None and header.kind != KIND
-        ]
+        headers: list[SegmentHeader] = []
+        for tail in self._reader.tails.values():
+            is_left_out = living_only and tail.segments.dead
+            if tail.header is not None and tail.header.kind != KIND and not is_left_out:
+                headers.append(tail.header)
+        return headers
 
     def status_of(self, instance_id: str) -> Status:
         """Return how a process ended; a process that died without sending its end was killed."""

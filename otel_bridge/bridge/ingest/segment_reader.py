@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +23,6 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import alive
-from otel_bridge.journal.segment import SegmentFile
 from otel_bridge.records import Record, Status
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
@@ -41,9 +39,6 @@ late."""
 _LATE_NS = 1_000_000_000
 _ALL = (1 << 62, 0)
 _NEVER = (1 << 64, "")
-_LIST_S = 1.0
-_YOUNG_NS = 2_000_000_000
-"""Age of a folder's change below which another change may leave the same time of change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +59,6 @@ class ReadBatch:
     frames: int = 0
     has_more: bool = False
     flush: bool = False
-
-
-class SegmentListing:
-    """Lists the segments of a run folder, cheaply while the folder does not change. One thread."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._listed_s = 0.0
-        self._listed_mtime_ns = -1
-
-    def changed(self, *, now: bool) -> Sequence[SegmentFile]:
-        """Return the segments if they may have changed since the last call, or with *now*.
-
-        No segment is returned otherwise.
-        """
-        try:
-            mtime_ns = os.stat(self._folder.segments_dir).st_mtime_ns
-        except OSError:
-            return ()
-        now_s = time.monotonic()
-        is_young = time.time_ns() - mtime_ns < _YOUNG_NS
-        has_changed = is_young or mtime_ns != self._listed_mtime_ns
-        if not (now or has_changed or now_s - self._listed_s > _LIST_S):
-            return ()
-        # Of before the listing: a segment that appears meanwhile changes the time once more.
-        self._listed_mtime_ns = mtime_ns
-        self._listed_s = now_s
-        return self._folder.segments()
 
 
 class SegmentReader:
@@ -129,7 +96,7 @@ class SegmentReader:
         self._ledger = ledger
         self._options = options
         self._log_line = log_line
-        self._listing = SegmentListing(folder)
+        self._listed_ns: int | None = None
         self._view = ledger.view()
         # A run without a read position has waited for no other bridge: a short job is over before
         # its service opens the folder.
@@ -176,7 +143,12 @@ class SegmentReader:
         Args:
             now: Whether to list the folder in any case.
         """
-        for file in self._listing.changed(now=now):
+        changed_ns = self._folder.segments_changed_ns()
+        if not now and changed_ns is not None and changed_ns == self._listed_ns:
+            return
+        # Of before the listing: a segment that appears meanwhile changes the time once more.
+        self._listed_ns = changed_ns
+        for file in self._folder.segments():
             tail = self.tails.get(file.instance_id)
             if tail is None:
                 segments = ProcessSegments(self._folder, file.instance_id, file.number)

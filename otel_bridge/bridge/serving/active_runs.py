@@ -65,30 +65,6 @@ class _Leaving:
     then: Callable[[RunBridge, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class HostRequests:
-    """Holds what the host requests of every run, also of runs that it opens later.
-
-    Attributes:
-        draining: Whether all waiting data is released.
-        spared_pid: Process whose end is left to `finish`; 0 for none.
-        finish_as: Status with which `finish` ends the processes that did not end themselves;
-            ``None`` without it.
-    """
-
-    draining: bool = False
-    spared_pid: int = 0
-    finish_as: Status | None = None
-
-    def apply(self, run: RunBridge) -> None:
-        """Give the requests to a run that was opened just now."""
-        run.shutdown.spare(self.spared_pid)
-        if self.finish_as is not None:
-            run.shutdown.finish(self.finish_as)
-        if self.draining:
-            run.drain()
-
-
 class RunOpener:
     """Opens the runs of a host.
 
@@ -135,7 +111,7 @@ class RunOpener:
 class ActiveRuns:
     """Owns the active runs of a host. It has a round, the requests of the host, and what a run becomes after it.
 
-    Thirteen attributes, because a run moves between its parts: it is found, waits in the rotation,
+    Fourteen attributes, because a run moves between its parts: it is found, waits in the rotation,
     runs, gives way, and is idle or has failed; only this class knows all of these places.
 
     Args:
@@ -186,7 +162,8 @@ class ActiveRuns:
             until_done=until_done,
             forget_deleted=self.failures.forget_deleted,
         )
-        self._requested = HostRequests()
+        self._draining = False
+        self._requests: list[Callable[[RunBridge], None]] = []
 
     def __len__(self) -> int:
         return len(self._runs) + len(self._leaving)
@@ -264,7 +241,7 @@ class ActiveRuns:
 
         While the host drains, whether nothing can be delivered now.
         """
-        if not self._requested.draining:
+        if not self._draining:
             return self.nothing_left()
         if self._leaving or self.rotation.waiting:
             return False
@@ -281,24 +258,25 @@ class ActiveRuns:
 
     def drain(self) -> None:
         """Release all waiting data, including that of idle runs."""
-        self._requested = replace(self._requested, draining=True)
+        self._draining = True
         self._discovery.wake_idle_runs()
         self._discovery.try_again(gone_only=True)
         self.failures.try_all()
-        for run in self._runs.values():
-            run.drain()
+        self._request(RunBridge.drain)
 
     def spare(self, pid: int) -> None:
         """Leave the end of process *pid* to `finish`."""
-        self._requested = replace(self._requested, spared_pid=pid)
-        for run in self._runs.values():
-            run.shutdown.spare(pid)
+        self._request(lambda run: run.shutdown.spare(pid))
 
     def finish(self, status: Status) -> None:
         """End the processes that did not end themselves, also in folders that are found later."""
-        self._requested = replace(self._requested, finish_as=status)
+        self._request(lambda run: run.shutdown.finish(status))
+
+    def _request(self, request: Callable[[RunBridge], None]) -> None:
+        """Make *request* of every run, also of those that are opened later."""
+        self._requests.append(request)
         for run in self._runs.values():
-            run.shutdown.finish(status)
+            request(run)
 
     def remaining(self) -> dict[str, RunStatus]:
         """Return the status of every run that was served since the start, by run id."""
@@ -392,7 +370,7 @@ class ActiveRuns:
         if run.outcome() is not Outcome.BUSY:
             self._leave(run, self._ended)
             return True
-        if self._requested.draining:
+        if self._draining:
             sleeps = bool(self.rotation.waiting) and run.drained()
         else:
             sleeps = not has_more and self.rotation.may_sleep(run)
@@ -426,7 +404,8 @@ class ActiveRuns:
         self._runs[folder.path] = run
         self.rotation.began(folder.path)
         # A request holds for runs found later too, or a drain would miss those that waited.
-        self._requested.apply(run)
+        for request in self._requests:
+            request(run)
         self._move_strays(
             now=True
         )  # before a run with nothing else to do is closed again
@@ -508,7 +487,7 @@ class ActiveRuns:
         remaining = run.remaining()
         # A run that was about to sleep when the host began to drain was not drained: it wakes for
         # that.
-        is_drained = self._requested.draining and run.drained()
+        is_drained = self._draining and run.drained()
         # Each lock is an open file, of which a process may have few.
         leases = [closed.lease for closed in self._discovery.closed.values()]
         keeps_lock = len(leases) - leases.count(None) < self._max_locks
@@ -528,9 +507,7 @@ class ActiveRuns:
         An unfinished run goes to the end of the queue.
         """
         # Asked before the close, which discards what is needed to answer.
-        finished = (
-            run.drained() if self._requested.draining else run.has_nothing_to_do()
-        )
+        finished = run.drained() if self._draining else run.has_nothing_to_do()
         self._fell_asleep(run, deadline_s)
         if self._until_done or not finished:
             self.rotation.wait(run.folder)

@@ -6,7 +6,6 @@ thread.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ AGAIN_S = 60.0
 """Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or
 failing."""
 _COST_FACTOR = 50
-_YOUNG_NS = 2_000_000_000
 
 
 @dataclass(slots=True)
@@ -178,12 +176,11 @@ class Discovery:
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         """Return whether a folder, which changed since it was last checked, has something to read or to write."""
-        changed_ns = _changed_ns(folder)
+        changed_ns = folder.segments_changed_ns()
         # One `stat` for each folder: a directory may hold thousands that ended long ago.
-        if changed_ns == self._checked.get(folder.path):
-            return False
-        # A recent time of change may hide a further change: such a folder is checked again.
-        if time.time_ns() - changed_ns > _YOUNG_NS:
+        if changed_ns is not None:
+            if changed_ns == self._checked.get(folder.path):
+                return False
             self._checked[folder.path] = changed_ns
         if closed is not None and closed.read is not None:
             return closed.read.anything_new()
@@ -200,11 +197,3 @@ class Discovery:
 def deleted(noted: Iterable[Path], listed: Collection[Path]) -> list[Path]:
     """Return those of the *noted* folders that no longer exist; folders *listed* just now do."""
     return [path for path in noted if path not in listed and not path.exists()]
-
-
-def _changed_ns(folder: RunFolder) -> int:
-    """Return when a segment was last created or deleted."""
-    try:
-        return os.stat(folder.segments_dir).st_mtime_ns
-    except OSError:
-        return 0
