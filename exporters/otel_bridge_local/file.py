@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import orjson
 
@@ -42,21 +42,7 @@ from otel_bridge.records import (
     Scalar,
     Status,
 )
-from otel_bridge_local.payload import (
-    Payload,
-    alert_payload,
-    config_payload,
-    end_payload,
-    evaluation_payload,
-    json_line,
-    media_payload,
-    rollout_payload,
-    row_payload,
-    summary_payload,
-    trace_payload,
-)
-
-T = TypeVar("T", Alert, Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
+from otel_bridge_local.payload import Payload, Written, json_line, plain, record_payload
 
 _FILES = 8
 """Number of files that share the limit, so that deleting the oldest one deletes a small part."""
@@ -137,15 +123,15 @@ class FileRunWriter:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Append *rows*."""
-        self._append(rows, row_payload)
+        self._append(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Append *rollouts*."""
-        self._append(rollouts, rollout_payload)
+        self._append(rollouts)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Append *traces*."""
-        self._append(traces, trace_payload)
+        self._append(traces)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Write the files of *media*, then append the lines that name them."""
@@ -155,23 +141,23 @@ class FileRunWriter:
                 # record names.
                 with _as_bridge_errors(record.position):
                     self._media.put([*record.items, *record.cells])
-                self._append([record], media_payload)
+                self._append([record])
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Append *values*."""
-        self._append(values, evaluation_payload)
+        self._append(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Append the config; the last line of a role is valid."""
-        self._put(json_line(config_payload(role, config)), self._last)
+        self._put_beside({"kind": "config", "role": role, "config": plain(config)})
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Append *alerts*."""
-        self._append(alerts, alert_payload)
+        self._append(alerts)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Append the values; the last one of a key is valid."""
-        self._put(json_line(summary_payload(role, values)), self._last)
+        self._put_beside({"kind": "summary", "role": role, "summary": plain(values)})
 
     def durable(self) -> Position | None:
         """Return the position of the last whole line."""
@@ -179,7 +165,7 @@ class FileRunWriter:
 
     def end(self, status: Status) -> None:
         """Append the end."""
-        self._put(json_line(end_payload(status)), self._last)
+        self._put_beside({"kind": "end", "status": status.value})
 
     def close(self) -> None:
         """Close the file."""
@@ -187,14 +173,18 @@ class FileRunWriter:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _append(self, records: Sequence[T], payload: Callable[[T], Payload]) -> None:
+    def _put_beside(self, payload: Payload) -> None:
+        """Append a line that has no position."""
+        self._put(json_line(payload), self._last)
+
+    def _append(self, records: Sequence[Written]) -> None:
         lines: list[bytes] = []
         last = self._last
         for record in records:
             if record.position <= self._last:
                 continue
             try:
-                lines.append(json_line(payload(record)))
+                lines.append(json_line(record_payload(record)))
             except (TypeError, ValueError, OverflowError) as exc:
                 # The lines before it first: by the error the bridge knows that they are written.
                 self._put(b"".join(lines), last)

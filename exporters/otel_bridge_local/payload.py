@@ -6,8 +6,9 @@ has no such numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias, cast
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
 
 import orjson
 
@@ -23,114 +24,48 @@ from otel_bridge.records import (
     PlainTrace,
     RolloutRecord,
     Row,
-    Scalar,
     Span,
-    Status,
 )
 
 Payload: TypeAlias = dict[str, Json]
+Written: TypeAlias = Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord
+"""Records that are lines of their own, with their positions."""
+_KINDS: dict[type[Written], str] = {
+    Alert: "alert",
+    Row: "row",
+    RolloutRecord: "rollout",
+    PlainTrace: "trace",
+    Evaluation: "evaluation",
+    MediaRecord: "media",
+}
+_LEFT_OUT = frozenset({"steps", "remarks", "otlp"})
+"""Fields without a reader here: last steps of other axes, what `metadata` holds too, encoded bytes."""
 
 
-def row_payload(row: Row) -> Payload:
-    """Return the payload of *row*."""
-    names = ("position", "id", "role", "step", "axis", "time_unix_ns", "attempt")
-    values: dict[str, Json] = {}
-    for key, value in row.values.items():
-        if isinstance(value, Distribution):
-            values[key] = plain(value)
-        else:
-            # Raises for what is not a number, which makes the row a dead letter.
-            values[key] = number_or_name(value)
-    return {"kind": "row", **_fields(row, names), "values": values}
+def record_payload(record: Written) -> Payload:
+    """Return the payload of *record*: its kind and its fields; of media, the names of their files.
+
+    Raises:
+        TypeError: A value of a row is not a number, which makes the row a dead letter.
+    """
+    payload: Payload = {"kind": _KINDS[type(record)], **_fields(record)}
+    if isinstance(record, Row):
+        payload["values"] = {
+            key: plain(value)
+            if isinstance(value, Distribution)
+            else number_or_name(value)
+            for key, value in record.values.items()
+        }
+    return payload
 
 
-_ROLLOUT_FIELDS = (
-    "position", "id", "key", "role", "step", "start_unix_ns", "end_unix_ns", "split", "group", "sample",
-    "trajectory_id", "prompt_index", "batch_index", "reward", "rewards", "advantage", "finish_reason", "policy_version",
-    "dataset", "dataset_index", "tools", "metadata", "error", "incomplete", "clipped_bytes", "messages",
-)  # fmt: skip
-
-
-def rollout_payload(rollout: RolloutRecord) -> Payload:
-    """Return the payload of *rollout*, with its conversation and its spans."""
-    spans: list[Json] = [_span(span) for span in rollout.spans]
-    return {"kind": "rollout", **_fields(rollout, _ROLLOUT_FIELDS), "spans": spans}
-
-
-def trace_payload(trace: PlainTrace) -> Payload:
-    """Return the payload of *trace*, which is not a rollout, with its spans."""
-    names = (
-        "position",
-        "id",
-        "role",
-        "name",
-        "start_unix_ns",
-        "end_unix_ns",
-        "rollout_key",
-        "step",
-    )
-    spans: list[Json] = [_span(span) for span in trace.spans]
-    return {"kind": "trace", **_fields(trace, names), "spans": spans}
-
-
-def media_payload(record: MediaRecord) -> Payload:
-    """Return the payload of *record*, which names the files of its items."""
-    names = ("position", "id", "key", "role", "step", "axis", "time_unix_ns")
-    items: list[Json] = [_item(item) for item in record.items]
-    cells: list[Json] = [_item(item) for item in record.cells]
-    return {"kind": "media", **_fields(record, names), "items": items, "cells": cells}
-
-
-def _item(item: MediaItem) -> Payload:
+def _fields(record: Any) -> Payload:
+    """Return the fields of a dataclass."""
     return {
-        "type": item.kind,
-        "mime_type": item.mime_type,
-        "size": len(item.data),
-        "caption": item.caption,
-        "file": f"media/{file_name(item)}",
+        field.name: plain(getattr(record, field.name))
+        for field in dataclasses.fields(record)
+        if field.name not in _LEFT_OUT
     }
-
-
-def evaluation_payload(evaluation: Evaluation) -> Payload:
-    """Return the payload of the evaluation *evaluation*."""
-    names = (
-        "position", "id", "rollout_id", "name", "value", "label", "explanation", "role", "step", "time_unix_ns",
-    )  # fmt: skip
-    return {"kind": "evaluation", **_fields(evaluation, names)}
-
-
-def config_payload(role: str | None, config: Mapping[str, Json]) -> Payload:
-    """Return the payload of the whole config of *role*."""
-    return {"kind": "config", "role": role, "config": plain(config)}
-
-
-def alert_payload(alert: Alert) -> Payload:
-    """Return the payload of an alert."""
-    names = ("position", "id", "role", "title", "text", "level", "step", "time_unix_ns")
-    return {"kind": "alert", **_fields(alert, names)}
-
-
-def summary_payload(role: str | None, values: Mapping[str, Scalar]) -> Payload:
-    """Return the payload of last values of keys."""
-    return {"kind": "summary", "role": role, "summary": plain(values)}
-
-
-def end_payload(status: Status) -> Payload:
-    """Return the payload of the end of the run."""
-    return {"kind": "end", "status": status.value}
-
-
-def _fields(record: object, names: Iterable[str]) -> Payload:
-    """Return the fields *names* of a record."""
-    return {name: plain(getattr(record, name)) for name in names}
-
-
-def _span(span: Span) -> Payload:
-    names = (
-        "id", "parent_id", "name", "kind", "start_unix_ns", "end_unix_ns", "model", "input_tokens", "output_tokens",
-        "error", "input", "output", "attributes",
-    )  # fmt: skip
-    return _fields(span, names)
 
 
 def plain(value: object) -> Json:
@@ -142,8 +77,16 @@ def plain(value: object) -> Json:
         return {key: plain(item) for key, item in mapping.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("list[object]", value)]
-    if isinstance(value, Distribution):
-        return _fields(value, ("count", "sum", "min", "max", "edges", "counts"))
+    if isinstance(value, MediaItem):
+        return {
+            "type": value.kind,
+            "mime_type": value.mime_type,
+            "size": len(value.data),
+            "caption": value.caption,
+            "file": f"media/{file_name(value)}",
+        }
+    if isinstance(value, (Distribution, Span)):
+        return _fields(value)
     return cast("Json", value)
 
 

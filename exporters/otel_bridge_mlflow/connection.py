@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+import requests
 
 from otel_bridge.capabilities import incompatibility, release_of
 from otel_bridge.errors import BlockedError
@@ -69,16 +71,6 @@ _ENVIRONMENT = {
 }
 
 
-class Response(Protocol):
-    """Declares the used part of a ``requests.Response``."""
-
-    status_code: int
-    text: str
-    headers: Mapping[str, str]
-
-    def json(self) -> Any: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True)
 class Connection:
     """Holds the connection to one MLflow store.
@@ -117,7 +109,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         missing_is_refused: bool = False,
         is_page: bool = False,
-    ) -> Response:
+    ) -> requests.Response:
         """Make one request to the server, with MLflow's own credentials and header plug-ins, without its retries.
 
         A web page is the answer of a login before the server, unless *is_page*.
@@ -140,7 +132,7 @@ class Connection:
                 extra_headers=dict(headers or {}),
                 **(body if method != "GET" else {}),
             )
-        response = cast("Response", answer)
+        response = cast("requests.Response", answer)
         if response.status_code != 200:
             raise _failure(response, doing, missing_is_refused=missing_is_refused)
         if not is_page and "text/html" in response.headers.get("Content-Type", ""):
@@ -149,7 +141,9 @@ class Connection:
         return response
 
 
-def _failure(response: Response, doing: str, *, missing_is_refused: bool) -> Exception:
+def _failure(
+    response: requests.Response, doing: str, *, missing_is_refused: bool
+) -> Exception:
     code: str | None = None
     text = response.text
     try:

@@ -13,7 +13,7 @@ from otel_bridge.errors import PermanentError
 from otel_bridge.otlp.json_text import number_or_name, with_leaves
 from otel_bridge.records import Json
 from otel_bridge_trackio.payload import Payload, encodable
-from otel_bridge_trackio.store import StoreEntry
+from otel_bridge_trackio.sink import StoreEntry
 
 _STEP_MIN = -(1 << 63)
 _STEP_MAX = (1 << 63) - 1

@@ -2,7 +2,8 @@
 
 A file holds the entries of one call. It is written under another name, synced and renamed. Its name
 is the time, because files are imported in the order of their names and the last config counts.
-Trackio recognises a redelivered entry by its id. Source: trackio/fragments.py.
+Trackio recognises a redelivered entry by its id. What the dashboard has imported is neither read
+nor changed, and it imports no alerts and no files of media. Source: trackio/fragments.py.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from pathlib import Path
 from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.exporter import file_errors
 from otel_bridge.media_files import put_synced
-from otel_bridge.records import Alert, Evaluation
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.payload import Payload
-from otel_bridge_trackio.store import WRITABLE, StoreEntry
+from otel_bridge_trackio.sink import EntrySink, StoreEntry
+from otel_bridge_trackio.store import WRITABLE
 from otel_bridge_trackio.versions import of_inbox
 
 # Each try makes the folder again: Trackio 0.43 removes a writer's folder once it is empty.
 _TRIES = 3
 
 
-class Inbox:
+class Inbox(EntrySink):
     """Writes one run of one project to the inbox of one Trackio folder; Trackio is not imported.
 
     Args:
@@ -32,9 +33,6 @@ class Inbox:
         project: Trackio project.
         run_id: Id of the run.
         name: Display name of the run.
-
-    Attributes:
-        abilities: Abilities of the Trackio that imports the files.
 
     Raises:
         BlockedError: The installed Trackio imports no inbox.
@@ -51,22 +49,6 @@ class Inbox:
             "run": name,
             "run_id": run_id,
         }
-
-    def rows(self) -> int:
-        """Return 0, because data that the dashboard has imported is not read."""
-        return 0
-
-    def config(self) -> Payload:
-        """Return an empty config, because data that the dashboard has imported is not read."""
-        return {}
-
-    def name_held(self) -> str:
-        """Return an empty name, because data that the dashboard has imported is not read."""
-        return ""
-
-    def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
-        """Return ``False``, because files that the dashboard has imported cannot be changed."""
-        return False
 
     def write(
         self, entries: Sequence[StoreEntry], config: Payload | None = None
@@ -101,20 +83,6 @@ class Inbox:
         # Only now: the entries before the refused one are in the inbox.
         if refused is not None:
             raise refused
-
-    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """Return all *values*, because a stored trace cannot be changed from here."""
-        return values
-
-    def alert(self, alerts: Sequence[Alert]) -> bool:  # noqa: ARG002  # of the protocol
-        """Return ``False``: Trackio imports no alerts from its inbox."""
-        return False
-
-    def media(self) -> None:
-        """Return ``None``, because only Trackio itself knows where their files belong."""
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _put(self, name: str, data: bytes, position: int) -> None:
         for attempt in range(_TRIES):

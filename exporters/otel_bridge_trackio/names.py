@@ -13,9 +13,9 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
 
 from otel_bridge.exporter import RunInfo, WriterMemory
+from otel_bridge_trackio.sink import EntrySink
 
 _NAME = "name"
 _GENERATED = "name/generated"
@@ -24,19 +24,7 @@ _TABLES = ("metrics", "configs", "traces", "system_metrics", "alerts")
 LOCK_WAIT_S = 30.0
 
 
-class NamedStore(Protocol):
-    """Stores a run under a name, which may be read and changed."""
-
-    def name_held(self) -> str:
-        """Return the name of the run's rows, empty when it has none or that is not known."""
-        ...
-
-    def rename(self, name: str) -> bool:
-        """Give the run's rows another name; return whether that is possible."""
-        ...
-
-
-def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
+def name_of(store: EntrySink, run: RunInfo, memory: WriterMemory) -> str:
     """Return the name to write *run* under, and store it in *memory*.
 
     Args:
@@ -62,7 +50,7 @@ def name_of(store: NamedStore, run: RunInfo, memory: WriterMemory) -> str:
 
 
 def _is_renamed(
-    store: NamedStore, run: RunInfo, row_name: str, memory: WriterMemory
+    store: EntrySink, run: RunInfo, row_name: str, memory: WriterMemory
 ) -> bool:
     """Give rows with a generated name the name that a user gave.
 

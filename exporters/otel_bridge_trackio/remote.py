@@ -3,6 +3,9 @@
 ``bulk_log`` accepts ids, so that a redelivered entry changes nothing, but no times. It also answers
 200 when it has only put the entries into a queue that it may drop (``_flush_loop`` in
 trackio/server.py). So each answer is verified by a query for the stored ids.
+
+A stored trace cannot be changed, and the server's own call that renames a run loses the ids by
+which a redelivery is recognised.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from otel_bridge.errors import (
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.media_files import file_name
 from otel_bridge.otlp.request_size import RequestSize, retry_after_s
-from otel_bridge.records import Alert, Evaluation, MediaItem
+from otel_bridge.records import Alert, MediaItem
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
 from otel_bridge_trackio.media import Put, folder_name
 from otel_bridge_trackio.payload import Payload, timestamp
 from otel_bridge_trackio.settings import Remote
-from otel_bridge_trackio.store import StoreEntry
+from otel_bridge_trackio.sink import EntrySink, StoreEntry
 from otel_bridge_trackio.versions import TrackioAbilities, of_server
 
 REQUEST_ENTRIES = 500
@@ -53,7 +56,7 @@ _REFUSED_WORDS = (
 """Words in the server's errors about entries that it can never store."""
 
 
-class RemoteStore:
+class RemoteStore(EntrySink):
     """Writes one run of one project to one server.
 
     Args:
@@ -67,9 +70,6 @@ class RemoteStore:
         RetryableError: The server cannot be reached now.
         BlockedError: The address is not a Trackio server, or the server lacks a needed call or
             refuses access.
-
-    Attributes:
-        abilities: Abilities of the Trackio on the server.
     """
 
     def __init__(
@@ -135,10 +135,6 @@ class RemoteStore:
             return str(rows[0]["run_name"])
         return ""
 
-    def rename(self, name: str) -> bool:  # noqa: ARG002  # of the protocol
-        """Return ``False``: the server's own call for this loses the ids by which a redelivery is recognised."""
-        return False
-
     def numbers(self) -> int:
         """Return how many numbers the server holds of the run.
 
@@ -185,10 +181,6 @@ class RemoteStore:
         if first < len(entries):
             # Raises: the batches end where one cannot be encoded.
             encoded(entries[first], self._fields)
-
-    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """Return all *values*, because a stored trace cannot be changed from here."""
-        return values
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Send *alerts*, each stored once by its id; return whether the server has alerts.

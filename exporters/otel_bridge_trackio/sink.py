@@ -1,46 +1,70 @@
-"""Opens the sink of a run's entries: the local database, its inbox, or a server."""
+"""What stores the entries of a run: the local database, its inbox, or a server."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from otel_bridge.exporter import RunInfo, WriterMemory
-from otel_bridge_trackio.inbox import Inbox
-from otel_bridge_trackio.remote import RemoteStore, abilities_at
-from otel_bridge_trackio.settings import TrackioSettings, project_of
-from otel_bridge_trackio.store import LocalStore, abilities_in
-from otel_bridge_trackio.versions import TrackioAbilities, of_inbox
-
-EntrySink: TypeAlias = LocalStore | RemoteStore | Inbox
-"""Stores the entries of one run."""
+from otel_bridge.records import Alert, Evaluation, Position
+from otel_bridge_trackio.media import Put
+from otel_bridge_trackio.payload import Payload
+from otel_bridge_trackio.versions import TrackioAbilities
 
 
-def open_sink(
-    settings: TrackioSettings, run: RunInfo, memory: WriterMemory
-) -> EntrySink:
-    """Open the sink that *settings* name; *memory* keeps the size of a request to a server.
+class StoreEntry(NamedTuple):
+    """Holds one row of the store: its metrics or traces, with their step, ISO time and id."""
 
-    Raises:
-        RetryableError: A server cannot be reached now.
-        BlockedError: A person must act.
+    position: Position
+    log_id: str
+    step: int
+    timestamp: str
+    metrics: Payload
+
+
+class EntrySink:
+    """Stores the entries of one run; what only some stores can do is refused here.
+
+    Each method raises only `RetryableError`, `BlockedError` or `PermanentError`.
+
+    Attributes:
+        abilities: Abilities of the Trackio that shows the entries.
     """
-    project = project_of(run)
-    if settings.remote is not None:
-        return RemoteStore(settings.remote, project, run.id, run.name, memory)
-    if settings.inbox:
-        return Inbox(settings.directory, project, run.id, run.name)
-    return LocalStore(settings.directory, project, run.id, run.name)
 
+    abilities: TrackioAbilities
 
-def abilities_of(settings: TrackioSettings) -> TrackioAbilities:
-    """Return what the Trackio that *settings* name can do; opens no run.
+    def write(
+        self, entries: Sequence[StoreEntry], config: Payload | None = None
+    ) -> None:
+        """Store *entries*, and *config* with them; an error names the first entry that is not stored."""
+        raise NotImplementedError
 
-    Raises:
-        RetryableError: A server cannot be reached now.
-        BlockedError: A person must act.
-    """
-    if settings.remote is not None:
-        return abilities_at(settings.remote)
-    if settings.inbox:
-        return of_inbox()
-    return abilities_in(settings.directory)
+    def rows(self) -> int:
+        """Return how many records the store holds of the run, 0 where they cannot be read."""
+        return 0
+
+    def config(self) -> Payload:
+        """Return the run's config as it is stored, empty when there is none or it cannot be read."""
+        return {}
+
+    def name_held(self) -> str:
+        """Return the name of the run's rows, empty when it has none or that cannot be read."""
+        return ""
+
+    def rename(self, name: str) -> bool:  # noqa: ARG002  # for a store that can
+        """Give the run's rows another name; return whether that is possible."""
+        return False
+
+    def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
+        """Add *values* to the traces of their rollouts; return those that need a trace of their own."""
+        return values
+
+    def alert(self, alerts: Sequence[Alert]) -> bool:  # noqa: ARG002  # for a store that can
+        """Store *alerts*, each once by its id; return whether the store has alerts."""
+        return False
+
+    def media(self) -> Put | None:
+        """Return what stores the files of media, ``None`` when the store takes none."""
+        return None
+
+    def close(self) -> None:
+        """Release what the store keeps open between calls."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_bridge.capabilities import accepts
 from otel_bridge.errors import (
@@ -28,6 +28,7 @@ from otel_bridge_trackio.late_values import add_late_values
 from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
+from otel_bridge_trackio.sink import EntrySink, StoreEntry
 from otel_bridge_trackio.versions import INSTALL, TrackioAbilities, storage_of, unusable
 
 WRITABLE = "make TRACKIO_DIR writable for this user"
@@ -39,17 +40,7 @@ _REFUSALS = (
 _import_lock = threading.Lock()
 
 
-class StoreEntry(NamedTuple):
-    """Holds one row of the store: its metrics or traces, with their step, ISO time and id."""
-
-    position: Position
-    log_id: str
-    step: int
-    timestamp: str
-    metrics: Payload
-
-
-class LocalStore:
+class LocalStore(EntrySink):
     """Writes one run of one project to one Trackio folder.
 
     Args:
@@ -200,9 +191,6 @@ class LocalStore:
     def media(self) -> Put | None:
         """Return what stores the files of media, ``None`` when this Trackio has no folder for them."""
         return local_put(self._project, self._name)
-
-    def close(self) -> None:
-        """Do nothing: the store keeps nothing open between calls."""
 
     def _write_one_by_one(
         self, entries: Sequence[StoreEntry], config: Payload | None

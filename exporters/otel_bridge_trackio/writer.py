@@ -37,6 +37,7 @@ from otel_bridge.records import (
 )
 from otel_bridge.text.counts import counted
 from otel_bridge_trackio.config import RunConfig
+from otel_bridge_trackio.inbox import Inbox
 from otel_bridge_trackio.media import Put, media_metrics
 from otel_bridge_trackio.names import name_of
 from otel_bridge_trackio.payload import (
@@ -47,10 +48,11 @@ from otel_bridge_trackio.payload import (
     row_metrics,
     timestamp,
 )
-from otel_bridge_trackio.remote import count_remote
+from otel_bridge_trackio.remote import RemoteStore, abilities_at, count_remote
 from otel_bridge_trackio.settings import TrackioSettings, project_of
-from otel_bridge_trackio.sink import EntrySink, abilities_of, open_sink
-from otel_bridge_trackio.store import WRITABLE, StoreEntry, count
+from otel_bridge_trackio.sink import EntrySink, StoreEntry
+from otel_bridge_trackio.store import WRITABLE, LocalStore, abilities_in, count
+from otel_bridge_trackio.versions import of_inbox
 
 _log = logging.getLogger(__name__)
 NO_MEDIA = "media: this Trackio, or its inbox, takes no files"
@@ -93,7 +95,12 @@ def probe(settings: ExporterSettings) -> Sequence[str]:
         RetryableError: A server cannot be reached now.
         BlockedError: Nothing can be written with this Trackio.
     """
-    return abilities_of(settings_as(settings, TrackioSettings)).degraded
+    destination = settings_as(settings, TrackioSettings)
+    if destination.remote is not None:
+        return abilities_at(destination.remote).degraded
+    if destination.inbox:
+        return of_inbox().degraded
+    return abilities_in(destination.directory).degraded
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
@@ -327,14 +334,22 @@ class TrackioRunWriter:
 
 def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
     """Open the sink that *settings* name, under the one name by which Trackio lists the run."""
-    store = open_sink(settings, run, memory)
+    store = _sink(settings, run, memory)
     # The name can be read only from an open store; each store writes under the name it is opened
     # with.
     name = name_of(store, run, memory)
     if name == run.name:
         return store
     store.close()
-    return open_sink(settings, replace(run, name=name), memory)
+    return _sink(settings, replace(run, name=name), memory)
+
+
+def _sink(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
+    project = project_of(run)
+    if settings.remote is not None:
+        return RemoteStore(settings.remote, project, run.id, run.name, memory)
+    sink_of = Inbox if settings.inbox else LocalStore
+    return sink_of(settings.directory, project, run.id, run.name)
 
 
 def _found(store: EntrySink, project: str) -> str:

@@ -457,7 +457,6 @@ def _writer(
             store=store,
             media=WandbMedia(wandb, str(opened.id), refused_files),
             alerts=WandbAlerts(opened, alert_memory),
-            leave_open=leave_open,
             url=_url(opened, settings),
             run_id=run_id_of(run, settings),
             degraded=sdk.abilities(wandb).degraded,
@@ -527,7 +526,7 @@ def _missed(
 
 
 def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
-    stored = server.config()
+    stored = server.stored().config
     return [
         *(["the axes"] if names and definitions_count(stored) < names else []),
         *(["the config"] if configured and not stored.keys() - {"_wandb"} else []),

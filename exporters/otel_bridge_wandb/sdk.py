@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
+from otel_bridge.otlp.proxies import direct_variables
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
 from otel_bridge_wandb.settings import (
     WandbSettings,
@@ -55,16 +56,7 @@ _IDENTITY = (
 )  # fmt: skip
 """Variables that would name a run. A bridge uses its records for that, never its own
 environment."""
-_PROXIES = (
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-)
 _MAX_TAG_CHARS = 64
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _DEFAULT_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
@@ -77,7 +69,8 @@ def load() -> Wandb:
         # wandb's own telemetry: a fifth of a row's cost, and offline it would still look for
         # api.wandb.ai.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        _keep_this_machine_unproxied()
+        # As wandb's service does, but its Python part does not.
+        os.environ.update(direct_variables(os.environ))
         wandb = importlib.import_module("wandb")
         abilities(wandb)
         replace_what_interferes(wandb)
@@ -315,19 +308,6 @@ def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
             if name in fields and value is not None
         }
     )
-
-
-def _keep_this_machine_unproxied() -> None:
-    """Exclude this machine from the environment's proxy, as wandb's service does but its Python part does not."""
-    if not any(os.environ.get(name) for name in _PROXIES):
-        return
-    # Readers differ in the variable that they check first.
-    for name, twin in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
-        excepted = (os.environ.get(name) or os.environ.get(twin) or "").split(",")
-        excepted = [host.strip() for host in excepted if host.strip()]
-        os.environ[name] = ",".join(
-            [*excepted, *(host for host in _THIS_MACHINE if host not in excepted)]
-        )
 
 
 def _in_netrc(base_url: str) -> bool:

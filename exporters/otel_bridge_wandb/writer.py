@@ -40,7 +40,7 @@ from otel_bridge_wandb.content.rollout_tables import Increment, Tables
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.store import OnlineStore
-from otel_bridge_wandb.sdk import call_within
+from otel_bridge_wandb.sdk import call_within, leave_open
 from otel_bridge_wandb.shared_mode.run import SharedRun
 
 EXIT_CODES = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}
@@ -65,7 +65,6 @@ class OpenRun:
         store: Tracks which records are durable.
         media: Makes W&B's objects of media.
         alerts: Raises alerts.
-        leave_open: Makes the next ``finish()`` leave the run open.
         url: Address of the run's page; ``None`` offline.
         run_id: Id of the run in W&B.
         degraded: One sentence for each ability that this wandb lacks.
@@ -86,7 +85,6 @@ class OpenRun:
     store: RunStore
     media: WandbMedia
     alerts: WandbAlerts
-    leave_open: Callable[[Any], None]
     url: str | None = None
     run_id: str | None = None
     degraded: tuple[str, ...] = ()
@@ -292,7 +290,7 @@ class WandbRunWriter:
         if self._opened is None:
             return
         with as_bridge_errors("closing the run"):
-            self._opened.leave_open(self._opened.run)
+            leave_open(self._opened.run)
         self._finish("closing the run", 0, self._opened.store.left)
 
     def _finish(

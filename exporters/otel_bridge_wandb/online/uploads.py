@@ -74,22 +74,20 @@ class Server:
     ) -> None:
         self._api = api
         self._marker = marker
-        self._entity = entity or str(self._api.default_entity)
-        self._project = project
+        self._path = f"{entity or self._api.default_entity}/{project}"
         self._run_id = run_id
 
     def find(self) -> ServerRun | None:
         """Return the run, ``None`` when there is none."""
-        path = f"{self._entity}/{self._project}"
         self._api.flush()  # it remembers runs
         try:
-            for run in self._api.runs(path, filters={"name": self._run_id}, per_page=1):
+            for run in self._api.runs(
+                self._path, filters={"name": self._run_id}, per_page=1
+            ):
                 if str(run.id) == self._run_id:
-                    lines = (
-                        self._marked(run)
-                        if self._marker
-                        else int(run.historyLineCount or 0)
-                    )
+                    lines = int(run.historyLineCount or 0)
+                    if self._marker:
+                        lines = self._marked(run)
                     return ServerRun(lines, str(run.state))
         except Exception as exc:
             if _MISSING.search(str(exc)):
@@ -97,24 +95,13 @@ class Server:
             raise
         return None
 
-    def config(self) -> dict[str, Any]:
-        """Return the run's config as it is stored, wandb's own part (``_wandb``) included."""
-        self._api.flush()
-        return dict(
-            self._api.run(f"{self._entity}/{self._project}/{self._run_id}").rawconfig
-        )
-
     def parameters(self) -> dict[str, Any]:
         """Return the user's part of the run's config: of a sweep's trial that has not begun, its parameters."""
-        self._api.flush()
-        return dict(
-            self._api.run(f"{self._entity}/{self._project}/{self._run_id}").config
-        )
+        return dict(self._run().config)
 
     def stored(self) -> Stored:
         """Return config and keys of the run."""
-        self._api.flush()
-        run = self._api.run(f"{self._entity}/{self._project}/{self._run_id}")
+        run = self._run()
         history: object = getattr(run, "history_keys", None)
         keys = None
         if isinstance(history, dict):
@@ -123,6 +110,10 @@ class Server:
             dict(run.rawconfig),
             tuple(cast("Mapping[str, object]", keys)) if isinstance(keys, dict) else (),
         )
+
+    def _run(self) -> Any:
+        self._api.flush()
+        return self._api.run(f"{self._path}/{self._run_id}")
 
     def _marked(self, run: Any) -> int:
         """Return the highest number of a line of this writer that the server names.
@@ -141,8 +132,7 @@ class Server:
 
     def history(self, lines: int) -> list[dict[str, object]]:
         """Return the run's history, *lines* lines of it."""
-        path = f"{self._entity}/{self._project}/{self._run_id}"
-        return list(self._api.run(path).history(samples=max(1, lines), pandas=False))
+        return list(self._run().history(samples=max(1, lines), pandas=False))
 
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
         """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
@@ -151,7 +141,7 @@ class Server:
         later version need not list the files of an earlier one. So all versions are read, back to
         one without files since *since_unix_ms*.
         """
-        name = f"{self._entity}/{self._project}/{artifact_name(self._run_id, key)}"
+        name = f"{self._path}/{artifact_name(self._run_id, key)}"
         times: set[int] = set()
         try:
             for version in islice(self._versions(name), _MAX_VERSIONS):

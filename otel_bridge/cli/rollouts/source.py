@@ -30,7 +30,7 @@ from otel_bridge.records import (
     RolloutRecord,
 )
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP
-from otel_bridge_local.payload import evaluation_payload, rollout_payload
+from otel_bridge_local.payload import record_payload
 
 Payload: TypeAlias = dict[str, Json]
 """Line of the exporter ``file``, with further fields.
@@ -194,14 +194,9 @@ class RolloutSource:
 
     def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for record in self._records(ROLLOUT, EVALUATION):
-            if isinstance(record, RolloutRecord):
+            if isinstance(record, (RolloutRecord, Evaluation)):
                 yield (
-                    rollout_payload(record),
-                    partial(self._rollout_at, record.position),
-                )
-            elif isinstance(record, Evaluation):
-                yield (
-                    evaluation_payload(record),
+                    record_payload(record),
                     partial(self._rollout_at, record.position),
                 )
 
@@ -213,7 +208,7 @@ class RolloutSource:
         ).records
         record = records[0] if records else None
         return (
-            rollout_payload(record)
+            record_payload(record)
             # If it was deleted meanwhile, the next record is another rollout.
             if isinstance(record, RolloutRecord) and record.position == position
             else None
