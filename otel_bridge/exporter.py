@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -309,6 +310,32 @@ def file_errors(
     # A full disk, for instance, passes: the bridge tries again.
     except OSError as exc:
         raise RetryableError(f"{doing}: {exc}", position=position) from exc
+
+
+def call_within(timeout_s: float, call: Callable[[], S]) -> S:
+    """Return what *call*, which has no timeout of its own, returns from a thread; its exception is raised here.
+
+    Raises:
+        TimeoutError: The call has not returned in time. Its thread continues.
+    """
+    results: list[S] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as exc:  # noqa: BLE001  # raised in the waiting thread
+            failures.append(exc)
+
+    # A daemon: a call that never returns must not keep the process from ending.
+    thread = threading.Thread(target=run, name="call-within", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if failures:
+        raise failures[0]
+    if not results:
+        raise TimeoutError(f"the call did not return within {timeout_s:g} s")
+    return results[0]
 
 
 class AlertsOnce:

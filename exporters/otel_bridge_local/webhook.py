@@ -11,11 +11,11 @@ this module.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -35,6 +35,7 @@ from otel_bridge.exporter import (
     ExporterSettings,
     RunInfo,
     WriterMemory,
+    call_within,
     settings_as,
 )
 from otel_bridge.otlp.json_text import utf8
@@ -219,66 +220,52 @@ def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
         RetryableError: There was no connection, so that nothing was sent.
         BlockedError: The server's certificate is not accepted, so that nothing was sent.
     """
-    post = _Post(url, body)
-    # A thread of its own: a server that sends its answer byte by byte would hold up the end of the
-    # run.
-    thread = threading.Thread(target=post.send, name="webhook-post", daemon=True)
-    thread.start()
-    # A post that goes on after this ends with the process; its alert is given up as unknown.
-    thread.join(TOTAL_S)
-    if post.failure is not None:
-        raise post.failure  # here: the errors of requests, which name the address, are not attached to it
-    return post.status, post.retry_after_s
+    try:
+        # A server that sends its answer byte by byte would hold up the end of the run.
+        outcome = call_within(TOTAL_S, partial(_sent, url, body))
+    except TimeoutError:
+        # A post that goes on after this ends with the process; its alert is given up as unknown.
+        return None, None
+    if isinstance(outcome, ExporterError):
+        raise outcome  # here: the errors of requests, which name the address, are not attached to it
+    return outcome
 
 
-class _Post:
-    """Posts once, and keeps what came of it; ``None`` as status while that is unknown."""
-
-    def __init__(self, url: str, body: bytes) -> None:
-        self._url = url
-        self._body = body
-        self.status: int | None = None
-        self.retry_after_s: float | None = None
-        self.failure: ExporterError | None = None
-
-    def send(self) -> None:
-        """Send the request and read the head of its answer."""
-        try:
-            with (
-                HttpSession() as session,
-                session.post(
-                    self._url,
-                    data=self._body,
-                    headers={"Content-Type": "application/json", "Connection": "close"},
-                    timeout=TIMEOUT_S,
-                    # The address is a secret, and a redirect would send the alert elsewhere.
-                    allow_redirects=False,
-                    stream=True,
-                ) as answer,
-            ):
-                # Status last: the waiting thread takes a set status as the end of the request.
-                self.retry_after_s = retry_after_s(answer.headers.get("Retry-After"))
-                self.status = answer.status_code
-        except requests.exceptions.SSLError:
-            self.failure = BlockedError(
-                "the webhook's certificate is not accepted, so that nothing was sent",
-                help=_HELP,
+def _sent(url: str, body: bytes) -> tuple[int | None, float | None] | ExporterError:
+    """Send the request and read the head of its answer; returns what `_answer` returns or raises."""
+    try:
+        with (
+            HttpSession() as session,
+            session.post(
+                url,
+                data=body,
+                headers={"Content-Type": "application/json", "Connection": "close"},
+                timeout=TIMEOUT_S,
+                # The address is a secret, and a redirect would send the alert elsewhere.
+                allow_redirects=False,
+                stream=True,
+            ) as answer,
+        ):
+            return answer.status_code, retry_after_s(answer.headers.get("Retry-After"))
+    except requests.exceptions.SSLError:
+        return BlockedError(
+            "the webhook's certificate is not accepted, so that nothing was sent",
+            help=_HELP,
+        )
+    except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
+        # Before any byte of the request was sent.
+        return RetryableError("the webhook cannot be reached: no connection in time")
+    except requests.RequestException as exc:
+        # Only a connection that was never made is certain; after any other error the outcome is
+        # unknown.
+        reason = exc.args[0] if exc.args else None
+        if isinstance(reason, MaxRetryError) and isinstance(
+            reason.reason, NewConnectionError
+        ):
+            return RetryableError(
+                "the webhook cannot be reached: no connection; is its address right?"
             )
-        except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
-            # Before any byte of the request was sent.
-            self.failure = RetryableError(
-                "the webhook cannot be reached: no connection in time"
-            )
-        except requests.RequestException as exc:
-            # Only a connection that was never made is certain; after any other error the status
-            # stays None.
-            reason = exc.args[0] if exc.args else None
-            if isinstance(reason, MaxRetryError) and isinstance(
-                reason.reason, NewConnectionError
-            ):
-                self.failure = RetryableError(
-                    "the webhook cannot be reached: no connection; is its address right?"
-                )
+        return None, None
 
 
 def _error(status: int, retry_s: float | None) -> ExporterError:

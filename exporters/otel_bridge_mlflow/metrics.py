@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.json_text import number_or_name
-from otel_bridge.otlp.request_size import RequestSize
+from otel_bridge.otlp.request_size import RequestSize, refused_items
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
@@ -39,14 +38,6 @@ class MetricValue(NamedTuple):
     value: float
     timestamp_ms: int
     step: int
-
-
-@dataclass(slots=True)
-class _Encoded:
-    """Holds the points of a call and, by row, the reasons for values that cannot be written."""
-
-    points: list[MetricValue] = field(default_factory=list[MetricValue])
-    refused: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
 
 class MetricWriter:
@@ -84,65 +75,48 @@ class MetricWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        encoded = self._encoded(rows)
-        first_bad = min(encoded.refused, default=len(rows))
+        points, reasons = self._encoded(rows)
+        first_bad = min(reasons, default=len(rows))
         # Also the good values of the first bad row: only its bad ones are lost.
-        points = [point for point in encoded.points if point.row <= first_bad]
+        points = [point for point in points if point.row <= first_bad]
         start = 0
         while start < len(points):
             batch = points[start : start + self._size.now]
             start += len(batch)
+            position = rows[batch[0].row].position
             try:
-                failed = self._write_batch(batch)
+                refused = self._first_refused(batch)
+                if refused is not None:
+                    bad, _ = refused
+                    position = rows[bad.row].position
+                    # The bridge goes on behind this row, so that the rest of it is written now.
+                    rest = points[points.index(bad) + 1 :]
+                    rest = [point for point in rest if point.row == bad.row]
+                    if rest:
+                        list(refused_items(rest, self._write_batch, Refused))
             except ExporterError as exc:
-                exc.position = rows[batch[0].row].position
+                exc.position = position
                 raise
-            if failed is not None:
-                bad, reason = failed
-                rest = points[points.index(bad) + 1 :]
-                position = rows[bad.row].position
-                # The bridge goes on behind this row, so that the rest of it must be written now.
-                self._write_rest(
-                    [point for point in rest if point.row == bad.row], position
-                )
-                raise PermanentError(reason, position=position)
-        if first_bad < len(rows):
+            if refused is not None:
+                raise PermanentError(refused[1], position=position)
+        if reasons:
             row = rows[first_bad]
-            reason = "; ".join(encoded.refused[first_bad])
+            reason = "; ".join(reasons[first_bad])
             raise PermanentError(f"row {row.id}: {reason}", position=row.position)
 
-    def _write_batch(
+    def _first_refused(
         self, batch: Sequence[MetricValue]
     ) -> tuple[MetricValue, str] | None:
         """Write *batch* up to the first point that MLflow refuses; return that point and why."""
-        try:
-            with self._size.request(len(batch)):
-                self._send(batch)
-        except Refused as exc:
-            if len(batch) == 1:
-                # Held: this very point is stored, and MLflow up to 3.15 refuses a NaN that comes
-                # again.
-                if is_held(exc):
-                    return None
-                return (batch[0], str(exc))
-            # MLflow refuses a batch as a whole, and names no metric that a program could rely on.
-            middle = len(batch) // 2
-            return self._write_batch(batch[:middle]) or self._write_batch(
-                batch[middle:]
-            )
+        for point, exc in refused_items(batch, self._write_batch, Refused):
+            # Held: this very point is stored, and MLflow up to 3.15 refuses a NaN that comes again.
+            if not is_held(exc):
+                return point, str(exc)
         return None
 
-    def _write_rest(self, points: Sequence[MetricValue], position: int) -> None:
-        """Write the points of a refused row that follow its first bad point, without other bad points."""
-        try:
-            while points:
-                failed = self._write_batch(points)
-                if failed is None:
-                    return
-                points = points[points.index(failed[0]) + 1 :]
-        except ExporterError as exc:
-            exc.position = position
-            raise
+    def _write_batch(self, batch: Sequence[MetricValue]) -> None:
+        with self._size.request(len(batch)):
+            self._send(batch)
 
     def _log(self, batch: Sequence[MetricValue]) -> None:
         make = self._connection.entities.Metric
@@ -172,13 +146,16 @@ class MetricWriter:
             "POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
         )
 
-    def _encoded(self, rows: Sequence[Row]) -> _Encoded:
+    def _encoded(
+        self, rows: Sequence[Row]
+    ) -> tuple[list[MetricValue], dict[int, list[str]]]:
         """Return the points of *rows*, and why values of them are refused, by index of the row."""
-        encoded = _Encoded()
+        points: list[MetricValue] = []
+        refused: dict[int, list[str]] = {}
         counted_steps = self._counts.of([row for row in rows if row.step is None])
         for index, row in enumerate(rows):
             if row.step is not None and not _STEP_MIN <= row.step <= _STEP_MAX:
-                encoded.refused[index] = [f"step {row.step} does not fit into 64 bits"]
+                refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
             values = self._values_of(row)
@@ -190,18 +167,16 @@ class MetricWriter:
                 numbers = self._numbers(key, value)
                 if numbers is None:
                     reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
-                    encoded.refused.setdefault(index, []).append(reason)
+                    refused.setdefault(index, []).append(reason)
                     continue
                 step = (
                     counted_steps[row.position, key] if row.step is None else row.step
                 )
                 for name, number in numbers:
-                    encoded.points.append(
-                        MetricValue(index, name, number, timestamp_ms, step)
-                    )
+                    points.append(MetricValue(index, name, number, timestamp_ms, step))
         # Before anything is sent: after a kill in between, a key must not get another name.
         self._names.store()
-        return encoded
+        return points, refused
 
     def _values_of(self, row: Row) -> Mapping[str, Value]:
         if self._all_series:

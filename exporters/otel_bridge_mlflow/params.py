@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from otel_bridge.otlp.request_size import refused_items
 from otel_bridge.records import Json
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
@@ -124,24 +125,25 @@ class ParamWriter:
         size = self._connection.rules.params
         for start in range(0, len(items), size):
             batch = items[start : start + size]
-            try:
-                self._log(kind, batch)
-                stored.update(batch)
-            except Refused as exc:
-                if not halve:
-                    # First the params are read again: one that another bridge wrote is the usual
-                    # reason.
-                    raise
-                if len(batch) == 1:
-                    # The config is not worth a blocked run: its other entries and all records go
-                    # on.
-                    _log.warning("%s %r is left out: %s", kind[:-1], batch[0][0], exc)
-                    continue
-                middle = len(batch) // 2
-                self._send(kind, batch[:middle], stored, halve=True)
-                self._send(kind, batch[middle:], stored, halve=True)
+            if not halve:
+                # First the params are read again: one that another bridge wrote is the usual
+                # reason.
+                self._log(kind, batch, stored)
+                continue
 
-    def _log(self, kind: _Kind, items: Sequence[tuple[str, str]]) -> None:
+            def log(items: Sequence[tuple[str, str]]) -> None:
+                self._log(kind, items, stored)
+
+            for (name, _), exc in refused_items(batch, log, Refused):
+                # The config is not worth a blocked run: its other entries and all records go on.
+                _log.warning("%s %r is left out: %s", kind[:-1], name, exc)
+
+    def _log(
+        self,
+        kind: _Kind,
+        items: Sequence[tuple[str, str]],
+        stored: dict[str, str],
+    ) -> None:
         entities = self._connection.entities
         make = entities.RunTag
         if kind == "params":
@@ -151,6 +153,7 @@ class ParamWriter:
             f"logging {len(items)} {kind} to {self._connection.shown}"
         ):
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)
+        stored.update(items)
 
 
 def leaves(

@@ -26,7 +26,11 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.media_files import file_name
-from otel_bridge.otlp.request_size import RequestSize, retry_after_s
+from otel_bridge.otlp.request_size import (
+    RequestSize,
+    refused_items,
+    retry_after_s,
+)
 from otel_bridge.records import Alert, MediaItem
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge_trackio.encoding import encoded
@@ -176,7 +180,13 @@ class RemoteStore(EntrySink):
         first = 0
         for batch in self._batches(entries, config):
             part = entries[first : first + len(batch)]
-            self._write_batch(part, batch)
+            pairs = [*zip(part, batch, strict=True)]
+            for (entry, _), exc in refused_items(
+                pairs, self._write_batch, PermanentError
+            ):
+                raise PermanentError(
+                    f"{entry.log_id}: {exc}", position=entry.position
+                ) from exc
             first += len(batch)
         if first < len(entries):
             # Raises: the batches end where one cannot be encoded.
@@ -341,48 +351,29 @@ class RemoteStore(EntrySink):
         if batch:
             yield batch
 
-    def _write_batch(
-        self, entries: Sequence[StoreEntry], batch: Sequence[bytes]
-    ) -> None:
+    def _write_batch(self, pairs: Sequence[tuple[StoreEntry, bytes]]) -> None:
+        entries = [entry for entry, _ in pairs]
         # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
-        body = b"".join(
-            (
-                b'{"args":[],"kwargs":{"logs":[',
-                b",".join(batch),
-                b'],"hf_token":',
-                token,
-                b"}}",
-            )
-        )
+        logs = b",".join(data for _, data in pairs)
+        body = b'{"args":[],"kwargs":{"logs":[%b],"hf_token":%b}}' % (logs, token)
         try:
             with self._size.request(len(entries)):
                 self._post("bulk_log", body)
                 # Within the same measured request: a batch of which the answer is late counts as
                 # too large.
                 ids = ",".join(_quoted(entry.log_id) for entry in entries)
-                stored_count = self._count(f"log_id IN ({ids})")
-        except PermanentError as exc:
-            if len(entries) == 1:
-                raise PermanentError(
-                    f"{entries[0].log_id}: {exc}", position=entries[0].position
-                ) from exc
-            # The answer does not name the entry at fault. What is sent again changes nothing, by
-            # its id.
-            middle = len(entries) // 2
-            self._write_batch(entries[:middle], batch[:middle])
-            self._write_batch(entries[middle:], batch[middle:])
-            return
+                if self._count(f"log_id IN ({ids})") < len(
+                    {entry.log_id for entry in entries}
+                ):
+                    raise RetryableError(
+                        f"{self.url} answered before it had stored {len(entries)} entries: its database is busy"
+                    )
         except ExporterError as exc:
             # It is unknown which of these entries are stored: all come again, and are recognised by
             # their ids.
             exc.position = entries[0].position
             raise
-        if stored_count < len({entry.log_id for entry in entries}):
-            raise RetryableError(
-                f"{self.url} answered before it had stored {len(entries)} entries: its database is busy",
-                position=entries[0].position,
-            )
 
     def _count(self, condition: str) -> int:
         rows = self._select(f"COUNT(*) AS held FROM metrics WHERE {condition}")

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import WriterMemory
+from otel_bridge.exporter import WriterMemory, call_within
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge.translation.featured import section_prefix
-from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.settings import WandbSettings
 
 _PACKAGE = "wandb_workspaces"

@@ -424,30 +424,3 @@ def _mark_exit(interface: Any) -> None:
         return record
 
     interface._make_exit = make_exit
-
-
-# Bound a call of wandb that has no timeout of its own.
-
-
-def call_within(timeout_s: float, call: Callable[[], object]) -> None:
-    """Run *call* in a separate thread and wait for it; its exception is raised here.
-
-    Raises:
-        TimeoutError: The call has not returned in time. Its thread continues.
-    """
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as exc:  # noqa: BLE001  # raised in the waiting thread
-            failures.append(exc)
-
-    # A daemon: a call that never returns must not keep the process from ending.
-    thread = threading.Thread(target=run, name="wandb-finish", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise TimeoutError(f"wandb did not return within {timeout_s:g} s")
-    if failures:
-        raise failures[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
+from otel_bridge.exporter import call_within
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import (
     Alert,
@@ -40,7 +41,7 @@ from otel_bridge_wandb.content.rollout_tables import Increment, Tables
 from otel_bridge_wandb.errors import as_bridge_errors, outcome, refused
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.store import OnlineStore
-from otel_bridge_wandb.sdk import call_within, leave_open
+from otel_bridge_wandb.sdk import leave_open
 from otel_bridge_wandb.shared_mode.run import SharedRun
 
 EXIT_CODES = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 255}

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timezone
 from email.utils import parsedate_to_datetime
+from typing import TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
 
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 _GROW_AFTER = 16
 """Requests that were at least half full and went through, after which the next may be twice as large.
 
@@ -88,6 +91,30 @@ class RequestSize:
             self._memory.delete(self._key)
         elif self._memory is not None:
             self._memory.put(self._key, str(size).encode())
+
+
+def refused_items(
+    items: Sequence[T], send: Callable[[Sequence[T]], object], refusal: type[E]
+) -> Iterator[tuple[T, E]]:
+    """Send *items*; yield each one that is refused alone, with its error, before those after it are sent.
+
+    For a server that refuses a request as a whole and does not name the item at fault. What is sent
+    again must change nothing.
+
+    Args:
+        items: Items of one request, at least one.
+        send: Makes the request.
+        refusal: Raised by *send* when the request is refused; its other errors are passed on.
+    """
+    try:
+        send(items)
+    except refusal as exc:
+        if len(items) == 1:
+            yield items[0], exc
+            return
+        middle = len(items) // 2
+        yield from refused_items(items[:middle], send, refusal)
+        yield from refused_items(items[middle:], send, refusal)
 
 
 # The header ``Retry-After`` of a server that is busy -> how long to wait. Source: RFC 9110, section

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
-from otel_bridge.otlp.request_size import RequestSize
+from otel_bridge.otlp.request_size import RequestSize, refused_items
 from otel_bridge.records import PlainTrace, RolloutRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
@@ -86,7 +86,11 @@ class TraceWriter:
         start = 0
         while start < len(rollouts):
             batch = self._batch(rollouts, start)
-            self._write_batch(rollouts[start : start + len(batch)], batch)
+            pairs = [*zip(rollouts[start:], batch)]  # noqa: B905  # as many as the batch has
+            for (rollout, _), exc in refused_items(pairs, self._write_batch, Refused):
+                raise PermanentError(
+                    f"rollout {rollout.id}: {exc}", position=rollout.position
+                ) from exc
             start += len(batch)
 
     def complete(self, traces: Sequence[PlainTrace]) -> None:
@@ -124,33 +128,20 @@ class TraceWriter:
             )
         return batch
 
-    def _write_batch(
-        self, rollouts: Sequence[RolloutRecord], batch: Sequence[TraceContent]
-    ) -> None:
-        position = rollouts[0].position
+    def _write_batch(self, pairs: Sequence[tuple[RolloutRecord, TraceContent]]) -> None:
+        rollouts = [rollout for rollout, _ in pairs]
+        traces = [trace for _, trace in pairs]
         try:
-            with self._size.request(len(batch)):
+            with self._size.request(len(pairs)):
                 # Traces first: an assessment of a trace that MLflow lacks is refused.
-                unwritten = self._traces.write(batch)
+                unwritten = self._traces.write(traces)
                 self._assessments.write_rewards(unwritten)
-                self._link(batch)
+                self._link(traces)
             # Outside of the measured request: these are single calls, whatever the size of the
             # batch is.
             self._set_missing_tags(rollouts)
-        except Refused as exc:
-            if len(batch) == 1:
-                raise PermanentError(
-                    f"rollout {rollouts[0].id}: {exc}", position=position
-                ) from exc
-            # MLflow does not name the bad trace. What is sent again upserts the same spans.
-            middle = len(batch) // 2
-            self._write_batch(rollouts[:middle], batch[:middle])
-            self._write_batch(rollouts[middle:], batch[middle:])
         except ExporterError as exc:
-            # A half of the batch may have set its own position already, which is the more exact
-            # one.
-            if exc.position is None:
-                exc.position = position
+            exc.position = rollouts[0].position
             raise
 
     def _link(self, batch: Sequence[TraceContent]) -> None:

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.exporter import RunInfo, RunWriter, call_within
 from otel_bridge.records import Status
 from otel_bridge.testing import deliver, samples
 from otel_bridge_wandb import exporter, sdk, versions
 from otel_bridge_wandb.errors import outcome
-from otel_bridge_wandb.sdk import call_within
 from otel_bridge_wandb.versions import INSTALL, abilities_of, replace_what_interferes
 from otel_bridge_wandb.writer import WandbRunWriter
 from support.bridge.bridge_doubles import until
