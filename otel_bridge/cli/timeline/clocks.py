@@ -78,18 +78,14 @@ def aligned(
     for step in steps:
         of_role = hosts[step.role]
         # Of several machines it is unknown which one sent a rollout.
-        role_shift_ns = clocks[next(iter(of_role))].shift_ns if len(of_role) == 1 else 0
+        role_host = next(iter(of_role)) if len(of_role) == 1 else ""
         events: list[TimelineEvent] = []
         for event in step.events:
-            shift_ns = (
-                clocks[host_of(event)].shift_ns
-                if event.kind == "phase"
-                else role_shift_ns
-            )
+            host = host_of(event) if event.kind == "phase" else role_host
+            shift_ns = clocks.get(host, MachineClock("")).shift_ns
+            start_ns = event.start_ns + shift_ns
             events.append(
-                event._replace(
-                    start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns
-                )
+                event._replace(start_ns=start_ns, end_ns=event.end_ns + shift_ns)
             )
         shifted.append(TimelineStep(step.role, step.step, events))
     return shifted

@@ -16,7 +16,7 @@ from otel_bridge.cli.output import write_file
 from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
-from otel_bridge.cli.timeline.clocks import MachineClock, aligned, clocks_of
+from otel_bridge.cli.timeline.clocks import aligned, clocks_of
 from otel_bridge.cli.timeline.trace_events import trace_of
 from otel_bridge.journal.folder import RunFolder
 
@@ -61,8 +61,8 @@ def command(
     each rank has a track with its phases, each rollout a lane with its turns and tools.
     """
     for folder in _chosen(directory, run):
-        first, last = _range(steps)
-        timeline_steps = _read(folder, first, last)
+        with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
+            timeline_steps = read_timeline(reader, *_range(steps))
         # Marks alone are rows, of which a bar or a track shows nothing.
         if not any(
             event.kind != "mark" for step in timeline_steps for event in step.events
@@ -80,7 +80,9 @@ def command(
             )
         else:
             _show(timeline_steps, last_only=steps is None)
-        _notify(clocks)
+        for clock in clocks.values():
+            if note := clock.note():
+                echo(note, err=True)
 
 
 def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
@@ -119,11 +121,6 @@ def _range(steps: str | None) -> tuple[int, int]:
     return begin, int(last or _NEVER)
 
 
-def _read(folder: RunFolder, first: int, last: int) -> list[TimelineStep]:
-    with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
-        return read_timeline(reader, first, last)
-
-
 def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
     terminal = Terminal(soft_wrap=True)
     columns = min(max(terminal.width - _BESIDE, _MIN_COLUMNS), _MAX_COLUMNS)
@@ -138,9 +135,3 @@ def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
             terminal.print_line(role or "run", style="bold")
         for line in lines:
             terminal.print(line)
-
-
-def _notify(clocks: dict[str, MachineClock]) -> None:
-    for clock in clocks.values():
-        if note := clock.note():
-            echo(note, err=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
@@ -22,29 +21,6 @@ _SYNC = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
 ``async`` and ``weighted`` are other words.
 """
 _StepEvent: TypeAlias = tuple[int, TimelineEvent]
-
-
-@dataclass(slots=True)
-class _Lanes:
-    """Holds the threads of one track, each with the ends of its open spans, the innermost last."""
-
-    lanes: list[list[int]] = field(default_factory=list[list[int]])
-
-    def place(self, start_ns: int, end_ns: int, *, first: int = 0) -> int:
-        """Return the first thread, from *first* on, on which a span nests.
-
-        Spans come in the order of their starts.
-        """
-        for number in range(first, len(self.lanes)):
-            ends = self.lanes[number]
-            # Spans come by their starts, so those that have ended cannot hold a later one.
-            while ends and ends[-1] <= start_ns:
-                ends.pop()
-            if not ends or end_ns <= ends[-1]:
-                ends.append(end_ns)
-                return number
-        self.lanes.append([end_ns])
-        return len(self.lanes) - 1
 
 
 def trace_of(steps: Sequence[TimelineStep]) -> dict[str, Any]:
@@ -75,26 +51,24 @@ class _TraceWriter:
         for step in steps:
             for event in step.events:
                 if event.kind == "phase":
-                    by_rank.setdefault(
-                        (event.facts.get("rank", 0), event.track), []
-                    ).append((step.step, event))
+                    process = event.facts.get("rank", 0), event.track
+                    by_rank.setdefault(process, []).append((step.step, event))
                 elif event.kind == "mark":
                     self._mark(pid, step.step, event)
                 else:
                     rollouts.append((step.step, event))
         for (rank, _), phases in sorted(by_rank.items()):
             host = phases[0][1].facts.get("host")
-            self._rank(
-                pid, f"rank {rank} on {host}" if host else f"rank {rank}", phases
-            )
+            name = f"rank {rank} on {host}" if host else f"rank {rank}"
+            self._rank(pid, name, phases)
         if rollouts:
             self._rollouts(self._process(f"{role or 'run'} rollouts"), rollouts)
 
     def _rank(self, pid: int, name: str, phases: Iterable[_StepEvent]) -> None:
-        lanes = _Lanes()
+        lanes: list[list[int]] = []
         tids: list[int] = []
         for step, event in sorted(phases, key=_by_start):
-            lane = lanes.place(event.start_ns, event.end_ns)
+            lane = _lane_of(lanes, event)
             if lane == len(tids):
                 tids.append(
                     self._thread(pid, name if not lane else f"{name}, {lane + 1}")
@@ -107,14 +81,12 @@ class _TraceWriter:
 
     def _rollouts(self, pid: int, events: Iterable[_StepEvent]) -> None:
         """Add the rollouts of a role, each on the first free thread, with its spans below."""
-        lanes = _Lanes()
+        lanes: list[list[int]] = []
         lane_of: dict[str, int] = {}
         tids: list[int] = []
         for step, event in sorted(events, key=_by_start):
             # Its spans come after their rollout, and begin to look at the rollout's own lane.
-            lane = lanes.place(
-                event.start_ns, event.end_ns, first=lane_of.get(event.track, 0)
-            )
+            lane = _lane_of(lanes, event, first=lane_of.get(event.track, 0))
             if lane == len(tids):
                 tids.append(self._thread(pid, f"lane {lane + 1}"))
             track = pid, tids[lane]
@@ -134,16 +106,8 @@ class _TraceWriter:
     def _mark(self, pid: int, step: int, event: TimelineEvent) -> None:
         self._instant((pid, 0), f"step {step}", event.start_ns, "p")
         for key, value in event.facts.items():
-            time_us = self._time_us(event.start_ns)
-            self.events.append(
-                {
-                    "ph": "C",
-                    "name": key,
-                    "pid": pid,
-                    "ts": time_us,
-                    "args": {"value": value},
-                }
-            )
+            counter = {"ph": "C", "name": key, "pid": pid, "args": {"value": value}}
+            self.events.append({**counter, "ts": self._time_us(event.start_ns)})
 
     def _span(
         self,
@@ -169,49 +133,19 @@ class _TraceWriter:
 
     def _process(self, name: str) -> int:
         self._processes += 1
-        pid = self._processes
-        self.events.append(
-            {
-                "ph": "M",
-                "name": "process_name",
-                "pid": pid,
-                "tid": 0,
-                "args": {"name": name},
-            }
-        )
-        self.events.append(
-            {
-                "ph": "M",
-                "name": "process_sort_index",
-                "pid": pid,
-                "tid": 0,
-                "args": {"sort_index": pid},
-            }
-        )
-        return pid
+        self._describe("process", self._processes, 0, name)
+        return self._processes
 
     def _thread(self, pid: int, name: str) -> int:
         self._threads += 1
-        tid = self._threads
-        self.events.append(
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": pid,
-                "tid": tid,
-                "args": {"name": name},
-            }
-        )
-        self.events.append(
-            {
-                "ph": "M",
-                "name": "thread_sort_index",
-                "pid": pid,
-                "tid": tid,
-                "args": {"sort_index": tid},
-            }
-        )
-        return tid
+        self._describe("thread", pid, self._threads, name)
+        return self._threads
+
+    def _describe(self, kind: str, pid: int, tid: int, name: str) -> None:
+        """Name a process or thread, and sort it by its number."""
+        for fact, argument in (("name", name), ("sort_index", tid or pid)):
+            event = {"ph": "M", "name": f"{kind}_{fact}", "pid": pid, "tid": tid}
+            self.events.append({**event, "args": {fact: argument}})
 
     def _time_us(self, time_ns: int) -> float:
         return (time_ns - self._zero_ns) / 1000
@@ -220,3 +154,20 @@ class _TraceWriter:
 def _by_start(entry: _StepEvent) -> tuple[int, int]:
     # Of spans that begin together the longest first, since it holds the others.
     return entry[1].start_ns, -entry[1].end_ns
+
+
+def _lane_of(lanes: list[list[int]], event: TimelineEvent, *, first: int = 0) -> int:
+    """Return the first of *lanes*, from *first* on, on which a span nests, a new one if need be.
+
+    A lane holds the ends of its open spans, the innermost last. Spans come in the order of their
+    starts, so those that have ended cannot hold a later one.
+    """
+    for number in range(first, len(lanes)):
+        ends = lanes[number]
+        while ends and ends[-1] <= event.start_ns:
+            ends.pop()
+        if not ends or event.end_ns <= ends[-1]:
+            ends.append(event.end_ns)
+            return number
+    lanes.append([event.end_ns])
+    return len(lanes) - 1

@@ -1,5 +1,6 @@
 """Metrics of inference engines -> one row a step of the trainer, of all engines and of each. Pure.
 
+Info families become the config of the role ``engine``: address, then family, then its labels.
 The row of a step covers the time since the row of the step before: what the engines did until the
 trainer logged the step for the first time. Without a trainer, and after its last step, rows are
 placed by time.
@@ -9,23 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import cast
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.records import ENGINES_ID, Config, Row, Value, axis_of, key_of
+from otel_bridge.records import (
+    ENGINES_ID,
+    Config,
+    Json,
+    Row,
+    Value,
+    axis_of,
+    key_of,
+)
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
-from otel_bridge.translation.engines.facts import EngineFacts
-from otel_bridge.translation.engines.points import SeriesName, readings
-from otel_bridge.translation.engines.series import (
-    Reading,
-    Series,
-    SeriesKind,
-    row_values,
-)
+from otel_bridge.text.secret_patterns import redact_text
+from otel_bridge.translation.engines.points import SeriesName, info_labels, readings
+from otel_bridge.translation.engines.series import COUNTER, Series, row_values
+from otel_bridge.translation.metrics.configs import Configs
 from otel_bridge.translation.metrics.keys import StepAxes, address_part
+from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.state import TranslationState, count, named
 
 RESTARTED = "engine/restarted"
@@ -53,11 +60,6 @@ _RATIOS = (
 )
 """Parts of names of two counters of which one counts a part of the other."""
 
-_StoredSeries: TypeAlias = tuple[
-    str, str, str, str, int, int, list[float], list[float], list[float], int
-]
-"""A series in the state: its name, its last reading, and what was added since the last row."""
-
 
 @dataclass(slots=True)
 class _Engine:
@@ -83,18 +85,15 @@ class EnginePipeline:
         self._axes = axes
         self._owner_axis = axis_of(options.owner_role)
         self._engines = {
-            name: _restored(value) for name, value in named(state, _ENGINE).items()
+            address: unpacked(_Engine, value)
+            for address, value in named(state, _ENGINE).items()
         }
         self._changed: set[str] = set()
-        place = cast("tuple[int, int, int, int] | None", state.get(_PLACE)) or (
-            0,
-            0,
-            0,
-            0,
-        )
+        place = cast("list[int] | None", state.get(_PLACE)) or [0] * 4
         self._attempt, self._step, self._row_count, self._row_ns = place
         self._missing: dict[str, list[str]] = {}
-        self._facts = EngineFacts(state)
+        self._configs = Configs(state)
+        self._facts: dict[str, dict[str, Json]] = {}
 
     @property
     def active(self) -> bool:
@@ -133,9 +132,10 @@ class EnginePipeline:
                 if len(engine.series) >= _MAX_SERIES:
                     count(self._state, TOO_MANY_SERIES, name=name.key)
                     continue
-                series = Series()
+                series = Series.begun(reading)
                 engine.series[name] = series
-            restarted = series.take(reading) or restarted
+            elif series.take(reading):
+                restarted = True
             engine.last_ns = max(engine.last_ns, reading.time_ns)
             # Else the first row of a reopened run would show the time in which nothing ran.
             if ended:
@@ -145,7 +145,7 @@ class EnginePipeline:
         self._changed.add(address)
         if ended:
             return []
-        return self._facts.take(address, metrics, engine.last_ns)
+        return self._config(address, metrics, engine.last_ns)
 
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any."""
@@ -185,11 +185,28 @@ class EnginePipeline:
         if not self._changed:
             return
         for address in self._changed:
-            self._state.set(f"{_ENGINE}{address}", _stored(self._engines[address]))
+            self._state.set(f"{_ENGINE}{address}", packed(self._engines[address]))
         self._changed.clear()
         # With the series: both belong to the same last row.
         self._state.set(
             _PLACE, [self._attempt, self._step, self._row_count, self._row_ns]
+        )
+
+    def _config(
+        self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int
+    ) -> list[Config]:
+        """Return the new config of the role, if the engine at *address* has other facts than before."""
+        last_facts = self._facts.get(address, {})
+        facts = dict(last_facts)
+        for family, labels in info_labels(metrics):
+            facts[family] = {name: redact_text(label) for name, label in labels.items()}
+        if facts == last_facts:
+            return []
+        self._facts[address] = facts
+        origin = Origin(time_unix_ns, address, 0)
+        # As a whole: a label that a restarted engine no longer has must not stay.
+        return self._configs.merge(
+            ValuesEvent(origin, ENGINE_ROLE, {address: facts}, replaces=True)
         )
 
     def _axis(self) -> str | None:
@@ -205,25 +222,20 @@ class EnginePipeline:
 
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
         """Return one row of all that was added since the last one; none when nothing was."""
-        shares: dict[str, dict[str, float]] = {}
         every_series: list[tuple[SeriesName, Series]] = []
+        shares: dict[str, dict[str, float]] = {}
         # By address, so that each row shows, and leaves out, the same engines.
         for address, engine in sorted(self._engines.items()):
-            engine_values = dict(_values(engine.series.items()))
-            if engine_values:
+            if engine_values := dict(_values(engine.series.items())):
                 shares[address] = engine_values
                 every_series += engine.series.items()
         if not shares:
             return []
-        values: dict[str, Value] = {
-            "engines": len(shares),
-            **dict(_values(every_series)),
-        }
+        values: dict[str, Value] = {"engines": len(shares)}
+        values |= dict(_values(every_series))
         for address in list(shares)[:_MAX_SHOWN]:
-            values |= {
-                f"{address_part(address)}/{key}": value
-                for key, value in shares[address].items()
-            }
+            for key, value in shares[address].items():
+                values[f"{address_part(address)}/{key}"] = value
         left_out = list(shares)[_MAX_SHOWN:]
         if left_out:
             count(self._state, NOT_SHOWN, len(left_out), name=left_out[0])
@@ -268,10 +280,7 @@ def _missing_families(engine: _Engine) -> list[str]:
     """Return the families that the engine has sent before, and not lately."""
     latest_ns: dict[str, int] = {}
     for name, series in engine.series.items():
-        if series.last is not None:
-            latest_ns[name.family] = max(
-                latest_ns.get(name.family, 0), series.last.time_ns
-            )
+        latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.last.time_ns)
     # Not at once: a Collector may send the families of one reading in several parts.
     return [
         family
@@ -286,11 +295,7 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
     counted: dict[str, float] = {}
     for name, series in pairs:
         by_key.setdefault(name.key, []).append(series)
-        if (
-            series.added
-            and series.last is not None
-            and series.last.kind is SeriesKind.COUNTER
-        ):
+        if series.added and series.last.kind == COUNTER:
             counted[name.family] = counted.get(name.family, 0.0) + series.added[0]
     for key, members in by_key.items():
         for ending, value in row_values(members):
@@ -302,33 +307,3 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
             whole = counted.get(family.replace(numerator, denominator), 0.0)
             if whole:
                 yield f"{family}/ratio", part / whole
-
-
-def _stored(engine: _Engine) -> object:
-    series: list[list[object]] = []
-    for name, member in engine.series.items():
-        last = member.last
-        if last is None:
-            continue
-        series.append([
-            name.key, name.family, name.part,
-            last.kind.value, last.time_ns, last.start_ns, list(last.numbers), list(last.bounds),
-            member.added, member.covered,
-        ])  # fmt: skip
-    return {"last_ns": engine.last_ns, "series": series}
-
-
-def _restored(value: object) -> _Engine:
-    stored = cast("dict[str, object]", value)
-    engine = _Engine(last_ns=cast("int", stored["last_ns"]))
-    for facts in cast("list[_StoredSeries]", stored["series"]):
-        key, family, part, kind, time_ns, start_ns, numbers, bounds, added, covered = (
-            facts
-        )
-        reading = Reading(
-            SeriesKind(kind), time_ns, start_ns, tuple(numbers), tuple(bounds)
-        )
-        engine.series[SeriesName(key, family, part)] = Series(
-            reading, list(added), covered
-        )
-    return engine

@@ -18,7 +18,13 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import mapping_of, text_in
 from otel_bridge.translation.decode.rows import number
-from otel_bridge.translation.engines.series import Reading, SeriesKind
+from otel_bridge.translation.engines.series import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    SUMMARY,
+    Reading,
+)
 from otel_bridge.translation.metrics.keys import attribute_suffix
 
 _PREFIXES = ("vllm:", "sglang:")
@@ -85,10 +91,9 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading
         if metric.name.endswith((_CREATED, _INFO)):
             continue
         kind, points = _points(metric)
-        # Whether a Collector keeps the ending of counters depends on its settings.
-        is_counter = kind is SeriesKind.COUNTER
         family = metric.name
-        if is_counter:
+        # Whether a Collector keeps the ending of counters depends on its settings.
+        if kind == COUNTER:
             family = metric.name.removesuffix(_TOTAL)
         for point in points:
             reading = None if point.flags & _NO_VALUE else _reading(kind, point)
@@ -113,21 +118,21 @@ def _is_part(label: str) -> bool:
     return label in _PARTS or label.endswith(_RANK)
 
 
-def _points(metric: pb.Metric) -> tuple[SeriesKind, Iterable[_Point]]:
+def _points(metric: pb.Metric) -> tuple[str, Iterable[_Point]]:
     kind = metric.WhichOneof("data")
     if kind == "sum" and metric.sum.is_monotonic:
-        return SeriesKind.COUNTER, metric.sum.data_points
+        return COUNTER, metric.sum.data_points
     if kind == "histogram":
-        return SeriesKind.HISTOGRAM, metric.histogram.data_points
+        return HISTOGRAM, metric.histogram.data_points
     if kind == "summary":
-        return SeriesKind.SUMMARY, metric.summary.data_points
+        return SUMMARY, metric.summary.data_points
     return (
-        SeriesKind.GAUGE,
+        GAUGE,
         metric.gauge.data_points if kind == "gauge" else metric.sum.data_points,
     )
 
 
-def _reading(kind: SeriesKind, point: _Point) -> Reading | None:
+def _reading(kind: str, point: _Point) -> Reading | None:
     bounds: tuple[float, ...] = ()
     numbers: tuple[float, ...]
     if isinstance(point, pb.NumberDataPoint):

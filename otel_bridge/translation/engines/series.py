@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from otel_bridge.records import Distribution
 from otel_bridge.translation.options import SECOND_NS
@@ -18,13 +17,10 @@ from otel_bridge.translation.options import SECOND_NS
 _QUANTILES = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
 
 
-class SeriesKind(str, Enum):
-    """Names the type of a family, as Prometheus does."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
-    SUMMARY = "summary"
+GAUGE = "gauge"
+COUNTER = "counter"
+HISTOGRAM = "histogram"
+SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Reading:
     """Holds the numbers of one series at one time.
 
     Attributes:
-        kind: Type of the family.
+        kind: Type of the family, as Prometheus names it.
         time_ns: Unix ns of the scrape.
         start_ns: Unix ns at which the engine began to count; 0: unknown.
         numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,); for a
@@ -40,7 +36,7 @@ class Reading:
         bounds: Upper bounds of a histogram, shape (n,).
     """
 
-    kind: SeriesKind
+    kind: str
     time_ns: int
     start_ns: int
     numbers: tuple[float, ...]
@@ -52,15 +48,23 @@ class Series:
     """Holds the last reading of a series, and what was added since the last row.
 
     Attributes:
-        last: The last reading; ``None`` before the first.
+        last: The last reading.
         added: Sum of the differences of readings; for a gauge, of its values.
         covered: Nanoseconds between the readings of these differences; for a gauge, the number of
             its values.
     """
 
-    last: Reading | None = None
+    last: Reading
     added: list[float] = field(default_factory=list[float])
     covered: int = 0
+
+    @classmethod
+    def begun(cls, reading: Reading) -> Series:
+        """Return a series of one reading."""
+        series = cls(reading)
+        if reading.kind == GAUGE:
+            series._add(reading.numbers, 1)
+        return series
 
     def take(self, reading: Reading) -> bool:
         """Add what *reading* has more than the last one.
@@ -71,13 +75,11 @@ class Series:
         A reading that is not newer was redelivered.
         """
         previous = self.last
-        if previous is not None and reading.time_ns <= previous.time_ns:
+        if reading.time_ns <= previous.time_ns:
             return False
         self.last = reading
-        if reading.kind is SeriesKind.GAUGE:
+        if reading.kind == GAUGE:
             self._add(reading.numbers, 1)
-            return False
-        if previous is None:
             return False
         if _has_restarted(reading, previous):
             return True
@@ -121,9 +123,9 @@ def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
     Nothing is yielded for series without two readings that follow each other.
     """
-    by_kind: dict[SeriesKind, list[Series]] = {}
+    by_kind: dict[str, list[Series]] = {}
     for member in series:
-        if member.last is not None and member.covered:
+        if member.covered:
             by_kind.setdefault(member.last.kind, []).append(member)
     for kind, members in by_kind.items():
         yield from _VALUES[kind](members)
@@ -151,15 +153,11 @@ def _summary(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ."""
-    forms = Counter(member.last.bounds for member in series if member.last is not None)
+    forms = Counter(member.last.bounds for member in series)
     bounds, _ = forms.most_common(1)[0]
     if not bounds:
         return
-    members = [
-        member.added
-        for member in series
-        if member.last is not None and member.last.bounds == bounds
-    ]
+    members = [member.added for member in series if member.last.bounds == bounds]
     counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
     # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has
     # no width.
@@ -174,8 +172,8 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 _VALUES = {
-    SeriesKind.GAUGE: _gauge,
-    SeriesKind.COUNTER: _counter,
-    SeriesKind.HISTOGRAM: _histogram,
-    SeriesKind.SUMMARY: _summary,
+    GAUGE: _gauge,
+    COUNTER: _counter,
+    HISTOGRAM: _histogram,
+    SUMMARY: _summary,
 }
