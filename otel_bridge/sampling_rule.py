@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 STRATIFIED = "stratified"
 FIRST = "first"
@@ -16,59 +15,7 @@ _SHARE = 4
 """Failures, and truncated ones, may each take one seat in so many, so that they cannot crowd out the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Holds what sampling uses of one rollout.
-
-    Attributes:
-        reward: ``None`` or NaN when there is none.
-        group: The prompt group; ``None``: a group of its own.
-        failed: It ended in an error.
-        truncated: Its generation hit the length limit.
-        key: Stable id of the rollout; decides between equals.
-    """
-
-    reward: float | None
-    group: str | None
-    failed: bool
-    truncated: bool
-    key: str
-
-
 def choose(
-    candidates: Sequence[Candidate], cap: int, *, rule: str, seed: str
-) -> list[int]:
-    """Choose at most *cap* of *candidates*.
-
-    ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each at most), then whole
-    groups in the order of a hash of *seed* and group while they fit; a group that is too large is cut.
-
-    Args:
-        candidates: The rollouts of one step, in the order in which they came.
-        cap: Seats; zero or less: none.
-        rule: ``stratified`` or ``first``.
-        seed: ``<run id>/<step>``.
-
-    Returns:
-        Kept indices, increasing.
-    """
-    return choose_columns(
-        [candidate.reward for candidate in candidates],
-        [candidate.group for candidate in candidates],
-        cap,
-        failed=[
-            index for index, candidate in enumerate(candidates) if candidate.failed
-        ],
-        truncated=[
-            index for index, candidate in enumerate(candidates) if candidate.truncated
-        ],
-        key=lambda index: candidates[index].key,
-        rule=rule,
-        seed=seed,
-    )
-
-
-def choose_columns(
     rewards: Sequence[float | None],
     groups: Sequence[str | None],
     cap: int,
@@ -79,17 +26,21 @@ def choose_columns(
     rule: str,
     seed: str,
 ) -> list[int]:
-    """Do as `choose` does with parallel lists, which for a large batch cost less than an object a rollout.
+    """Choose at most *cap* rollouts of a step, given as parallel lists in the order in which they came.
+
+    ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each at most), then whole
+    groups in the order of a hash of *seed* and group while they fit; a group that is too large is cut. For a large
+    batch lists cost less than an object a rollout.
 
     Args:
         rewards: One a rollout; ``None`` or NaN when there is none.
-        groups: One a rollout.
-        cap: As in `choose`.
-        failed: Indices of failed rollouts.
-        truncated: Indices of truncated rollouts.
-        key: From an index to the rollout's stable id; called where the hash must decide.
-        rule: As in `choose`.
-        seed: As in `choose`.
+        groups: The prompt group of each rollout; ``None``: a group of its own.
+        cap: Seats; zero or less: none.
+        failed: Indices of the rollouts that ended in an error.
+        truncated: Indices of those whose generation hit the length limit.
+        key: From an index to the rollout's stable id, which decides between equals; called where the hash must decide.
+        rule: ``stratified`` or ``first``.
+        seed: ``<run id>/<step>``.
 
     Returns:
         Kept indices, increasing.

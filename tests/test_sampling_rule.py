@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_bridge.sampling_rule import Candidate, choose
+from support.sampling import Candidate, choose
 
 
 def candidate(

@@ -383,18 +383,18 @@ class Forwarder(ExporterWorker):
         self._show_state(min(waiting, key=lambda failure: failure.state != "blocked"))
 
     def _show_failure(self, failure: LaneFailure) -> None:
-        state = self._state
-        if (state.state, state.reason) != (failure.state, failure.reason):
+        """Show and log a failure that is not of one signal."""
+        if (self._state.state, self._state.reason) != (failure.state, failure.reason):
             self._log_line(f"otlp is {failure.state}: {failure.reason}")
         self._show_state(failure)
 
     def _show_state(self, failure: LaneFailure) -> None:
-        since_s = self._state.failing_since_s
         self._show(
             state=failure.state,
             reason=failure.reason,
             help=failure.help,
-            failing_since_s=time.monotonic() if since_s is None else since_s,
+            # Kept over retries: a run is parked by the time since the first failure.
+            failing_since_s=self._state.failing_since_s or time.monotonic(),
         )
 
     def _show(self, **changes: object) -> None:

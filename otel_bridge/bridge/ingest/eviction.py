@@ -17,7 +17,6 @@ from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.requested_exporters import RequestedExporters
-from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.quota import Quota
 
 NEAR = 0.9
@@ -31,13 +30,12 @@ class Fullness:
 
     Args:
         base: The directory of all run folders.
-        max_bytes: Limit of its size.
-        count_s: Least seconds between two counts.
+        options: Options of the bridge, with the limit of its size.
     """
 
-    def __init__(self, base: Path, max_bytes: int, *, count_s: float) -> None:
-        self._quota = Quota(base, max_bytes)
-        self._count_s = count_s
+    def __init__(self, base: Path, options: BridgeOptions) -> None:
+        self._quota = Quota(base, options.max_bytes)
+        self._count_s = COUNT_POLLS * options.poll_s
         self._again_s = 0.0
         self._counted = 0
         self._is_near = False
@@ -151,13 +149,6 @@ class Eviction:
     def _evict(self, through: int) -> None:
         self._ledger.evict_from_unnamed(through)
         self._requested.evict(through)
-
-
-def fullness_of(folder: RunFolder, options: BridgeOptions) -> Fullness:
-    """Return the fullness of the directory of *folder*."""
-    return Fullness(
-        folder.base, options.max_bytes, count_s=COUNT_POLLS * options.poll_s
-    )
 
 
 def _half(oldest: int, through: int) -> int:

@@ -94,7 +94,7 @@ class ProcessMonitor:
                 continue
             # Without a header it is unknown what was requested, so the process counts.
             may_request = tail.header is None or any(tail.header.exporters.values())
-            is_over = tail.segments.dead and not tail.moved and not tail.behind()
+            is_over = tail.segments.dead and not tail.moved and not tail.cursor.behind()
             if may_request and not is_over:
                 return False
         return True

@@ -187,7 +187,7 @@ class SegmentReader:
 
     def behind(self) -> bool:
         """Return whether there is more than was read."""
-        return any(tail.behind() for tail in self.tails.values())
+        return any(tail.cursor.behind() for tail in self.tails.values())
 
     def close_translation(
         self, status: Status | None = None, *, over: bool = True

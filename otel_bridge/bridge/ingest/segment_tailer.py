@@ -408,7 +408,3 @@ class SegmentTailer:
     def committed(self) -> None:
         """Mark the used frames as committed."""
         self._committed = self.source
-
-    def behind(self) -> bool:
-        """Return whether there is more than was used; an unfinished frame counts as more."""
-        return self.cursor.behind()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from otel_bridge.bridge.exporter_environment import by_exporter
-from otel_bridge.bridge.ingest.eviction import Fullness, fullness_of
+from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.stray_traces import MayJoin, StrayTraces
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
@@ -96,7 +96,7 @@ class RunOpener:
 
         # One for a directory: counting it takes long, and the limit is that of all its runs.
         if folder.base not in self._fullness:
-            self._fullness[folder.base] = fullness_of(folder, self._options)
+            self._fullness[folder.base] = Fullness(folder.base, self._options)
         fullness = self._fullness[folder.base]
         return RunBridge.open(
             folder,

@@ -15,7 +15,7 @@ from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rol
 from otel_bridge.emit.values.reading import is_text
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
-from otel_bridge.sampling_rule import choose_columns
+from otel_bridge.sampling_rule import choose
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -221,7 +221,7 @@ def emit(
         key: Callable from an index in the call to a stable id.
     """
     options = run.rollout_options
-    kept_indices = choose_columns(
+    kept_indices = choose(
         columns.rewards,
         columns.groups,
         options.cap_of(defaults.split),

@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import chain, islice
 
 from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
-from otel_bridge.sampling_rule import FIRST, Candidate, choose
+from otel_bridge.sampling_rule import FIRST, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.packing import packed, unpacked
@@ -243,26 +243,22 @@ class StepSampler:
         """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
         # By id, so that the choice does not depend on the order of arrival.
         order = sorted(step.waiting)
-        candidates: list[Candidate] = []
-        for trace_id in order:
-            facts = step.waiting[trace_id]
-            candidates.append(
-                Candidate(
-                    rewards[trace_id],
-                    facts.group,
-                    facts.failed,
-                    facts.truncated,
-                    trace_id,
-                )
-            )
+        facts = [step.waiting[trace_id] for trace_id in order]
         # The same choice after a kill and at a redelivery.
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
-        return {
-            order[index]
-            for index in choose(
-                candidates, seats, rule=self._options.selection, seed=seed
-            )
-        }
+        chosen = choose(
+            [rewards[trace_id] for trace_id in order],
+            [rollout.group for rollout in facts],
+            seats,
+            failed=[index for index, rollout in enumerate(facts) if rollout.failed],
+            truncated=[
+                index for index, rollout in enumerate(facts) if rollout.truncated
+            ],
+            key=order.__getitem__,
+            rule=self._options.selection,
+            seed=seed,
+        )
+        return {order[index] for index in chosen}
 
     def row(self, step: SampledStep) -> Row:
         """Return the statistics of a closed step as a row.

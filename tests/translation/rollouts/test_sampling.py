@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from otel_bridge.records import Row
-from otel_bridge.sampling_rule import Candidate, choose
 from otel_bridge.translation.packing import unpacked
 from otel_bridge.translation.rollouts.step import SampledStep
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 from support.otlp.translation_bench import ids
+from support.sampling import Candidate, choose
 
 
 def filled(
