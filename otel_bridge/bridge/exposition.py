@@ -7,9 +7,9 @@ receiver/prometheusreceiver.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -30,7 +30,11 @@ from otel_bridge import semconv
 _FAMILIES = ("vllm:", "sglang:", "process_start_time_seconds")
 _STARTED = "process_start_time_seconds"
 _CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
+_COUNTING = frozenset({"counter", "histogram", "summary"})
+_PART_LABELS = {"histogram": "le", "summary": "quantile"}
+"""Type of a family to the label by which samples are parts of one series."""
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
+_Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint | pb.SummaryDataPoint
 
 
 def engine_request(
@@ -88,67 +92,61 @@ def _name_in(line: str) -> str:
 
 
 def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:
+    # A gauge does not count from a start on.
+    times_ns = time_ns, start_ns if family.type in _COUNTING else 0
+    points: list[Any] = [
+        _point(family.type, labels, samples, times_ns)
+        for labels, samples in _by_labels(family).items()
+    ]
     if family.type == "counter":
-        points = [
-            _number(sample, time_ns, start_ns)
-            for sample in family.samples
-            if sample.name.endswith("_total")
-        ]
         counter = pb.Sum(
             data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True
         )
         return pb.Metric(name=f"{family.name}_total", sum=counter)
     if family.type == "histogram":
-        histograms = [
-            _histogram(labels, samples, time_ns, start_ns)
-            for labels, samples in _by_labels(family.samples).items()
-        ]
         histogram = pb.Histogram(
-            data_points=histograms, aggregation_temporality=_CUMULATIVE
+            data_points=points, aggregation_temporality=_CUMULATIVE
         )
         return pb.Metric(name=family.name, histogram=histogram)
     if family.type == "summary":
-        summaries = [
-            _summary(labels, samples, time_ns, start_ns)
-            for labels, samples in _by_labels(family.samples).items()
-        ]
-        return pb.Metric(name=family.name, summary=pb.Summary(data_points=summaries))
-    gauges = [_number(sample, time_ns, 0) for sample in family.samples]
-    return pb.Metric(name=family.name, gauge=pb.Gauge(data_points=gauges))
+        return pb.Metric(name=family.name, summary=pb.Summary(data_points=points))
+    return pb.Metric(name=family.name, gauge=pb.Gauge(data_points=points))
 
 
-def _number(sample: Sample, time_ns: int, start_ns: int) -> pb.NumberDataPoint:
-    return pb.NumberDataPoint(
-        attributes=_attributes(sample.labels),
-        time_unix_nano=time_ns,
-        start_time_unix_nano=start_ns,
-        as_double=sample.value,
-    )
-
-
-def _by_labels(samples: Iterable[Sample]) -> dict[_Labels, list[Sample]]:
-    """Return the samples of each series of a histogram or summary."""
+def _by_labels(family: Metric) -> dict[_Labels, list[Sample]]:
+    """Return the samples of each series."""
     series: dict[_Labels, list[Sample]] = {}
-    for sample in samples:
-        labels = tuple(
-            (name, value)
-            for name, value in sorted(sample.labels.items())
-            if name not in {"le", "quantile"}
-        )
-        series.setdefault(labels, []).append(sample)
+    for sample in family.samples:
+        labels = dict(sample.labels)
+        labels.pop(_PART_LABELS.get(family.type, ""), None)
+        series.setdefault(tuple(sorted(labels.items())), []).append(sample)
     return series
 
 
-def _histogram(
-    labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int
-) -> pb.HistogramDataPoint:
-    below: dict[float, float] = {}
-    total = 0.0
-    for sample in samples:
-        if sample.name.endswith("_bucket"):
-            below[float(sample.labels["le"])] = sample.value
-        elif sample.name.endswith("_sum"):
-            total = sample.value
+def _point(
+    kind: str, labels: _Labels, samples: Sequence[Sample], times_ns: tuple[int, int]
+) -> _Point:
+    """Return the point of one series."""
+    facts: dict[str, Any] = {
+        "attributes": [
+            KeyValue(key=name, value=AnyValue(string_value=value))
+            for name, value in labels
+        ],
+        "time_unix_nano": times_ns[0],
+        "start_time_unix_nano": times_ns[1],
+    }
+    if kind not in _PART_LABELS:
+        return pb.NumberDataPoint(as_double=samples[0].value, **facts)
+    totals = {sample.name.rpartition("_")[2]: sample.value for sample in samples}
+    total = totals.get("sum", 0.0)
+    if kind == "summary":
+        count = int(totals.get("count", 0.0))
+        return pb.SummaryDataPoint(count=count, sum=total, **facts)
+    below = {
+        float(sample.labels["le"]): sample.value
+        for sample in samples
+        if "le" in sample.labels
+    }
     bounds = sorted(below)
     cumulative = [0.0, *(below[bound] for bound in bounds)]
     counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
@@ -156,35 +154,9 @@ def _histogram(
     if not bounds or math.isfinite(bounds[-1]):
         counts.append(0)
     return pb.HistogramDataPoint(
-        attributes=_attributes(dict(labels)),
-        time_unix_nano=time_ns,
-        start_time_unix_nano=start_ns,
         count=sum(counts),
         sum=total,
         bucket_counts=counts,
-        explicit_bounds=[bound for bound in bounds if math.isfinite(bound)],
+        explicit_bounds=filter(math.isfinite, bounds),
+        **facts,
     )
-
-
-def _summary(
-    labels: _Labels, samples: Iterable[Sample], time_ns: int, start_ns: int
-) -> pb.SummaryDataPoint:
-    totals = {
-        sample.name.rpartition("_")[2]: sample.value
-        for sample in samples
-        if "quantile" not in sample.labels
-    }
-    return pb.SummaryDataPoint(
-        attributes=_attributes(dict(labels)),
-        time_unix_nano=time_ns,
-        start_time_unix_nano=start_ns,
-        count=int(totals.get("count", 0.0)),
-        sum=totals.get("sum", 0.0),
-    )
-
-
-def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
-    return [
-        KeyValue(key=name, value=AnyValue(string_value=value))
-        for name, value in labels.items()
-    ]

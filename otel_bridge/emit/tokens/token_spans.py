@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy
 import orjson
 
 from otel_bridge.emit.encode.protobuf import Attribute
@@ -104,19 +104,13 @@ def _count_not_finite(
 
 
 def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
-    yield (
-        f"{TOKENS_FIGURES}{name}",
-        _doubles([*figure.counts, *figure.sums, *figure.maxima]),
-    )
-    yield (
-        f"{TOKENS_DECILES}{name}",
-        _doubles([*figure.decile_counts, *figure.decile_sums]),
-    )
+    sums = [*figure.counts, *figure.sums, *figure.maxima]
+    deciles = [*figure.decile_counts, *figure.decile_sums]
+    yield f"{TOKENS_FIGURES}{name}", numpy.array(sums, "<f8").tobytes()
+    yield f"{TOKENS_DECILES}{name}", numpy.array(deciles, "<f8").tobytes()
     if figure.buckets:
-        flattened = [
-            number for pair in sorted(figure.buckets.items()) for number in pair
-        ]
-        yield f"{TOKENS_BUCKETS}{name}", _integers(flattened)
+        buckets = numpy.array(sorted(figure.buckets.items()), "<i8")
+        yield f"{TOKENS_BUCKETS}{name}", buckets.tobytes()
 
 
 def _stream_pairs(
@@ -129,17 +123,9 @@ def _stream_pairs(
     sent = max(batch.shown, batch.joined)
     if not sent:
         return
-    yield TOKENS_LENGTHS, _integers(batch.lengths[:sent])
+    yield TOKENS_LENGTHS, numpy.array(batch.lengths[:sent], "<i8").tobytes()
     for name, stream in streams.items():
         rollouts = sent if name == batch.half else batch.shown
         if any(row is not None for row in batch.columns[name].rows[:rollouts]):
             numbers = stream[: sum(batch.lengths[:rollouts])]
             yield f"{TOKENS_STREAM}{name}", numbers.astype("<f4", copy=False).tobytes()
-
-
-def _doubles(numbers: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(numbers)}d", *numbers)
-
-
-def _integers(numbers: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(numbers)}q", *numbers)

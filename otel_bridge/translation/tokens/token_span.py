@@ -5,29 +5,32 @@ Source: ``semconv/registry/spans.yaml``, ``span.rl.tokens``.
 
 from __future__ import annotations
 
-import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+import numpy
 import orjson
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.tokens.names import MISMATCH
-from otel_bridge.tokens.statistics import DECILES, Figure
+from otel_bridge.tokens.statistics import DECILES, Figure, Numbers
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.step_rows import StepSpan
 
-_NUMBERS = (
-    semconv.TOKENS_FIGURES,
-    semconv.TOKENS_DECILES,
-    semconv.TOKENS_BUCKETS,
-    semconv.TOKENS_LENGTHS,
-    semconv.TOKENS_STREAM,
-)
-"""Beginnings of the keys of attributes that hold many numbers."""
+_TYPES = {
+    semconv.TOKENS_FIGURES: "<f8",
+    semconv.TOKENS_DECILES: "<f8",
+    semconv.TOKENS_BUCKETS: "<i8",
+    semconv.TOKENS_LENGTHS: "<i8",
+    semconv.TOKENS_STREAM: "<f4",
+}
+"""Beginning of the keys of attributes that hold many numbers, to the type of these."""
+_NO_DECILES = numpy.zeros(2 * DECILES)
+_NO_BUCKETS = numpy.zeros(0, "<i8")
 _MAX_FIGURES = 32
 _MAX_NAME_CHARS = 64
 
@@ -59,66 +62,48 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
-    numbers = [pair for pair in span.attributes if pair.key.startswith(_NUMBERS)]
+    lists = [pair for pair in span.attributes if pair.key.startswith((*_TYPES,))]
     attributes = mapping_of(
-        pair for pair in span.attributes if not pair.key.startswith(_NUMBERS)
+        pair for pair in span.attributes if not pair.key.startswith((*_TYPES,))
     )
     step = int_in(attributes, semconv.STEP)
     rollouts = _rollouts(span)
     if step is None or not rollouts or not span.end_time_unix_nano:
         return None
     try:
-        blobs = {pair.key: _blob(pair) for pair in numbers}
+        numbers = {pair.key: _numbers(pair) for pair in lists}
         return TokenSpan(
             span.span_id.hex(),
             step,
             text_in(attributes, semconv.ROLE) or None,
             span.end_time_unix_nano,
             rollouts,
-            figures=dict(_figures(blobs, len(rollouts))),
-            streams=_streams(blobs, rollouts),
+            figures=dict(_figures(numbers, len(rollouts))),
+            streams=_streams(numbers, rollouts),
             texts=_texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
         )
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        struct.error,
-    ):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         # Whatever another producer sent.
         return None
 
 
-def _blob(pair: KeyValue) -> bytes:
-    """Return the numbers of an attribute as bytes; most SDKs have arrays of numbers in their place.
+def _numbers(pair: KeyValue) -> Numbers:
+    """Return the numbers of an attribute: bytes, or an array, as most SDKs have it.
 
     Raises:
-        ValueError: The attribute is neither.
-        struct.error: An entry of the array does not fit.
+        ValueError: The attribute is neither, or an entry or the size does not fit.
     """
+    kind = next(kind for key, kind in _TYPES.items() if pair.key.startswith(key))
     if pair.value.HasField("bytes_value"):
-        return pair.value.bytes_value
+        return numpy.frombuffer(pair.value.bytes_value, kind)
     if not pair.value.HasField("array_value"):
         raise ValueError(pair.key)
-    entries = [_number(entry) for entry in pair.value.array_value.values]
-    return struct.pack(f"<{len(entries)}{_type_of_numbers(pair.key)}", *entries)
-
-
-def _number(entry: AnyValue) -> float | int:
-    """Return an entry of an array; some SDKs send a double without a fraction as an integer (JavaScript 2.12)."""
-    if entry.HasField("int_value"):
-        return entry.int_value
-    return entry.double_value
-
-
-def _type_of_numbers(key: str) -> str:
-    """Return the letter by which `struct` knows the numbers of an attribute."""
-    if key.startswith(semconv.TOKENS_STREAM):
-        return "f"
-    if key == semconv.TOKENS_LENGTHS or key.startswith(semconv.TOKENS_BUCKETS):
-        return "q"
-    return "d"
+    # Some SDKs send a double without a fraction as an integer (JavaScript 2.12).
+    entries = [
+        entry.int_value if entry.HasField("int_value") else entry.double_value
+        for entry in pair.value.array_value.values
+    ]
+    return numpy.array(entries, kind)
 
 
 def _rollouts(span: Span) -> tuple[str, ...]:
@@ -135,61 +120,63 @@ def _rollouts(span: Span) -> tuple[str, ...]:
     return ()
 
 
-def _named(blobs: Mapping[str, bytes], prefix: str) -> Iterator[tuple[str, bytes]]:
-    for key, data in blobs.items():
+def _named(
+    numbers: Mapping[str, Numbers], prefix: str
+) -> Iterator[tuple[str, Numbers]]:
+    for key, entries in numbers.items():
         if key.startswith(prefix) and len(key) > len(prefix):
-            yield key[len(prefix) :][:_MAX_NAME_CHARS], data
+            yield key[len(prefix) :][:_MAX_NAME_CHARS], entries
 
 
-def _figures(blobs: Mapping[str, bytes], rollouts: int) -> Iterator[tuple[str, Figure]]:
+def _figures(
+    numbers: Mapping[str, Numbers], rollouts: int
+) -> Iterator[tuple[str, Figure]]:
     """Yield the figures by name.
 
     Raises:
         ValueError: One of them has another size.
-        struct.error: A size is not a whole number of numbers.
     """
-    for name, data in list(_named(blobs, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
-        numbers = _doubles(data)
-        counts, sums, maxima = (
-            numbers[start : start + rollouts]
-            for start in range(0, 3 * rollouts, rollouts)
-        )
-        deciles = _doubles(blobs.get(f"{semconv.TOKENS_DECILES}{name}", b"")) or [
-            0.0
-        ] * (2 * DECILES)
+    for name, entries in list(_named(numbers, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
         # Maxima are optional: two numbers or three for each rollout.
-        if (
-            len(numbers) not in {2 * rollouts, 3 * rollouts}
-            or len(deciles) != 2 * DECILES
-        ):
+        counts, sums, *maxima = entries.reshape(-1, rollouts).tolist()
+        if len(maxima) > 1:
             raise ValueError(name)
-        figure = Figure(counts, sums, maxima, deciles[:DECILES], deciles[DECILES:])
-        pairs = _integers(blobs.get(f"{semconv.TOKENS_BUCKETS}{name}", b""))
-        figure.buckets.update(dict(zip(pairs[::2], pairs[1::2], strict=True)))
-        yield name, figure
+        deciles = numbers.get(f"{semconv.TOKENS_DECILES}{name}", _NO_DECILES)
+        decile_counts, decile_sums = deciles.reshape(-1, DECILES).tolist()
+        buckets = numbers.get(f"{semconv.TOKENS_BUCKETS}{name}", _NO_BUCKETS)
+        yield (
+            name,
+            Figure(
+                counts,
+                sums,
+                maxima[0] if maxima else [],
+                decile_counts,
+                decile_sums,
+                Counter(dict(buckets.reshape(-1, 2).tolist())),
+            ),
+        )
 
 
 def _streams(
-    blobs: Mapping[str, bytes], rollouts: tuple[str, ...]
+    numbers: Mapping[str, Numbers], rollouts: tuple[str, ...]
 ) -> dict[str, dict[str, bytes]]:
     """Return the streams by trace id and name.
 
     Raises:
         ValueError: A stream ends within a rollout.
-        struct.error: A size is not a whole number of numbers.
     """
-    lengths = _integers(blobs.get(semconv.TOKENS_LENGTHS, b""))
+    lengths = numbers.get(semconv.TOKENS_LENGTHS, _NO_BUCKETS).tolist()
     streams: dict[str, dict[str, bytes]] = {}
-    for name, data in _named(blobs, semconv.TOKENS_STREAM):
+    for name, entries in _named(numbers, semconv.TOKENS_STREAM):
         start = 0
         for trace_id, length in zip(rollouts, lengths, strict=False):
-            if start >= len(data):
+            if start >= len(entries):
                 break
             row = streams.setdefault(trace_id, {})
-            row[name] = data[start : start + 4 * length]
-            start += 4 * length
+            row[name] = entries[start : start + length].tobytes()
+            start += length
         # What is left belongs to no rollout, so that the lengths are wrong for all of them.
-        if start != len(data):
+        if start != len(entries):
             raise ValueError(name)
     return streams
 
@@ -202,11 +189,3 @@ def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
         rollouts[int(index)]: [str(entry) for entry in entries]
         for index, entries in indexed.items()
     }
-
-
-def _doubles(data: bytes) -> list[float]:
-    return list(struct.unpack(f"<{len(data) // 8}d", data))
-
-
-def _integers(data: bytes) -> list[int]:
-    return list(struct.unpack(f"<{len(data) // 8}q", data))
