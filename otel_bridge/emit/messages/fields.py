@@ -136,16 +136,21 @@ def text_or_none(value: object) -> str | None:
     return any_text(value)
 
 
+_CONVERSIONS = ("tolist", "to_pylist", "as_py", "to_list")
+"""Methods by which arrays, tables and scalars of numpy, torch, pandas, pyarrow and polars give plain values."""
+
+
 def plain(value: object) -> object:
-    """Return an array (numpy, pandas, pyarrow, torch) as a list, a `UserString` as text.
+    """Return an array (numpy, pandas, polars, pyarrow, torch) as a list, a `UserString` as text.
 
     Anything else unchanged.
     """
     if isinstance(value, UserString):
         return value.data
-    convert = getattr(value, "tolist", None)
-    if callable(convert):
-        return convert()
+    for name in _CONVERSIONS:
+        convert = getattr(value, name, None)
+        if callable(convert):
+            return convert()
     return value
 
 

@@ -182,9 +182,11 @@ def _of_fields(
     kind = first(fields, shapes.KIND_KEYS)
     # A message that names its role is not a wrapper, whatever it holds.
     if role is None and depth < _MAX_NESTING and not is_item(kind):
-        inner = _inside(fields)
-        if inner is not None:
-            yield from _read(_typed(inner, kind), depth + 1, items)
+        key = _key_inside(fields)
+        if key is not None:
+            inner = _typed(fields[key], kind)
+            messages = _read(inner, depth + 1, items)
+            yield from _with_wrapper(messages, fields, key)
             return
     role_name = _role_name(role, kind, fields)
     parts = plain(fields.get(shapes.PARTS_KEY))
@@ -221,15 +223,15 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
     return shapes.ROLES.get(name, name)
 
 
-def _inside(fields: Mapping[str, Any]) -> object:
-    """Return what a container or wrapper holds.
+def _key_inside(fields: Mapping[str, Any]) -> str | None:
+    """Return the key of what a container or wrapper holds.
 
     ``None`` when *fields* are a message themselves, or nothing known.
     """
     for key in shapes.CONTAINERS:
         entries = plain(fields.get(key))
         if isinstance(entries, (list, tuple)) and entries:
-            return cast("object", entries)
+            return key
     for key in shapes.WRAPPERS:
         inner = fields.get(key)
         wrapped = None if isinstance(inner, str) else fields_of(inner)
@@ -238,8 +240,46 @@ def _inside(fields: Mapping[str, Any]) -> object:
             or (key != "content" and _has_content(wrapped))
         )
         if is_wrapped:
-            return inner
+            return key
     return None
+
+
+def _with_wrapper(
+    messages: Iterator[Message], wrapper: Mapping[str, Any], key: str
+) -> Iterator[Message]:
+    """Yield *messages*, the first that has fields with those of the wrapper beside *key*: usage, model, answers.
+
+    A name that it has itself, or that means something else in a message, follows ``wrapper.``.
+    """
+    facts = {
+        name: fact
+        for name, fact in wrapper.items()
+        if name != key and name not in shapes.KIND_KEYS and fact is not None
+    }
+    for message in messages:
+        if facts and message.fields is not None:
+            yield message._replace(fields=_with_facts(message.fields, facts))
+            facts = {}
+        else:
+            yield message
+    if facts:
+        yield Message("", None, facts)
+
+
+def _with_facts(
+    fields: Mapping[str, Any], facts: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    merged = dict(fields)
+    content = first(fields, shapes.CONTENT_KEYS)
+    for name, fact in facts.items():
+        # LangChain's generation repeats the text of its message.
+        if isinstance(fact, str) and isinstance(content, str) and fact == content:
+            continue
+        key = name
+        while key in merged or key in shapes.MESSAGE_KEYS:
+            key = f"wrapper.{key}"
+        merged[key] = fact
+    return merged
 
 
 def _has_content(fields: Mapping[str, Any]) -> bool:

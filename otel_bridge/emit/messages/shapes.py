@@ -45,6 +45,23 @@ ANSWER_CALL_KEYS = ("tool_call_id", "call_id", "tool_use_id")
 TYPE_KEYS = ("type", "kind")
 """Keys of a message's type, whose text is not a fact of it."""
 
+MESSAGE_KEYS = frozenset(
+    (
+        *ROLE_KEYS,
+        *CONTENT_KEYS,
+        PARTS_KEY,
+        INSTRUCTIONS_KEY,
+        *REASONING_KEYS,
+        *CALL_KEYS,
+        *MEDIA_KEYS,
+        *ANSWER_CALL_KEYS,
+        EXTRAS,
+        "name",
+        "refusal",
+    )
+)
+"""Keys that mean something in a message."""
+
 ROLES: Mapping[str, str] = {
     "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "chatbot": "assistant",
     "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system", "TOOL": "tool",
@@ -101,7 +118,15 @@ ITEM_ROLES: Mapping[str, str] = {
 }
 """What an item is that is a message of one part, as in OpenAI's Responses API, to the role of that message."""
 TEXT_KEYS = ("text", "content")
-THOUGHT_KEYS = ("content", "thinking", "text", "summary", "reasoningText", "data")
+THOUGHT_KEYS = (
+    "content",
+    "thinking",
+    "reasoning",
+    "text",
+    "summary",
+    "reasoningText",
+    "data",
+)
 CALL_ID_KEYS = (
     "call_id",
     "tool_call_id",

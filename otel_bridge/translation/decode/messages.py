@@ -29,7 +29,7 @@ _MESSAGE_KEYS = (
     "function_call",
     "audio",
 )
-_PARTS_KEYS = frozenset({"role", "parts", "name", "finish_reason"})
+_PARTS_KEYS = frozenset({"role", "parts", "name"})
 """Keys of a message of the parts form; any other is a fact of the message."""
 _PART_FACTS = "part_facts"
 """Key of a message for what its parts hold beside `_READ_KEYS`, by the number of the part."""

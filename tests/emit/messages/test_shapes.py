@@ -283,6 +283,32 @@ def test_parts_in_an_array_are_the_parts_of_their_message() -> None:
     ]
 
 
+def test_what_a_response_holds_beside_its_messages_stays_with_the_first() -> None:
+    answer = {"role": "assistant", "content": "A", "id": "m"}
+    choices = [
+        {"index": 0, "message": answer, "finish_reason": "length", "text": "A"},
+        {"index": 1, "message": answer, "text": "B"},
+    ]
+    response = {"id": "r", "model": "m1", "usage": {"total": 7}, "choices": choices}
+
+    first, second = map(
+        orjson.loads,
+        [message.json for message in content_of(response, LIMITS).messages],
+    )
+
+    text = {"role": "assistant", "parts": [{"type": "text", "content": "A"}]}
+    assert first == {
+        **text,
+        "id": "m",
+        "index": 0,
+        "finish_reason": "length",
+        "wrapper.id": "r",
+        "model": "m1",
+        "usage": {"total": 7},
+    }
+    assert second == {**text, "id": "m", "index": 1, "wrapper.text": "B"}
+
+
 def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
     given = {
         "role": "user",

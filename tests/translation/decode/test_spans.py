@@ -58,7 +58,7 @@ def test_a_chat_span_becomes_a_generation_with_messages_model_and_tokens() -> No
             "ratio": 0.5,
         },
         input=[{"role": "system", "content": "s"}, {"role": "user", "content": "q"}],
-        output=[{"role": "assistant", "content": "a"}],
+        output=[{"role": "assistant", "content": "a", "finish_reason": "length"}],
         model="policy-7b",
         input_tokens=12,
         output_tokens=3,
