@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -216,7 +215,15 @@ class RolloutAssembler:
             + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
             steps=_with_axis(steps, axis, facts.step),
             remarks=_remarks(scores),
-            **_attribute_fields(attributes),
+            split=_split(attributes),
+            sample=reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
+            trajectory_id=reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
+            prompt_index=reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
+            batch_index=reading.as_int(attributes.get(semconv.BATCH_INDEX)),
+            policy_version=reading.as_int(attributes.get(semconv.POLICY_VERSION)),
+            dataset=reading.as_name(attributes.get(semconv.DATASET)),
+            dataset_index=reading.as_int(attributes.get(semconv.DATASET_INDEX)),
+            tools=_below(semconv.TOOL_PREFIX, attributes),
         )
 
     def other(self, trace: ReceivedTrace) -> PlainTrace:
@@ -256,40 +263,12 @@ class RolloutAssembler:
         return spans, clipped + shrunk_bytes
 
 
-class _AttributeFields(TypedDict):
-    """Holds fields of a rollout that have an attribute of their own on its root."""
-
-    split: str | None
-    sample: int | None
-    trajectory_id: str | None
-    prompt_index: int | None
-    batch_index: int | None
-    policy_version: int | None
-    dataset: str | None
-    dataset_index: int | None
-    tools: dict[str, Json]
-
-
 def _below(prefix: str, attributes: Mapping[str, Json]) -> dict[str, Json]:
     """Return the attributes whose key begins with *prefix*, by the rest of the key."""
     return {
         key[len(prefix) :]: value
         for key, value in attributes.items()
         if key.startswith(prefix)
-    }
-
-
-def _attribute_fields(attributes: Mapping[str, Json]) -> _AttributeFields:
-    return {
-        "split": _split(attributes),
-        "sample": reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
-        "trajectory_id": reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
-        "prompt_index": reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
-        "batch_index": reading.as_int(attributes.get(semconv.BATCH_INDEX)),
-        "policy_version": reading.as_int(attributes.get(semconv.POLICY_VERSION)),
-        "dataset": reading.as_name(attributes.get(semconv.DATASET)),
-        "dataset_index": reading.as_int(attributes.get(semconv.DATASET_INDEX)),
-        "tools": _below(semconv.TOOL_PREFIX, attributes),
     }
 
 

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias, TypedDict, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -19,6 +18,7 @@ from otel_bridge import semconv
 from otel_bridge.records import Json
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import mapping_of
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.state import TranslationState, named
 
@@ -34,19 +34,6 @@ _MAX_VALUES = 1_000
 _SENT = "l:"
 """Begin of the ids of values that a process sent; those that the bridge computes have others."""
 _HEX_DIGITS = frozenset("0123456789abcdef")
-
-
-_Values: TypeAlias = dict[str, dict[str, list[Json]]]
-"""Name of a value, then the process that sent it, to its packed fields."""
-
-
-class _Entry(TypedDict):
-    """Holds the values of one trace as the state has them."""
-
-    since: int
-    pending: bool
-    settled: bool
-    values: _Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +66,36 @@ class ReceivedEvaluation:
         return (self.seq or 0, self.time_unix_ns, self.id)
 
     @property
+    def has_value(self) -> bool:
+        """Return whether there is a value or a label."""
+        return self.score.value is not None or self.score.label is not None
+
+    def without_value(self) -> ReceivedEvaluation:
+        """Return what detects a redelivery once the value was emitted."""
+        score = EvaluationScore(self.score.name, None)
+        return replace(self, score=score, role=None, step=None)
+
+    @property
     def is_sent(self) -> bool:
         """Return whether a process sent the value; the bridge computes others."""
         return self.id.startswith(_SENT)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Holds the values of one trace as the state has them.
+
+    Attributes:
+        since_ns: Time at which the first value arrived.
+        is_pending: Whether the trace has not arrived yet.
+        is_settled: Whether the rollout was emitted; then only what detects a redelivery is kept.
+        values: Name of a value, then the process that sent it, to the value.
+    """
+
+    since_ns: int
+    is_pending: bool
+    is_settled: bool
+    values: dict[str, dict[str, ReceivedEvaluation]]
 
 
 def read_evaluation(
@@ -163,14 +177,16 @@ class Evaluations:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        self._traces: dict[str, None] = {}
         self._pending: dict[str, int] = {}
         self._settled: dict[str, None] = {}
         self._of_spans: dict[str, dict[str, None]] = {}
-        entries: dict[str, _Entry] = named(state, _PREFIX)
+        entries = {
+            trace_id: unpacked(_Entry, value)
+            for trace_id, value in named(state, _PREFIX).items()
+        }
         # The state is ordered by key; values are released in the order of their arrival.
         for trace_id in sorted(
-            entries, key=lambda trace_id: entries[trace_id]["since"]
+            entries, key=lambda trace_id: entries[trace_id].since_ns
         ):
             self._note(trace_id, entries[trace_id])
 
@@ -195,28 +211,21 @@ class Evaluations:
             Whether the value is new; ``None`` when the rollout has too many values to keep another.
         """
         trace_id = evaluation.trace_id
-        entry = self._entry(trace_id)
-        values = entry["values"] if entry else {}
-        of_name = values.get(evaluation.score.name, {})
-        stored = of_name.get(evaluation.instance_id)
+        entry = self._entry(trace_id) or _Entry(now_unix_ns, pending, settled, {})
+        name = evaluation.score.name
+        stored = entry.values.get(name, {}).get(evaluation.instance_id)
         # Redelivered, or overtaken by a later value of the same process.
-        if stored is not None and evaluation.rank <= _packed_rank(stored):
+        if stored is not None and evaluation.rank <= stored.rank:
             return False
-        if stored is None and sum(map(len, values.values())) >= _MAX_VALUES:
+        if stored is None and sum(map(len, entry.values.values())) >= _MAX_VALUES:
             return None
-        packed = _packed(evaluation)
         if settled:
             # The tracker has the value; only its rank is needed to recognise it again.
-            packed = _rank_only(packed)
-        # Copies, because a value in the state must not be changed in place.
-        values = {
-            **values,
-            evaluation.score.name: {**of_name, evaluation.instance_id: packed},
-        }
-        if entry:
-            now_unix_ns = entry["since"]
-            settled = settled or entry["settled"]
-        self._store(trace_id, now_unix_ns, values, pending=pending, settled=settled)
+            evaluation = evaluation.without_value()
+        entry.values.setdefault(name, {})[evaluation.instance_id] = evaluation
+        entry.is_pending = pending
+        entry.is_settled = settled or entry.is_settled
+        self._store(trace_id, entry)
         return True
 
     def of_span(self, evaluation: ReceivedEvaluation) -> ReceivedEvaluation:
@@ -243,10 +252,10 @@ class Evaluations:
             if entry is None:
                 continue
             target = targets.get(key.partition(_SPAN)[2], trace_id)
-            for name, of_name in entry["values"].items():
-                for instance, packed in of_name.items():
-                    evaluation = _unpacked(target, name, instance, packed)
-                    self.add(evaluation, entry["since"], pending=False, settled=False)
+            for of_name in entry.values.values():
+                for evaluation in of_name.values():
+                    moved = replace(evaluation, trace_id=target)
+                    self.add(moved, entry.since_ns, pending=False, settled=False)
 
     def scores(self, trace_id: str) -> list[EvaluationScore]:
         """Return the values that become part of the rollout, one for each name, in order of names."""
@@ -272,14 +281,14 @@ class Evaluations:
         was_yielded = trace_id in self._settled
         self._settled.pop(trace_id, None)
         self._pending.pop(trace_id, None)
-        self._store(
-            trace_id, entry["since"], entry["values"], pending=False, settled=False
-        )
+        entry.is_pending = False
+        entry.is_settled = False
+        self._store(trace_id, entry)
         if not was_yielded:
             return 0
         return sum(
-            any(str(packed[2]).startswith(_SENT) for packed in of_name.values())
-            for of_name in entry["values"].values()
+            any(evaluation.is_sent for evaluation in of_name.values())
+            for of_name in entry.values.values()
         )
 
     def settle(self, trace_id: str) -> None:
@@ -288,14 +297,14 @@ class Evaluations:
         From then on only redeliveries are detected.
         """
         entry = self._entry(trace_id)
-        if not entry:
+        if entry is None:
             return
-        ranks: _Values = {}
-        for name, of_name in entry["values"].items():
-            ranks[name] = {
-                instance: _rank_only(packed) for instance, packed in of_name.items()
-            }
-        self._store(trace_id, entry["since"], ranks, pending=False, settled=True)
+        for of_name in entry.values.values():
+            for instance, evaluation in of_name.items():
+                of_name[instance] = evaluation.without_value()
+        entry.is_pending = False
+        entry.is_settled = True
+        self._store(trace_id, entry)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
         """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces."""
@@ -319,15 +328,13 @@ class Evaluations:
 
     def forget(self, trace_id: str) -> None:
         """Remove all values of a trace."""
-        if trace_id in self._traces:
-            del self._traces[trace_id]
-            self._pending.pop(trace_id, None)
-            self._settled.pop(trace_id, None)
-            spans = self._of_spans.get(base_of(trace_id), {})
-            spans.pop(trace_id, None)
-            if not spans:
-                self._of_spans.pop(base_of(trace_id), None)
-            self._state.delete(_PREFIX + trace_id)
+        self._pending.pop(trace_id, None)
+        self._settled.pop(trace_id, None)
+        spans = self._of_spans.get(base_of(trace_id), {})
+        spans.pop(trace_id, None)
+        if not spans:
+            self._of_spans.pop(base_of(trace_id), None)
+        self._state.delete(_PREFIX + trace_id)
 
     def bound(self, limit: int) -> None:
         """Forget the oldest traces beyond *limit* whose values have all been emitted."""
@@ -336,35 +343,21 @@ class Evaluations:
                 self.forget(trace_id)
 
     def _entry(self, trace_id: str) -> _Entry | None:
-        if trace_id not in self._traces:
+        stored = self._state.get(_PREFIX + trace_id)
+        if stored is None:
             return None
-        return cast("_Entry", self._state.get(_PREFIX + trace_id))
+        return unpacked(_Entry, stored)
 
-    def _store(
-        self,
-        trace_id: str,
-        since_ns: int,
-        values: Mapping[str, Mapping[str, list[Json]]],
-        *,
-        pending: bool,
-        settled: bool,
-    ) -> None:
-        entry: _Entry = {
-            "since": since_ns,
-            "pending": pending,
-            "settled": settled,
-            "values": {name: dict(of_name) for name, of_name in values.items()},
-        }
-        self._state.set(_PREFIX + trace_id, entry)
+    def _store(self, trace_id: str, entry: _Entry) -> None:
+        self._state.set(_PREFIX + trace_id, packed(entry))
         self._note(trace_id, entry)
 
     def _note(self, trace_id: str, entry: _Entry) -> None:
         """Note where the values of *trace_id* stand, as `_store` stored them."""
-        self._traces[trace_id] = None
-        if entry["pending"]:
+        if entry.is_pending:
             # The first value counts: later ones do not put the time limit off.
-            self._pending.setdefault(trace_id, entry["since"])
-        if entry["settled"]:
+            self._pending.setdefault(trace_id, entry.since_ns)
+        if entry.is_settled:
             self._settled[trace_id] = None
         if _SPAN in trace_id:
             self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
@@ -372,16 +365,13 @@ class Evaluations:
     def _waiting(self, trace_id: str) -> list[ReceivedEvaluation]:
         """Return the values that were not emitted, one for each name: the latest, whichever process sent it."""
         entry = self._entry(trace_id)
-        if not entry:
+        if entry is None:
             return []
-        values = entry["values"]
         latest: list[ReceivedEvaluation] = []
-        for name in sorted(values):
-            waiting: list[ReceivedEvaluation] = []
-            for instance, packed in values[name].items():
-                value = _unpacked(trace_id, name, instance, packed)
-                if value.score.value is not None or value.score.label is not None:
-                    waiting.append(value)
+        for name in sorted(entry.values):
+            waiting = [
+                value for value in entry.values[name].values() if value.has_value
+            ]
             if waiting:
                 latest.append(
                     max(
@@ -394,33 +384,6 @@ class Evaluations:
                     )
                 )
         return latest
-
-
-def _packed(evaluation: ReceivedEvaluation) -> list[Json]:
-    score = evaluation.score
-    return [
-        evaluation.seq, evaluation.time_unix_ns, evaluation.id, score.value, score.label, score.explanation,
-        evaluation.role, evaluation.step,
-    ]  # fmt: skip
-
-
-def _rank_only(packed: list[Json]) -> list[Json]:
-    """Return a packed value without score, role and step: what detects a redelivery once it was emitted."""
-    return [*packed[:3], *([None] * 5)]
-
-
-def _packed_rank(packed: list[Any]) -> tuple[int, int, str]:
-    return (packed[0] or 0, packed[1], packed[2])
-
-
-def _unpacked(
-    trace_id: str, name: str, instance_id: str, packed: list[Any]
-) -> ReceivedEvaluation:
-    seq, time_unix_ns, identity, value, label, explanation, role, step = packed
-    score = EvaluationScore(name, value, label, explanation)
-    return ReceivedEvaluation(
-        identity, trace_id, score, instance_id, seq, time_unix_ns, role, step
-    )
 
 
 def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:

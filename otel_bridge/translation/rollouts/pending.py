@@ -1,4 +1,4 @@
-"""Index of the traces that wait for spans, by age and by due time. In memory only, pure."""
+"""Index of the traces that wait for spans, by due time. In memory only, pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ to 5 s."""
 
 
 class PendingTraces:
-    """Indexes the incomplete traces; its length is their number.
+    """Indexes the traces that wait for spans.
 
     Args:
         traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are
@@ -34,42 +34,16 @@ class PendingTraces:
         self._options = options
         self._receive_clock = receive_clock
         self._due: list[tuple[int, str]] = []
-        self._rollouts: dict[str, None] = {}
-        self._undecided: dict[str, None] = {}
-        for trace in traces.values():
-            if trace.facts is None:
-                self.index(trace)
+        self.reconsider()
 
-    def __len__(self) -> int:
-        return len(self._rollouts) + len(self._undecided)
-
-    def index(self, trace: PendingTrace, *, due: bool = True) -> None:
-        """Index a trace that waits for spans, as a rollout or as undecided.
-
-        Args:
-            trace: The trace; a trace that was indexed before as the same kind keeps its age.
-            due: Whether to index the due time too: the trace is new, or due earlier than before.
-        """
-        if trace.rollout:
-            self._undecided.pop(trace.id, None)
-            self._rollouts[trace.id] = None
-        else:
-            self._undecided[trace.id] = None
-        if due:
-            heapq.heappush(self._due, (self._due_ns(trace), trace.id))
+    def add(self, trace: PendingTrace) -> None:
+        """Index a trace that is new, or due earlier than before."""
+        heapq.heappush(self._due, (self._due_ns(trace), trace.id))
 
     def reconsider(self) -> None:
         """Compute the due time of each trace again, because `ReceiveClock` has changed."""
-        waiting = (
-            self._traces[trace_id] for trace_id in (*self._rollouts, *self._undecided)
-        )
-        self._due = [(self._due_ns(trace), trace.id) for trace in waiting]
+        self._due = [(self._due_ns(trace), trace.id) for trace in self._waiting()]
         heapq.heapify(self._due)
-
-    def forget(self, trace: PendingTrace) -> None:
-        """Remove a trace; unknown traces are allowed."""
-        self._rollouts.pop(trace.id, None)
-        self._undecided.pop(trace.id, None)
 
     def due(self, now_unix_ns: int) -> Iterator[tuple[PendingTrace, int]]:
         """Yield each overdue trace with its due time.
@@ -88,18 +62,13 @@ class PendingTraces:
             else:
                 yield trace, due_ns
 
-    def oldest_rollout(self) -> PendingTrace | None:
-        """Return the trace that has been a known rollout for longest."""
-        return self._first(self._rollouts)
+    def oldest(self, *, rollout: bool) -> PendingTrace | None:
+        """Return the trace that has waited longest of those that are known to be rollouts, or of the others."""
+        traces = (trace for trace in self._waiting() if trace.rollout == rollout)
+        return next(traces, None)
 
-    def oldest_undecided(self) -> PendingTrace | None:
-        """Return the trace that has waited longest without being a known rollout."""
-        return self._first(self._undecided)
-
-    def _first(self, trace_ids: Mapping[str, None]) -> PendingTrace | None:
-        if trace_ids:
-            return self._traces[next(iter(trace_ids))]
-        return None
+    def _waiting(self) -> Iterator[PendingTrace]:
+        return (trace for trace in self._traces.values() if trace.facts is None)
 
     def _due_ns(self, trace: PendingTrace) -> int:
         if trace.root_ns is not None:

@@ -260,7 +260,6 @@ class RolloutPipeline:
         """Forget a stray, after another run has stored its spans."""
         trace = self._store.traces[trace_id]
         self._workers.complete(trace.sender, trace_id)
-        self._open.forget(trace)
         self._store.forget(trace)
 
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
@@ -308,7 +307,8 @@ class RolloutPipeline:
 
     def waiting(self) -> tuple[int, int]:
         """Return the number of traces that wait for spans, and of rollouts that wait for their step."""
-        return len(self._open), self._publisher.waiting
+        rollouts = self._publisher.waiting
+        return len(self._store.traces) - rollouts, rollouts
 
     def _received(
         self,
@@ -413,7 +413,8 @@ class RolloutPipeline:
             self._publisher.revise(trace)
             return []
         root_is_new = trace.root_ns is not None and not had_root
-        self._open.index(trace, due=trace.chunks == 1 or root_is_new)
+        if trace.chunks == 1 or root_is_new:
+            self._open.add(trace)
         self._await(trace)
         return []
 
@@ -444,7 +445,6 @@ class RolloutPipeline:
             if trace.further or len(parts) > 1:
                 return self._part(trace, source, parts, now_unix_ns)
         self._evaluations.adopt(trace.id, {})
-        self._open.forget(trace)
         return self._publisher.rollout(trace, source, now_unix_ns, unstored)
 
     def _part(
@@ -463,7 +463,6 @@ class RolloutPipeline:
         # Before the trace is forgotten: values of its spans must reach the rollouts they belong to.
         self._evaluations.adopt(trace.base, rollout_ids)
         self._workers.complete(trace.sender, trace.id)
-        self._open.forget(trace)
         self._store.forget(trace)
         records: list[Record] = []
         rest = (
@@ -471,7 +470,7 @@ class RolloutPipeline:
         )
         if rest:
             if parts:
-                self._open.index(self._router.keep_remaining_spans(trace, rest))
+                self._open.add(self._router.keep_remaining_spans(trace, rest))
             else:
                 records += self._late_rest(trace.base, rest)
         for part in parts:
@@ -511,13 +510,11 @@ class RolloutPipeline:
         # Log records alone: the spans that they name never arrived.
         if trace.contents and trace.contents == len(trace.span_ids):
             count(self._state, "event/no_span", trace.contents)
-            self._open.forget(trace)
             self._store.forget(trace)
             return []
         if trace.rollout or trace.further:
             return self._complete(trace, self._store.read(trace), now_unix_ns)
         self._workers.complete(trace.sender, trace.id)
-        self._open.forget(trace)
         return self._publisher.no_rollout(trace, self._other_traces())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
@@ -525,17 +522,16 @@ class RolloutPipeline:
         records: list[Record] = []
         max_traces = self._options.max_open_traces
         while True:
+            open_traces, waiting = self.waiting()
             too_large = self._store.size > self._options.max_open_trace_bytes
-            too_many = too_large or len(self._open) > max_traces
-            if too_many and (undecided := self._open.oldest_undecided()) is not None:
+            too_many = too_large or open_traces > max_traces
+            if too_many and (undecided := self._open.oldest(rollout=False)) is not None:
                 records += self._expire(undecided, now_unix_ns)
-            elif self._publisher.waiting and (
-                too_large or self._publisher.waiting > max_traces
-            ):
+            elif waiting and (too_large or waiting > max_traces):
                 # Thinning first, because it keeps the step open.
                 if not self._publisher.thin():
                     records += self._publisher.close_oldest()
-            elif too_many and (rollout := self._open.oldest_rollout()) is not None:
+            elif too_many and (rollout := self._open.oldest(rollout=True)) is not None:
                 count(self._state, "trace/evicted")
                 records += self._expire(rollout, now_unix_ns)
             else:

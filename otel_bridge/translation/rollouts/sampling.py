@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import chain, islice
+from itertools import islice
+from typing import TypeAlias
 
 from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
 from otel_bridge.sampling_rule import FIRST, choose
@@ -28,20 +29,16 @@ from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
 from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.state import TranslationState
 
-_DETAILED = 64
-"""Number of closed steps of a role and split whose groups are remembered, so that late rollouts
-count exactly."""
+_DETAILED = 256
+"""Number of closed steps whose groups are remembered, so that late rollouts count exactly."""
 _NEVER = 1 << 63
 _STEPLESS = "stepless/last"
 """Key of the state: the highest number in the id of statistics of rollouts without a step."""
 _LOOK_NS = 1_000_000_000
 """Interval at which open steps are checked, since workers may start and end meanwhile."""
-_REMEMBERED = 4_096
-"""Number of closed steps of a role and split whose seats are remembered; an older step would begin
-anew."""
-_REMEMBERED_IN_ALL = 16_384
-"""Number of closed steps in all whose seats are remembered, since the number of splits is
-unbounded."""
+_REMEMBERED = 16_384
+"""Number of closed steps whose seats are remembered; an older step would begin anew."""
+_StepKey: TypeAlias = tuple[Track, int | None]
 
 
 class SamplingDecision(Enum):
@@ -80,24 +77,17 @@ class StepSampler:
         self._axes = axes
         self._attempt_of = attempt_of
         self._workers = workers
-        self._open: dict[Track, dict[int | None, SampledStep]] = {}
-        self._closed: dict[Track, dict[int | None, SampledStep]] = {}
-        self._changed: dict[str, SampledStep] = {}
-        self._by_age: dict[str, SampledStep] = {}
+        self._open: dict[_StepKey, SampledStep] = {}
+        self._closed: dict[_StepKey, SampledStep] = {}
+        """In the order in which they closed: the first one is forgotten first."""
+        self._changed: dict[_StepKey, SampledStep] = {}
         self._next_ns = 0
         self._receive_clock = ReceiveClock(0, 0)
-        # By age: the first of each dict is the one that is forgotten first.
-        loaded = sorted(
-            map(self._loaded, state.items(STEPS)), key=lambda step: step.last_ns
-        )
-        for step in loaded:
-            (self._closed if step.closed else self._open).setdefault(step.track, {})[
-                step.number
-            ] = step
-            if step.closed:
-                self._by_age[step.state_key] = step
+        loaded = [unpacked(SampledStep, value) for _, value in state.items(STEPS)]
+        for step in sorted(loaded, key=lambda step: step.last_ns):
+            (self._closed if step.closed else self._open)[step.key] = step
             if step.changed_ns is not None:
-                self._changed[step.state_key] = step
+                self._changed[step.key] = step
         # Their facts are stored with their traces, and not with the step again.
         for trace_id, facts, came_ns in waiting:
             step = self._step(
@@ -119,19 +109,18 @@ class StepSampler:
         self, role: str | None, split: str, now_unix_ns: int
     ) -> list[SampledStep]:
         """Return the open steps of a role and split that every worker is past, the earliest first."""
-        tracks = [track for track in self._open if track[:2] == (role or "", split)]
-        if not tracks:
+        track = (role or "", split)
+        steps = [step for step in self._open.values() if step.track[:2] == track]
+        if not steps:
             return []
         reach = self._workers.reach(role or "", split, now_unix_ns)
         current = self._attempt_of(axis_of(role))
         passed: list[SampledStep] = []
-        for track in tracks:
-            for step in self._open[track].values():
-                # The workers of an earlier attempt are gone, so that its steps get no more
-                # rollouts.
-                is_over = step.attempt < current
-                if is_over or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns:
-                    passed.append(step)
+        for step in steps:
+            # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
+            is_over = step.attempt < current
+            if is_over or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns:
+                passed.append(step)
         return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
 
     def take(
@@ -172,9 +161,8 @@ class StepSampler:
         self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts
     ) -> None:
         """Replace the facts of a waiting rollout."""
-        step = self._open.get((facts.role or "", facts.split, facts.attempt), {}).get(
-            facts.step
-        )
+        track = (facts.role or "", facts.split, facts.attempt)
+        step = self._open.get((track, facts.step))
         if step is not None and trace_id in step.waiting:
             step.revise(trace_id, revised)
 
@@ -289,7 +277,7 @@ class StepSampler:
             attempt=step.attempt,
         )
         step.sent()
-        self._changed.pop(step.state_key, None)
+        self._changed.pop(step.key, None)
         if step.number is None:
             self._forget(step)
         else:
@@ -311,15 +299,18 @@ class StepSampler:
             return []
         due: list[SampledStep] = []
         self._next_ns = now_unix_ns + _LOOK_NS
-        for (role, split, attempt), steps in self._open.items():
-            reach = self._workers.reach(role, split, now_unix_ns)
+        reaches: dict[tuple[str, str], StepProgress] = {}
+        for step in self._open.values():
+            role, split, attempt = step.track
+            if (role, split) not in reaches:
+                reaches[role, split] = self._workers.reach(role, split, now_unix_ns)
             is_over = attempt < self._attempt_of(axis_of(role or None))
-            for step in steps.values():
-                due_ns = self._due_ns(step, reach, now_unix_ns, is_over=is_over)
-                if due_ns <= now_unix_ns:
-                    due.append(step)
-                else:
-                    self._next_ns = min(due_ns, self._next_ns)
+            reach = reaches[role, split]
+            due_ns = self._due_ns(step, reach, now_unix_ns, is_over=is_over)
+            if due_ns <= now_unix_ns:
+                due.append(step)
+            else:
+                self._next_ns = min(due_ns, self._next_ns)
         return sorted(due, key=_age)
 
     def _due_ns(
@@ -388,8 +379,7 @@ class StepSampler:
 
     def open(self) -> list[SampledStep]:
         """Return the open steps, oldest first."""
-        steps_of_tracks = (steps.values() for steps in self._open.values())
-        return sorted(chain.from_iterable(steps_of_tracks), key=_age)
+        return sorted(self._open.values(), key=_age)
 
     def cap(self, split: str) -> int:
         """Return the number of seats of a step of *split*."""
@@ -400,67 +390,40 @@ class StepSampler:
 
     def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
         """Return the open or closed step of this number, or a new open one."""
-        step = self._open.get(track, {}).get(number) or self._closed.get(track, {}).get(
-            number
-        )
+        key = (track, number)
+        step = self._open.get(key) or self._closed.get(key)
         if step is None:
             step = SampledStep(track, number, now_unix_ns, now_unix_ns)
-            self._open.setdefault(track, {})[number] = step
+            self._open[key] = step
             self._next_ns = min(self._next_ns, now_unix_ns + _LOOK_NS)
-        return step
-
-    def _loaded(self, stored: tuple[str, object]) -> SampledStep:
-        key, value = stored
-        step = unpacked(SampledStep, value)
-        if step.state_key != key:
-            self._state.delete(key)
-            self._store(step)
         return step
 
     def _touched(self, step: SampledStep, now_unix_ns: int) -> None:
         if step.closed:
             step.change(now_unix_ns)
-            self._changed[step.state_key] = step
-            # Popped and set again: late rollouts make a step young, so that it is forgotten later.
-            self._by_age[step.state_key] = self._by_age.pop(step.state_key, step)
+            self._changed[step.key] = step
         self._store(step)
 
     def _move(self, step: SampledStep) -> None:
         """Move an open step to the closed steps, and drop details of the oldest."""
-        steps = self._open.get(step.track, {})
-        steps.pop(step.number, None)
-        if not steps:
-            self._open.pop(step.track, None)
-        closed = self._closed.setdefault(step.track, {})
-        closed[step.number] = step
+        self._open.pop(step.key, None)
+        self._closed[step.key] = step
         # One step closes at a time, so one has become too old.
-        if len(closed) > _DETAILED:
-            aged = closed[_behind(closed, _DETAILED)]
+        if len(self._closed) > _DETAILED:
+            aged = next(islice(reversed(self._closed.values()), _DETAILED, None))
             if aged.forget_details():
                 self._store(aged)
-        self._by_age[step.state_key] = step
-        if len(closed) > _REMEMBERED:
-            self._forget(next(iter(closed.values())))
-        while len(self._by_age) > _REMEMBERED_IN_ALL:
-            self._forget(next(iter(self._by_age.values())))
+        while len(self._closed) > _REMEMBERED:
+            self._forget(next(iter(self._closed.values())))
 
     def _forget(self, step: SampledStep) -> None:
         """Remove a closed step from memory and from the state."""
-        closed = self._closed.get(step.track, {})
-        closed.pop(step.number, None)
-        if not closed:
-            self._closed.pop(step.track, None)
-        self._changed.pop(step.state_key, None)
-        self._by_age.pop(step.state_key, None)
+        self._closed.pop(step.key, None)
+        self._changed.pop(step.key, None)
         self._state.delete(step.state_key)
 
     def _store(self, step: SampledStep) -> None:
         self._state.set(step.state_key, packed(step))
-
-
-def _behind(closed: dict[int | None, SampledStep], back: int) -> int | None:
-    """Return the key *back* places behind the newest."""
-    return next(islice(reversed(closed), back, None))
 
 
 def _age(step: SampledStep) -> tuple[int, Track, int]:

@@ -68,6 +68,11 @@ class SampledStep:
         return self.track[2]
 
     @property
+    def key(self) -> tuple[Track, int | None]:
+        """Track and number."""
+        return self.track, self.number
+
+    @property
     def state_key(self) -> str:
         """Key of the step in the state."""
         role, split, attempt = self.track

@@ -89,9 +89,7 @@ def test_the_statistics_of_a_closed_step_are_over_all_its_rollouts() -> None:
 def test_a_flood_of_names_of_splits_leaves_no_more_closed_steps_than_are_remembered(
     restart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "otel_bridge.translation.rollouts.sampling._REMEMBERED_IN_ALL", 5
-    )
+    monkeypatch.setattr("otel_bridge.translation.rollouts.sampling._REMEMBERED", 5)
     bench = Bench(selection="first", step_watermark_ns=sample.SECOND)
     rows: list[Row] = []
     for number in range(20):
@@ -276,7 +274,10 @@ def test_an_event_that_cannot_be_read_is_counted() -> None:
     assert bench.counted() == {"rollouts/invalid": 2}
 
 
-def test_only_the_last_steps_are_remembered_and_the_state_stays_small() -> None:
+def test_only_the_last_steps_are_remembered_and_the_state_stays_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("otel_bridge.translation.rollouts.sampling._DETAILED", 64)
     bench = Bench(max_rollouts=1)
     for step in range(200):
         filled(bench, step, [1.0], rl__group__id="p")
