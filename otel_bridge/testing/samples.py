@@ -426,7 +426,11 @@ def _parts_json(messages: Json) -> str:
     )
 
 
-_FIELDS = {bool: "bool_value", int: "int_value", float: "double_value"}
+_FIELDS: Mapping[type, str] = {
+    bool: "bool_value",
+    int: "int_value",
+    float: "double_value",
+}
 
 
 def _attribute(key: str, value: Json) -> common_pb2.KeyValue:

@@ -57,7 +57,7 @@ def _unpacked(kind: Any, value: Any) -> Any:
                 for (name, field_kind), entry in zip(types, value, strict=True)
             }
         )
-    if isinstance(kind, type) and issubclass(kind, Enum):
+    if _is_enum(kind):
         return kind(value)
     if get_origin(kind) in {Union, UnionType}:
         return _unpacked(_alternative(get_args(kind), value), value)
@@ -89,11 +89,16 @@ def _unpacked_container(kind: Any, value: Any) -> Any:
 def _alternative(kinds: tuple[Any, ...], value: object) -> object:
     """Return which of *kinds* the stored *value* is of; ``object`` for one that is stored as it is."""
     for kind in kinds:
-        is_enum = isinstance(kind, type) and issubclass(kind, Enum)
         has_parts = is_dataclass(kind) or get_origin(kind) is not None
-        if (is_enum and value is not None) or (has_parts and isinstance(value, list)):
+        if (_is_enum(kind) and value is not None) or (
+            has_parts and isinstance(value, list)
+        ):
             return kind
     return object
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
 
 
 @cache

@@ -321,7 +321,7 @@ def _declared_fields(kind: type) -> list[str] | None:
     """Return the names of the fields of a dataclass or attrs class; ``None`` for any other class."""
     if dataclasses.is_dataclass(kind):
         return [declared.name for declared in dataclasses.fields(kind)]
-    attributes = getattr(kind, "__attrs_attrs__", None)
+    attributes: Any = getattr(cast("Any", kind), "__attrs_attrs__", None)
     if attributes is None:
         return None
     return [str(attribute.name) for attribute in attributes]
