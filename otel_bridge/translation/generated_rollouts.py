@@ -1,7 +1,7 @@
 """The last rollouts of the run, kept or sampled out: what a training step needs to know of those it consumes. Pure.
 
-Owns ``lineage/rollouts/`` of the state: rollouts in chunks in the order of their arrival, so that a
-batch writes few keys. ``lineage/arrived`` has those that the reader has not taken yet.
+Owns ``lineage/rollouts/`` of the state, by the order of arrival. ``lineage/arrived`` has the rollouts
+that the reader has not taken yet.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from otel_bridge.translation.packing import packed, unpacked
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.state import TranslationState
 
 TRAINED_STEP = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
 of them."""
-_CHUNKS = "lineage/rollouts/"
+_ROLLOUTS = "lineage/rollouts/"
 _ARRIVED = "lineage/arrived"
-_CHUNK = 256
 _LIMIT = 50_000
 _HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a run is practically
@@ -39,6 +38,7 @@ class GeneratedRollout:
         is_sampled_out: Whether no tracker shows it.
         trained_steps: Training steps that consumed it, ascending, each once.
         unused: Reason for which it is not used; empty without one.
+        number: Number in the order of arrival.
     """
 
     step: int | None
@@ -49,6 +49,7 @@ class GeneratedRollout:
     is_sampled_out: bool = False
     trained_steps: list[int] = field(default_factory=list[int])
     unused: str = ""
+    number: int = 0
 
     def consumed_at(self, step: int) -> bool:
         """Note that a training step consumed the rollout; return whether this is new."""
@@ -69,8 +70,13 @@ class GeneratedRollout:
 
     def inherit(self, earlier: GeneratedRollout) -> None:
         """Take over what training did with the rollout, when its facts arrive again."""
+        self.number = earlier.number
         self.trained_steps = earlier.trained_steps
         self.unused = earlier.unused
+
+    def arrive(self, number: int) -> None:
+        """Note that the rollout is the first with *number*."""
+        self.number = number
 
     def uses(self, step: int) -> int:
         """Return how many training steps up to *step* consumed the rollout."""
@@ -78,7 +84,7 @@ class GeneratedRollout:
 
 
 class GeneratedRollouts:
-    """Remembers the last rollouts by trace id; beyond the limit the oldest chunk is forgotten first.
+    """Remembers the last rollouts by trace id; beyond the limit the oldest one is forgotten first.
 
     Args:
         state: Key space ``lineage/rollouts/``.
@@ -90,21 +96,18 @@ class GeneratedRollouts:
     def __init__(self, state: TranslationState) -> None:
         self._state = state
         self._rollouts: dict[str, GeneratedRollout] = {}
-        self._chunk_of: dict[str, int] = {}
-        self._chunks: dict[int, list[str]] = {}
-        self._changed: set[int] = set()
+        self._changed: set[str] = set()
         self.awaited: set[str] = set()
         # Stored as well: they are no longer awaited, so nothing else would name them after a
         # restart.
         self._arrived = dict.fromkeys(
             cast("list[str] | None", state.get(_ARRIVED)) or []
         )
-        chunks = named(state, _CHUNKS)
-        for number in sorted(map(int, chunks)):
-            chunk = unpacked(dict[str, GeneratedRollout], chunks[str(number)])
-            self._rollouts |= chunk
-            self._chunk_of |= dict.fromkeys(chunk, number)
-            self._chunks[number] = [*chunk]
+        self._number = 0
+        for key, value in state.items(_ROLLOUTS):
+            rollout = unpacked(GeneratedRollout, value)
+            self._rollouts[key.rpartition("/")[2]] = rollout
+            self._number = rollout.number
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps."""
@@ -113,16 +116,17 @@ class GeneratedRollouts:
         if earlier is not None:
             rollout.inherit(earlier)
         else:
-            self._chunk_of[half] = self._open_chunk()
-            self._chunks[self._chunk_of[half]].append(half)
+            self._number += 1
+            rollout.arrive(self._number)
         self._rollouts[half] = rollout
-        self._changed.add(self._chunk_of[half])
+        self._changed.add(half)
         if trace_id in self.awaited:
             self.awaited.discard(trace_id)
             self._arrived[trace_id] = None
-        while len(self._rollouts) > _LIMIT:
-            # A whole chunk, not one rollout: one deleted key in place of many rewritten ones.
-            self._forget(next(iter(self._chunks)))
+        if len(self._rollouts) > _LIMIT:
+            oldest = next(iter(self._rollouts))
+            self._state.delete(_key(oldest, self._rollouts.pop(oldest)))
+            self._changed.discard(oldest)
 
     def get(self, trace_id: str) -> GeneratedRollout | None:
         """Return a rollout, ``None`` when it is not known, or no longer."""
@@ -130,7 +134,7 @@ class GeneratedRollouts:
 
     def changed(self, trace_id: str) -> None:
         """Note that the facts of a known rollout were changed."""
-        self._changed.add(self._chunk_of[trace_id[:_HALF]])
+        self._changed.add(trace_id[:_HALF])
 
     def revise(
         self,
@@ -164,25 +168,16 @@ class GeneratedRollouts:
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
-        for number in self._changed:
-            chunk = {half: self._rollouts[half] for half in self._chunks[number]}
-            self._state.set(f"{_CHUNKS}{number}", packed(chunk))
+        for half in self._changed:
+            rollout = self._rollouts[half]
+            self._state.set(_key(half, rollout), packed(rollout))
         self._changed.clear()
         if self._arrived:
             self._state.set(_ARRIVED, list(self._arrived))
         elif self._state.get(_ARRIVED) is not None:
             self._state.delete(_ARRIVED)
 
-    def _open_chunk(self) -> int:
-        number = next(reversed(self._chunks), 0)
-        # A full chunk is not written again unless one of its rollouts changes.
-        if number not in self._chunks or len(self._chunks[number]) >= _CHUNK:
-            number += 1
-            self._chunks[number] = []
-        return number
 
-    def _forget(self, number: int) -> None:
-        for half in self._chunks.pop(number):
-            del self._rollouts[half], self._chunk_of[half]
-        self._changed.discard(number)
-        self._state.delete(f"{_CHUNKS}{number}")
+def _key(half: str, rollout: GeneratedRollout) -> str:
+    # Of one length, so that the order of the keys is that of the numbers.
+    return f"{_ROLLOUTS}{rollout.number:015}/{half}"

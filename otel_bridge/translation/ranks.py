@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
+
+import numpy
 
 from otel_bridge.records import Distribution, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
@@ -235,22 +238,20 @@ def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
 
 def _joined(first: Distribution, second: Distribution) -> Distribution:
     """Return both together. Of other edges than the first one's the counts go to the bucket of their middle."""
-    low = min(first.min, second.min)
-    high = max(first.max, second.max)
     edges = first.edges if len(first.edges) >= len(second.edges) else second.edges
-    counts = [0] * max(len(edges) - 1, 0)
+    middles: list[float] = []
     for part in (first, second):
-        for below, above, number in zip(part.edges, part.edges[1:], part.counts):  # noqa: B905  # edges has one more
-            counts[_bucket(edges, (below + above) / 2)] += number
+        middles += [(low + high) / 2 for low, high in pairwise(part.edges)]
+    counts: list[float] = []
+    if middles:
+        inside = [min(max(middle, edges[0]), edges[-1]) for middle in middles]
+        numbers = [*first.counts, *second.counts]
+        counts = numpy.histogram(inside, edges, weights=numbers)[0].tolist()
     return Distribution(
         first.count + second.count,
         first.sum + second.sum,
-        low,
-        high,
+        min(first.min, second.min),
+        max(first.max, second.max),
         edges,
-        tuple(counts),
+        tuple(map(int, counts)),
     )
-
-
-def _bucket(edges: tuple[float, ...], value: float) -> int:
-    return min(max(sum(edge <= value for edge in edges) - 1, 0), len(edges) - 2)

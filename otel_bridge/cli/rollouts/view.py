@@ -19,7 +19,7 @@ from otel_bridge.records import Json
 from otel_bridge.text.counts import counted
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
-from otel_bridge.translation.tokens.step_values import PREFIX as TOKENS
+from otel_bridge.translation.tokens.step import PREFIX as TOKENS
 
 _ROLES = {
     "system": "magenta",

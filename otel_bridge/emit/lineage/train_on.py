@@ -6,22 +6,15 @@ recorded the rollout, and also when it was sampled out.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.encode.span import (
-    rollout_link,
-    scope_spans,
-    span,
-    span_attributes,
-)
+from otel_bridge.emit.encode.span import span_attributes
+from otel_bridge.emit.lineage.linked_span import append_linked_span
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
-from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import ROLE, STEP, TRAIN_SPAN, TRAIN_UNUSED
 
 if TYPE_CHECKING:
@@ -70,13 +63,9 @@ def _by_reason(unused: object) -> Mapping[object, object]:
 def _append(
     run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Sequence[bytes]
 ) -> None:
-    now = time.time_ns()
     for start in range(0, len(trace_ids), _MAX_LINKS):
-        links = b"".join(map(rollout_link, trace_ids[start : start + _MAX_LINKS]))
-        random = os.urandom(24)
-        ids = (random[8:], random[:8], None)
-        packed = span(ids, TRAIN_SPAN, (now, now), span_attributes(pairs), links=links)
-        run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
+        linked_ids = trace_ids[start : start + _MAX_LINKS]
+        append_linked_span(run, TRAIN_SPAN, span_attributes(pairs), linked_ids)
 
 
 def _trace_ids(run: EmitRun, rollouts: object) -> list[bytes]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,15 +10,10 @@ import numpy
 import orjson
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import (
-    rollout_link,
-    scope_spans,
-    span,
-    span_attributes,
-)
+from otel_bridge.emit.encode.span import span_attributes
+from otel_bridge.emit.lineage.linked_span import append_linked_span
 from otel_bridge.emit.tokens import streams as reading
 from otel_bridge.emit.tokens.batch import TokenBatch
-from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import (
     TOKENS_BUCKETS,
     TOKENS_DECILES,
@@ -63,17 +56,8 @@ def append_token_span(
     }
     if texts:
         attributes.append((TOKENS_TEXTS, orjson.dumps(texts).decode()))
-    now = time.time_ns()
-    random = os.urandom(24)
-    links = b"".join(map(rollout_link, batch.trace_ids))
-    packed = span(
-        (random[8:], random[:8], None),
-        TOKENS_SPAN,
-        (now, now),
-        span_attributes(attributes),
-        links=links,
-    )
-    run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)
+    packed = span_attributes(attributes)
+    append_linked_span(run, TOKENS_SPAN, packed, batch.trace_ids)
 
 
 def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:

@@ -25,8 +25,11 @@ from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import SpanStepStore, StepKey
-from otel_bridge.translation.tokens.step import TokenStep
-from otel_bridge.translation.tokens.step_values import rollout_values, step_values
+from otel_bridge.translation.tokens.step import (
+    TokenStep,
+    rollout_values,
+    step_values,
+)
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 from otel_bridge.translation.tokens.views import TokenViews

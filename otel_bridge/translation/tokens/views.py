@@ -16,7 +16,7 @@ from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.tokens.step_values import rollout_values
+from otel_bridge.translation.tokens.step import rollout_values
 from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
 
 VIEWS = "tokens"
