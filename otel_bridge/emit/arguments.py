@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
-from otel_bridge.emit.values.scalars import key_text
+from otel_bridge.emit.values.scalars import any_text, name_of
 from otel_bridge.errors import any_error
 
 _P = ParamSpec("_P")
@@ -23,6 +22,9 @@ CountArgument: TypeAlias = Callable[[str, int, str], None]
 
 INTERNAL_ERROR = "internal_error"
 UNKNOWN = "unknown_argument"
+_POSITIONAL = frozenset({
+    inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+})  # fmt: skip
 _FINISHED = frozenset(
     {"finished", "success", "succeeded", "completed", "complete", "done", "ok"}
 )
@@ -30,8 +32,7 @@ _KILLED = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"
 _EARLIEST_NS = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
 _END_NS = 1 << 63
-_SHOWN_BITS = 128
-"""Python may refuse the digits of a much longer integer."""
+_MAX_ROLE_CHARS = 256
 DEFAULT_FLUSH_S = 10.0
 DEFAULT_FINISH_S = 30.0
 
@@ -45,32 +46,26 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     method has `count_drop`. A call that fails, as where no file can be opened to import what it
     needs, is counted and returns ``None``.
     """
-    names_by_kind: defaultdict[object, list[str]] = defaultdict(list)
-    for parameter in inspect.signature(call).parameters.values():
-        names_by_kind[parameter.kind].append(parameter.name)
+    parameters = inspect.signature(call).parameters.values()
+    names = {parameter.name for parameter in parameters}
     positional = [
-        *names_by_kind[inspect.Parameter.POSITIONAL_ONLY],
-        *names_by_kind[inspect.Parameter.POSITIONAL_OR_KEYWORD],
+        parameter.name for parameter in parameters if parameter.kind in _POSITIONAL
     ]
-    names = frozenset((*positional, *names_by_kind[inspect.Parameter.KEYWORD_ONLY]))
-    takes_any = inspect.Parameter.VAR_KEYWORD in names_by_kind
-
-    def unknown_keywords(
-        keywords: Iterable[str], taken_names: Sequence[str]
-    ) -> list[str]:
-        return [
-            name
-            for name in keywords
-            if name in taken_names or not (takes_any or name in names)
-        ]
+    takes_any = any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
+    )
 
     @wraps(call)
     def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
         try:
+            unknown: list[str] = []
             if named:
-                unknown = unknown_keywords(named, positional[: len(arguments)])
-            else:
-                unknown = []
+                taken_names = positional[: len(arguments)]
+                unknown += [
+                    name
+                    for name in named
+                    if name in taken_names or not (takes_any or name in names)
+                ]
             if not unknown and len(arguments) <= len(positional):  # nearly every call
                 return call(*arguments, **named)
             beyond = [
@@ -108,20 +103,9 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
         isinstance(time_unix_ns, (str, bytes, bool))
         or not _EARLIEST_NS <= number < _END_NS
     ):
-        count("bad_time", 1, _shown_time(time_unix_ns))
+        count("bad_time", 1, any_text(time_unix_ns))
         return 0
     return number
-
-
-def _shown_time(time_unix_ns: object) -> str:
-    """Return a bad time as text.
-
-    Its type where ``repr()`` is a user's code, or of too many digits.
-    """
-    is_short = isinstance(time_unix_ns, int) and time_unix_ns.bit_length() < _SHOWN_BITS
-    if is_short or isinstance(time_unix_ns, (float, str)):
-        return repr(time_unix_ns)[:100]
-    return type(time_unix_ns).__name__
 
 
 def status_of(status: object) -> EndStatus:
@@ -157,7 +141,4 @@ def role_of(role: object) -> str | None:
     """Return a role as text; ``None`` when *role* is not a role."""
     if role is None or type(role) is str:
         return role or None
-    try:
-        return key_text(role)[:256] or None
-    except any_error():  # a user's object
-        return None
+    return name_of(role, _MAX_ROLE_CHARS)

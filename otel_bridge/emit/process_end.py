@@ -37,7 +37,7 @@ class _Exit:
     watched_pid: int = 0
 
 
-def watch_process_end(end_runs: Callable[[], None]) -> None:
+def watch_process_end(end_runs: Callable[[EndStatus], object]) -> None:
     """Note how this process ends; in a worker of multiprocessing also call *end_runs* when it ends.
 
     May be called for every run that begins, and again in a forked child.
@@ -48,7 +48,7 @@ def watch_process_end(end_runs: Callable[[], None]) -> None:
         return
     _Exit.watched_pid = os.getpid()
     # Once a process: a worker's finalizers would end the runs once for each run.
-    _call_at_worker_end(end_runs)
+    call_at_worker_end(end_runs)
 
 
 def call_at_worker_end(
@@ -60,10 +60,6 @@ def call_at_worker_end(
         end: Called once.
         first: Whether it records, and so is called before what ends the runs.
     """
-    _call_at_worker_end(lambda: end(status_at_exit()), exitpriority=int(first))
-
-
-def _call_at_worker_end(end: Callable[[], object], *, exitpriority: int = 0) -> None:
     util = sys.modules.get("multiprocessing.util")
     process = sys.modules.get("multiprocessing.process")
     if (
@@ -71,10 +67,10 @@ def _call_at_worker_end(end: Callable[[], object], *, exitpriority: int = 0) -> 
         and process is not None
         and process.parent_process() is not None
     ):
-        util.Finalize(None, _at_worker_end, args=(end,), exitpriority=exitpriority)
+        util.Finalize(None, _at_worker_end, args=(end,), exitpriority=int(first))
 
 
-def _at_worker_end(end: Callable[[], object]) -> None:
+def _at_worker_end(end: Callable[[EndStatus], object]) -> None:
     # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py,
     # `_bootstrap`), so that an exception that ends the worker is the one being handled here. A fork
     # inside an `except` block inherits the parent's exception as well, and its noted exit code:
@@ -85,7 +81,7 @@ def _at_worker_end(end: Callable[[], object]) -> None:
         traceback is not None and traceback.tb_frame.f_code.co_name == "_bootstrap"
     )
     _Exit.code = int(status_after(error if is_of_worker else None) == "failed")
-    end()
+    end(status_at_exit())
 
 
 def _note_exit_codes() -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from otel_bridge.emit.arguments import DEFAULT_FINISH_S
+from otel_bridge.emit.arguments import DEFAULT_FINISH_S, EndStatus
 from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
 from otel_bridge.emit.config.run_request import RunRequest, is_chosen
 from otel_bridge.emit.console import notify
@@ -351,7 +351,7 @@ class ProcessRuns:
         # Once: a handler for each run would end all runs once for each.
         if not self._ends_at_exit:
             self._ends_at_exit = True
-            atexit.register(self._end_all)
+            atexit.register(lambda: self._end_all(status_at_exit()))
         watch_process_end(self._end_all)
         run.call_before_end(self._release)
         return run
@@ -423,12 +423,11 @@ class ProcessRuns:
                 set_current_run(None)
                 self._child_env.restore()
 
-    def _end_all(self) -> None:
+    def _end_all(self, status: EndStatus) -> None:
         """End all runs when the process ends: record every end first, then wait for all, as long as for one."""
         open_runs = list(self._beside.values())
         if self.current is not None:
             open_runs.append(self.current)
-        status = status_at_exit()
         try:
             waits = [
                 wait for run in open_runs if (wait := run.end_part(status)) is not None

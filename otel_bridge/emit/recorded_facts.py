@@ -1,4 +1,4 @@
-"""Records what is said of a run as a whole, beside rows and rollouts: configs, summaries, alerts.
+"""Holds the names of a run, and records its facts beside rows and rollouts: configs, summaries, alerts.
 
 Nothing raises.
 """
@@ -6,18 +6,20 @@ Nothing raises.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 from otel_bridge import semconv
 from otel_bridge.emit.arguments import counts_unknown, role_of
+from otel_bridge.emit.config.child_env import variables_for_others
 from otel_bridge.emit.config.hyperparameters import config_of
-from otel_bridge.emit.config.named_run import NamedRun
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recording.recorder import Recorder
-from otel_bridge.emit.values.scalars import key_text
-from otel_bridge.errors import any_error
+from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.text.secret_patterns import redact_and_cut
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # The bridge accepts as many of a run.
 MAX_ALERTS = 1_000
@@ -31,7 +33,7 @@ _LEVELS = {
 }  # fmt: skip
 
 
-class RecordedFacts(NamedRun):
+class RecordedFacts:
     """Records the facts of a run.
 
     Args:
@@ -40,9 +42,65 @@ class RecordedFacts(NamedRun):
     """
 
     def __init__(self, facts: RunStart, recorder: Recorder | None) -> None:
-        super().__init__(facts)
+        self.facts = facts
         self._recorder = recorder
         self._alerts = 0
+
+    def __repr__(self) -> str:
+        return f"<otel_bridge.Run {self.project}/{self.name} id={self.id} role={self.role}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Return the run itself, because frameworks copy the objects that hold it."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        # A pickle that joins the run would hold `env()` and so the token, which must not be in a
+        # checkpoint.
+        raise TypeError(
+            "a run cannot be pickled; another process joins it by otel_bridge.init() with the variables of run.env()"
+        )
+
+    @property
+    def id(self) -> str:
+        """Return the run id, the same in every process and after a restart."""
+        return self.facts.identity.id
+
+    @property
+    def name(self) -> str:
+        """Return the display name."""
+        return self.facts.identity.name
+
+    @property
+    def project(self) -> str:
+        """Return the project (MLflow: experiment)."""
+        return self.facts.identity.project
+
+    @property
+    def role(self) -> str | None:
+        """Return the role of this process."""
+        return self.facts.identity.role
+
+    def env(self, role: str | None = None) -> dict[str, str]:
+        """Return the environment variables that let a worker on another machine join this run.
+
+        Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and
+        token: do not print them.
+
+        Args:
+            role: Role of the worker; ``None``: the worker names its role itself.
+        """
+        variables = dict(self.facts.child_environment)
+        if variables:
+            variables |= variables_for_others(self.facts.env, self.facts.choice.names)
+        role_name = role_of(role)
+        if role_name is not None:
+            variables["OTEL_BRIDGE_ROLE"] = role_name
+        return variables
+
+    # --- facts of a run -------------------------------------------------------------------------
 
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         """Count *n* drops by *reason*, of which *key* is the first.
@@ -122,23 +180,26 @@ class RecordedFacts(NamedRun):
         """
         if self._recorder is None or self.facts.identity.rank:
             return
-        alert = _alert_of(title, text, level)
-        if not alert.title or self._alerts >= MAX_ALERTS:
+        title_text = _alert_text(title, _MAX_TITLE_CHARS)
+        if not title_text or self._alerts >= MAX_ALERTS:
             self.count_drop(
-                "alert_limit" if alert.title else "alert_title", 1, alert.title
+                "alert_limit" if title_text else "alert_title", 1, title_text
             )
             return
         self._alerts += 1
-        level_name = _LEVELS.get(alert.level.lower())
+        given_level = any_text(getattr(level, "value", level) or _DEFAULT_LEVEL)
+        level_name = _LEVELS.get(given_level.lower())
         if level_name is None:
-            self.count_drop("alert_level", 1, alert.level)
+            self.count_drop("alert_level", 1, given_level)
         pairs = self._role_pairs(role)
-        pairs[semconv.ALERT_TITLE] = alert.title
+        pairs[semconv.ALERT_TITLE] = title_text
         pairs[semconv.ALERT_LEVEL] = level_name or _DEFAULT_LEVEL
         step = self._recorder.last_step(role_of(role) or self.role)
         if step is not None:
             pairs[semconv.STEP] = step
-        self._recorder.event(semconv.EVENT_ALERT, pairs, alert.text)
+        self._recorder.event(
+            semconv.EVENT_ALERT, pairs, _alert_text(text, _MAX_TEXT_CHARS)
+        )
 
     def _role_pairs(self, role: object) -> dict[str, Attribute]:
         """Return the attribute of another role than the run's own; nothing for its own."""
@@ -148,30 +209,7 @@ class RecordedFacts(NamedRun):
         return {semconv.ROLE: name}
 
 
-class _Alert(NamedTuple):
-    title: str
-    text: str
-    level: str
-
-
-def _alert_of(title: object, text: object, level: object) -> _Alert:
-    """Return the texts of an alert.
-
-    Empty ones if the program's own objects raise when they are read.
-    """
-    try:
-        return _Alert(
-            _alert_text(title, _MAX_TITLE_CHARS),
-            _alert_text(text, _MAX_TEXT_CHARS),
-            _DEFAULT_LEVEL
-            if level is None
-            else key_text(getattr(level, "value", level)),
-        )
-    except any_error():  # a user's object
-        return _Alert("", "", "")
-
-
 def _alert_text(value: object, limit: int) -> str:
     if value is None:
         return ""
-    return redact_and_cut(key_text(value), limit)
+    return redact_and_cut(any_text(value), limit)

@@ -370,7 +370,7 @@ class Run(RecordedFacts):
         """Return the options of rollouts and of their content, as they were at ``init()``."""
         if self._rollout_options is None:
             count_refused_with(self.count_drop)
-            self._rollout_options = RolloutOptions.read_or_off(self.facts.env)
+            self._rollout_options = RolloutOptions.read(self.facts.env)
         return self._rollout_options
 
     @property

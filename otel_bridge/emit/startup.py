@@ -36,9 +36,8 @@ from otel_bridge.emit.config.resource import (
     tracker_identity,
 )
 from otel_bridge.emit.config.run_request import RunRequest
-from otel_bridge.emit.config.snapshot import RunSettings, RunStart
+from otel_bridge.emit.config.snapshot import RunStart, check_settings
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
-from otel_bridge.emit.encode.known_names import with_known_names
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.recording.process_segment import MakeHeader
 from otel_bridge.emit.recording.recorder import Recorder, RowRules
@@ -115,20 +114,19 @@ def begin(
         MissingExtraError: An exporter's package is not installed.
     """
     # All settings first: a malformed one is an error before anything is created.
-    settings = RunSettings(env)
+    check_settings(env)
     launched = launcher_alive(env)
     identity = identify(request, env, cwd, launched=launched)
     # This process is a bridge: what its trackers record would go into the run that it delivers.
-    if settings.read(NO_BRIDGE):
-        return Run(RunStart(identity, _nothing(), settings, env, cwd, {}), None)
+    if NO_BRIDGE.read(env):
+        return Run(RunStart(identity, _nothing(), env, cwd, {}), None)
     redact_by_setting(env)
     for line in misspelt(env):
         console.notify(line)
     choice = choose(request.exporters, env, cwd, launched=launched, elsewhere=True)
     base = find_base(env, cwd)
-    identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
-    facts = RunStart(identity, choice, settings, env, cwd, variables)
+    facts = RunStart(identity, choice, env, cwd, variables)
     if choice.refused and not choice.names:
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
@@ -165,7 +163,7 @@ def begin(
 def nothing_recorded(env: Mapping[str, str], cwd: Path) -> Run:
     """Return a run that records nothing, for calls before ``init()``."""
     identity = Identity("default", "none", "0" * 16, False, None, 0, 1, 0, RunRequest())
-    return Run(RunStart(identity, _nothing(), RunSettings({}), env, cwd, {}), None)
+    return Run(RunStart(identity, _nothing(), env, cwd, {}), None)
 
 
 def _nothing() -> RequestedDestinations:
@@ -178,7 +176,7 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     Raises:
         MissingExtraError: No environment on this machine has the packages of the exporters.
     """
-    offline = facts.settings.read(OFFLINE)
+    offline = OFFLINE.read(facts.env)
     unchosen = not (facts.choice.names or launched or offline)
     hold = offline or unchosen
     folder = RunFolder(base.path, facts.identity.id)
@@ -188,9 +186,7 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     return _FolderState(
         base=base,
         folder=folder,
-        before=present_report(
-            folder, int(facts.settings.read(LIVENESS_TIMEOUT_S) * 1e9)
-        ),
+        before=present_report(folder, int(LIVENESS_TIMEOUT_S.read(facts.env) * 1e9)),
         delivered=BridgeStarter(folder, facts.env, hold=True).delivered_by()
         is not None,
         launched=launched,
@@ -205,7 +201,6 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
 def _open(
     facts: RunStart, state: _FolderState, shared: SharedBridges | None
 ) -> Recorder:
-    settings = facts.settings
     identity = facts.identity
     python = None if state.other is None else state.other.path
     starter = BridgeStarter(
@@ -224,21 +219,21 @@ def _open(
             starter,
             Quota(
                 state.base.path,
-                settings.read(MAX_BYTES),
+                MAX_BYTES.read(facts.env),
                 run=state.folder.path if state.unchosen else None,
                 run_bytes=UNCHOSEN_BYTES,
             ),
-            segment_bytes=settings.read(SEGMENT_BYTES),
+            segment_bytes=SEGMENT_BYTES.read(facts.env),
             rules=RowRules(
                 identity.role,
                 merges_ranks=merges_ranks(identity.world_size, facts.env),
                 # A mean over one rank must not look like one over all.
-                are_recorded=identity.rank == 0 or settings.read(RANKS) != "0",
+                are_recorded=identity.rank == 0 or RANKS.read(facts.env) != "0",
             ),
             media=MediaLog(
                 ContentPolicy.read(facts.env),
-                max_bytes=settings.read(MEDIA_BYTES),
-                max_per_step=settings.read(MAX_MEDIA_PER_STEP),
+                max_bytes=MEDIA_BYTES.read(facts.env),
+                max_per_step=MAX_MEDIA_PER_STEP.read(facts.env),
             ),
         )
     except JournalError as exc:
@@ -294,12 +289,12 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
             started_monotonic_ns=time.monotonic_ns(),
             role=identity.role,
             hold=state.hold,
-            system_metrics_s=facts.settings.read(SYSTEM_METRICS_S)
+            system_metrics_s=SYSTEM_METRICS_S.read(facts.env)
             if identity.request.system_metrics
             else 0.0,
             # Of rank 0 alone: bridges of other machines would read the same engines again.
-            scrape=facts.settings.read(SCRAPE) if identity.rank == 0 else (),
-            scrape_s=facts.settings.read(SCRAPE_S),
+            scrape=SCRAPE.read(facts.env) if identity.rank == 0 else (),
+            scrape_s=SCRAPE_S.read(facts.env),
             launcher=LAUNCHER.read(facts.env) if state.launched else "",
             generated=identity.generated,
         )
@@ -408,7 +403,7 @@ def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
 def _note_of_ranks(facts: RunStart) -> list[str]:
     """Return a line if rows of this rank are not recorded, or cannot be merged with those of the others."""
     rank = facts.identity.rank
-    ranks = facts.settings.read(RANKS)
+    ranks = RANKS.read(facts.env)
     if rank and ranks == "0":
         return [
             "rows of rank 0 only (OTEL_BRIDGE_RANKS=all for every rank), rollouts of all"

@@ -19,7 +19,7 @@ RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.To
 FOR_EMISSION: Final = {
     "after_fork", "append", "call_before_end", "count_drop", "end_part",
     "has_ended", "last_step", "live_tracer", "next_event_seq", "recorder",
-    "rollout_options", "settings",
+    "rollout_options",
 }  # fmt: skip
 """Members that only other modules of otel-bridge use."""
 

@@ -156,9 +156,12 @@ class Logged:
     ) -> None:
         self.drops: dict[str, int] = {}
         log = log or MediaLog(ContentPolicy(**policy))  # type: ignore[arg-type]
-        self.events: list[tuple[Mapping[str, Attribute], bytes]] = [
-            *log.events("k", media, step=step, role=None, drop=self._drop)
-        ]
+        self.events: list[tuple[Mapping[str, Attribute], bytes]] = []
+        log.append([("k", media)], step, None, self._drop, self._put)
+
+    def _put(self, pairs: Mapping[str, Attribute], body: bytes) -> bool:
+        self.events.append((pairs, body))
+        return True
 
     def _drop(self, reason: str, number: int, key: str) -> None:
         assert key == "k"

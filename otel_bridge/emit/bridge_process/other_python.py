@@ -132,10 +132,6 @@ def _query(python: str, env: Mapping[str, str]) -> OtherPython:
         raise ConfigError(
             f"{BRIDGE_PYTHON.name}={python!r}: expected the absolute path of a Python interpreter"
         )
-    return _checked(python, _ask(python, env))
-
-
-def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
     try:
         done = subprocess.run(  # the user's own interpreter
             [python, "-I", "-c", _QUESTION],
@@ -145,23 +141,22 @@ def _ask(python: str, env: Mapping[str, str]) -> dict[str, object]:
             timeout=_ASK_S,
             check=False,
         )
-        # The last line: packages that are imported there may print, too.
-        answer: object = orjson.loads(
-            done.stdout.splitlines()[-1] if done.stdout else b"null"
-        )
     except subprocess.TimeoutExpired as exc:
         raise ConfigError(
             f"{python}: no answer within {_ASK_S:.0f} s; expected a Python with otel-bridge"
         ) from exc
-    except (OSError, orjson.JSONDecodeError) as exc:
+    except OSError as exc:
         raise ConfigError(
             f"{python}: {exc}; expected a Python with otel-bridge"
         ) from exc
-    if not isinstance(answer, dict):
+    try:
+        # The last line: packages that are imported there may print, too.
+        answer = cast("dict[str, object]", orjson.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, orjson.JSONDecodeError) as exc:
         raise ConfigError(
             f"{python}: it ended with {done.returncode} and no answer; expected a Python with otel-bridge"
-        )
-    return cast("dict[str, object]", answer)
+        ) from exc
+    return _checked(python, answer)
 
 
 def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:

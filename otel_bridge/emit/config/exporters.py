@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 from otel_bridge.emit.config.child_env import launcher_exporters
+from otel_bridge.emit.config.run_request import texts_of
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import (
     NONE,
@@ -235,11 +235,9 @@ def _requested(argument: object) -> tuple[str, ...]:
         return ()
     if isinstance(argument, str):
         return names(argument)
-    if isinstance(argument, Sequence | set | frozenset):
-        entries = list(cast("Iterable[object]", argument))
-        chosen = [name for name in entries if isinstance(name, str)]
-        if chosen == entries:
-            return tuple(dict.fromkeys(chosen)) or (NONE,)
+    texts = texts_of(argument)
+    if texts is not None:
+        return tuple(dict.fromkeys(texts)) or (NONE,)
     raise ConfigError(
         f"exporters={argument!r}: expected names, e.g. 'trackio,otlp' or ['trackio', 'otlp']"
     )

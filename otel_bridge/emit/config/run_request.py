@@ -93,18 +93,26 @@ def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:
     return bool(value) and (generated is None or value != generated.read(env))
 
 
+def texts_of(value: object) -> tuple[str, ...] | None:
+    """Return the texts of an argument that may be one text or several; ``None`` when it is neither."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence | set | frozenset):
+        texts = [
+            text for text in cast("Iterable[object]", value) if isinstance(text, str)
+        ]
+        if len(texts) == len(cast("Sequence[object]", value)):
+            return tuple(texts)
+    return None
+
+
 def _tags_of(tags: object) -> tuple[str, ...]:
     """Return the tags given to ``init()``: one text, or several.
 
     Raises:
         ConfigError: *tags* is neither.
     """
-    if tags is None:
-        return ()
-    if isinstance(tags, str):
-        return (tags,)
-    if isinstance(tags, Sequence | set | frozenset):
-        texts = list(cast("Iterable[object]", tags))
-        if all(isinstance(text, str) for text in texts):
-            return tuple(map(str, texts))
+    texts = texts_of(() if tags is None else tags)
+    if texts is not None:
+        return texts
     raise ConfigError(f"tags={tags!r}: expected texts")

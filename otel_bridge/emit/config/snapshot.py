@@ -1,43 +1,28 @@
-"""Snapshot of every setting at ``init()``: a malformed setting fails there, and no setting is read again later."""
+"""What a run was begun with, and the options that are read of it: a malformed setting fails at ``init()``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
 
 from otel_bridge import settings
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.config.resource import is_trial
-from otel_bridge.emit.messages.limits import MessageLimits
-from otel_bridge.errors import ConfigError
-from otel_bridge.settings import Setting, declared
-
-T = TypeVar("T")
+from otel_bridge.emit.messages.conversation import MessageLimits
+from otel_bridge.settings import declared
 
 
-class RunSettings:
-    """Holds the values of the declared settings.
-
-    Args:
-        env: Environment with the settings.
+def check_settings(env: Mapping[str, str]) -> None:
+    """Read every declared setting of *env*.
 
     Raises:
         ConfigError: A setting cannot be parsed.
     """
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
-        self._values = {setting.name: setting.read(env) for setting in declared()}
-
-    def read(self, setting: Setting[T]) -> T:
-        """Return the value of *setting*."""
-        if setting.name not in self._values:
-            self._values[setting.name] = setting.read(self._env)
-        return cast("T", self._values[setting.name])
+    for setting in declared():
+        setting.read(env)
 
 
 # Settings of rollouts.
@@ -84,17 +69,6 @@ class RolloutOptions:
             env.get(settings.ROLLOUT_KEY.name, "").strip(),
         )
 
-    @classmethod
-    def read_or_off(cls, env: Mapping[str, str]) -> RolloutOptions:
-        """Read the options from *env*.
-
-        With a malformed one, which ``init()`` refuses, no content leaves.
-        """
-        try:
-            return cls.read(env)
-        except ConfigError:
-            return cls.read({settings.MESSAGE_CONTENT.name: "off"})
-
     def cap_of(self, split: str | None) -> int:
         """Return the number of seats of one step of *split*."""
         if split == EVAL:
@@ -109,7 +83,6 @@ class RunStart:
     Attributes:
         identity: Run and role.
         choice: The requested exporters.
-        settings: Every setting, read once.
         env: Environment at the start of the run.
         cwd: Working folder at the start of the run.
         child_environment: Environment variables for children, and for workers on other machines.
@@ -117,7 +90,6 @@ class RunStart:
 
     identity: Identity
     choice: RequestedDestinations
-    settings: RunSettings
     env: Mapping[str, str]
     cwd: Path
     child_environment: Mapping[str, str]

@@ -7,7 +7,7 @@ opentelemetry-exporter-otlp-proto-common (tests/emit/encode/test_rows.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 
 from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
@@ -40,23 +40,18 @@ _AS_DOUBLE = b"\x21"
 _AS_INT = b"\x31"
 
 
-class _IntAttribute:
-    """Encodes one integer attribute of a point, field 7.
+def _int_attribute(key: str) -> Callable[[int], bytes]:
+    """Return what encodes one integer attribute of a point, field 7, masked to 64 bits.
 
     All but the number's own bytes depend on their length only.
     """
+    heads = [_attribute_head(key, digits) for digits in range(_MAX_VARINT_BYTES + 1)]
 
-    __slots__ = ("_heads",)
-
-    def __init__(self, key: str) -> None:
-        self._heads = tuple(
-            _attribute_head(key, digits) for digits in range(_MAX_VARINT_BYTES + 1)
-        )
-
-    def encode(self, number: int) -> bytes:
-        """Encode the attribute; *number* is masked to 64 bits."""
+    def encode(number: int) -> bytes:
         digits = varint(number)
-        return self._heads[len(digits)] + digits
+        return heads[len(digits)] + digits
+
+    return encode
 
 
 def _attribute_head(key: str, digits: int) -> bytes:
@@ -95,8 +90,8 @@ class RowEncoder:
         self._prefixes: dict[int, dict[str, bytes]] = {}
         self._prefix_bytes = 0
         self._roles: dict[str, bytes] = {}
-        self._steps = _IntAttribute(STEP)
-        self._seqs = _IntAttribute(SEQ)
+        self._steps = _int_attribute(STEP)
+        self._seqs = _int_attribute(SEQ)
 
     def encode(
         self,
@@ -165,7 +160,7 @@ class RowEncoder:
         return points
 
     def _suffix(self, step: int, role: str | None) -> bytes:
-        suffix = self._steps.encode(step)
+        suffix = self._steps(step)
         if role is None:
             return suffix
         return suffix + (self._roles.get(role) or self._learn_role(role))
@@ -179,7 +174,7 @@ class RowEncoder:
         own_ns: int = 0,
     ) -> tuple[bytes, bytes]:
         """Return the bytes of the point ``rl.row`` before and after the suffix."""
-        end = self._seqs.encode(seq)
+        end = self._seqs(seq)
         if own_ns:
             end += attributes(7, ((ROW_TIME, own_ns),))
         size = suffix_bytes + len(end)

@@ -8,7 +8,7 @@ name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_bridge import semconv
@@ -59,22 +59,27 @@ class MediaLog:
     ) -> None:
         """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
         for key, key_media in media:
-            for pairs, body in self.events(
-                key, key_media, step=step, role=role, drop=drop
-            ):
-                if not put(pairs, body):
-                    break
+            items = self._encoded(key, key_media, step, role, drop)
+            if not items:
+                continue
+            pairs: dict[str, Attribute] = {
+                semconv.MEDIA_KEY: key,
+                semconv.MEDIA_ITEMS: [_described(item) for item in items],
+                semconv.STEP: step,
+            }
+            if role is not None:
+                pairs[semconv.ROLE] = role
+            self._put(pairs, b"".join(item.data for item in items), put)
 
-    def events(
+    def _encoded(
         self,
         key: str,
         media: Sequence[object],
-        *,
         step: int,
         role: str | None,
         drop: CountKeyedDrop,
-    ) -> Iterator[tuple[Mapping[str, Attribute], bytes]]:
-        """Yield attributes and body of the events of *media*, which one call logged under *key*."""
+    ) -> Sequence[EncodedMedium]:
+        """Return the items of what one call logged under *key*, within the limit of its step."""
         from otel_bridge.emit.media.encode import MediaEncoder  # noqa: PLC0415  # only programs with media pay for it
 
         earlier_step, earlier_items = self._logged.get((role, key), (step, 0))
@@ -86,36 +91,26 @@ class MediaLog:
             lambda reason, number: drop(reason, number, key),
         )
         items = encoder.encode(media)
-        if not items:
-            return
         # Bounds the memory of ever-new keys; at worst a step's limit begins anew.
         if len(self._logged) >= _MAX_KEYS:
             self._logged.clear()
         self._logged[role, key] = step, earlier_items + len(items)
-        pairs: dict[str, Attribute] = {
-            semconv.MEDIA_KEY: key,
-            semconv.MEDIA_ITEMS: [_described(item) for item in items],
-            semconv.STEP: step,
-        }
-        if role is not None:
-            pairs[semconv.ROLE] = role
-        data = b"".join(item.data for item in items)
+        return items
+
+    def _put(self, pairs: Mapping[str, Attribute], data: bytes, put: Put) -> None:
+        """Append items whole, or in parts of which the first describes the items of all."""
         if len(data) <= PART_BYTES:
-            yield pairs, data
+            put(pairs, data)
             return
         self._ids += 1
-        parts = -(-len(data) // PART_BYTES)
         numbers: dict[str, Attribute] = {
             semconv.MEDIA_ID: str(self._ids),
-            semconv.MEDIA_PARTS: parts,
+            semconv.MEDIA_PARTS: -(-len(data) // PART_BYTES),
         }
         for part, start in enumerate(range(0, len(data), PART_BYTES)):
-            # The first part describes the items of all, so that the others carry bytes only.
-            first: Mapping[str, Attribute] = {} if part else pairs
-            yield (
-                {**first, **numbers, semconv.MEDIA_PART: part},
-                data[start : start + PART_BYTES],
-            )
+            facts = {**({} if part else pairs), **numbers, semconv.MEDIA_PART: part}
+            if not put(facts, data[start : start + PART_BYTES]):
+                break
 
 
 def _described(item: EncodedMedium) -> Mapping[str, Attribute]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from otel_bridge.journal.files import read_regular
 
 PNG = "image/png"
+_IMAGES: Sequence[tuple[bytes, str]] = (
+    (b"\x89PNG\r\n\x1a\n", PNG), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)  # fmt: skip
 _MAX_SIDE = 1 << 16
 _LEVEL = 1
 """Fastest level of compression: the training loop waits."""
@@ -54,11 +58,11 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
     Raises:
         MediaDropped: It is not an image, or too large.
     """
-    if isinstance(value, (str, os.PathLike)):
-        value = file_bytes(cast("str", value), limit_bytes)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        data = bytes(cast("bytes", value))
-        return _mime_of(data), data
+    data = given_bytes(value, limit_bytes)
+    if data is not None:
+        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+            return "image/webp", data
+        return mime_by_start(data, _IMAGES), data
     figure: Any = value
     if callable(getattr(figure, "savefig", None)):
         file = LimitedFile(limit_bytes)
@@ -121,15 +125,28 @@ class LimitedFile(io.BytesIO):
         return super().write(data)
 
 
-def _mime_of(data: bytes) -> str:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return PNG
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
+def given_bytes(value: object, limit_bytes: int) -> bytes | None:
+    """Return the bytes of a file, given as such or by its path; ``None`` for anything else.
+
+    Raises:
+        MediaDropped: The file does not exist, or is larger than *limit_bytes*.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return file_bytes(cast("str", value), limit_bytes)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(cast("bytes", value))
+    return None
+
+
+def mime_by_start(data: bytes, mimes: Sequence[tuple[bytes, str]]) -> str:
+    """Return the MIME type of *data*, by its first bytes.
+
+    Raises:
+        MediaDropped: *mimes* has no such beginning.
+    """
+    for start, mime in mimes:
+        if data.startswith(start):
+            return mime
     raise MediaDropped("media_format")
 
 

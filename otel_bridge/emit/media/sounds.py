@@ -9,18 +9,18 @@ Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RF
 from __future__ import annotations
 
 import io
-import os
 import sys
 import wave
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from otel_bridge.emit.media.pictures import (
     LimitedFile,
     MediaDropped,
     array_of,
     bytes_of,
-    file_bytes,
+    given_bytes,
+    mime_by_start,
     pillow_image,
 )
 
@@ -51,14 +51,14 @@ def audio_bytes(
     Raises:
         MediaDropped: It is not a sound, or too large.
     """
-    data = _given_bytes(value, limit_bytes)
+    data = given_bytes(value, limit_bytes)
     if data is None:
         return WAV, _wav(array_of(value, limit_bytes), sample_rate, limit_bytes)
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         return WAV, data
     if data[:1] == b"\xff" and data[1:2] >= b"\xe0":
         return "audio/mpeg", data
-    return _by_start(data, _AUDIO), data
+    return mime_by_start(data, _AUDIO), data
 
 
 def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, bytes]:
@@ -67,27 +67,12 @@ def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, byte
     Raises:
         MediaDropped: It is not a film, or too large.
     """
-    data = _given_bytes(value, limit_bytes)
+    data = given_bytes(value, limit_bytes)
     if data is None:
         return GIF, _gif(array_of(value, limit_bytes), fps, limit_bytes)
     if data[4:8] == b"ftyp":
         return "video/mp4", data
-    return _by_start(data, _VIDEO), data
-
-
-def _given_bytes(value: object, limit_bytes: int) -> bytes | None:
-    if isinstance(value, (str, os.PathLike)):
-        return file_bytes(cast("str", value), limit_bytes)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(cast("bytes", value))
-    return None
-
-
-def _by_start(data: bytes, mimes: Sequence[tuple[bytes, str]]) -> str:
-    for start, mime in mimes:
-        if data.startswith(start):
-            return mime
-    raise MediaDropped("media_format")
+    return mime_by_start(data, _VIDEO), data
 
 
 def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:

@@ -100,7 +100,7 @@ def is_message(entry: object) -> bool:
         return True
     if fields_of(entry) is None:
         return False
-    return any(map(_is_certain, _read(entry, 0, _few())))
+    return any(map(_is_certain, read(entry, _few())))
 
 
 def _is_certain(message: Message) -> bool:
@@ -123,7 +123,7 @@ def is_item(kind: object) -> bool:
 
 def role_of(entry: object) -> str:
     """Return the role of the first message in *entry*; empty without one."""
-    return next((message.role for message in _read(entry, 0, _few())), "")
+    return next((message.role for message in read(entry, _few())), "")
 
 
 def _few() -> ReadItems:
@@ -132,7 +132,7 @@ def _few() -> ReadItems:
     return lambda entries, whole: items_of(entries, budget.share(whole, len(entries)))
 
 
-def read(entry: object, items: ReadItems) -> Iterator[Message]:
+def read(entry: object, items: ReadItems, depth: int = 0) -> Iterator[Message]:
     """Yield the messages in *entry*, which is one of `messages_of`.
 
     What it cannot read has no fields.
@@ -140,11 +140,8 @@ def read(entry: object, items: ReadItems) -> Iterator[Message]:
     Args:
         entry: The entry.
         items: Bounds what is read of nested containers.
+        depth: Number of containers around *entry*.
     """
-    return _read(entry, 0, items)
-
-
-def _read(entry: object, depth: int, items: ReadItems) -> Iterator[Message]:
     fields = _pair(entry) or fields_of(entry)
     if fields is not None:
         yield from _of_fields(fields, entry, depth, items)
@@ -153,7 +150,7 @@ def _read(entry: object, depth: int, items: ReadItems) -> Iterator[Message]:
     is_nested = isinstance(entries, Sequence) and not isinstance(entries, (str, bytes))
     if is_nested and entries and depth < _MAX_NESTING:
         for inner in items(cast("Sequence[object]", entries), entry):
-            yield from _read(inner, depth + 1, items)
+            yield from read(inner, items, depth + 1)
     elif isinstance(entry, str):
         yield Message("", {"content": entry}, entry)
     elif entry is not None and not (is_nested and not entries):
@@ -184,8 +181,7 @@ def _of_fields(
     if role is None and depth < _MAX_NESTING and not is_item(kind):
         key = _key_inside(fields)
         if key is not None:
-            inner = _typed(fields[key], kind)
-            messages = _read(inner, depth + 1, items)
+            messages = read(_typed(fields[key], kind), items, depth + 1)
             yield from _with_wrapper(messages, fields, key)
             return
     role_name = _role_name(role, kind, fields)

@@ -42,7 +42,7 @@ from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import MessageLimits, content_of
 from otel_bridge.emit.rollouts.open_trace import (
     OpenTrace,
     SpanBlock,
@@ -247,9 +247,12 @@ class ChildSpan(SpanBlock):
             options.limits.policy, options.limits.rollout_bytes
         )
         pairs = self._pairs(options.limits, content_filter)
-        facts = content_filter.facts(self.metadata, "metadata")
         pairs += free_facts(
-            semconv.METADATA_PREFIX, facts, content_filter, options.limits.rollout_bytes
+            semconv.METADATA_PREFIX,
+            self.metadata,
+            "metadata",
+            content_filter,
+            options.limits.rollout_bytes,
         )
         now = time.time_ns()
         packed = b"".join(span_encoding.span_attributes(pairs).parts)

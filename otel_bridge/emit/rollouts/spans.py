@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias, cast
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
@@ -18,15 +18,19 @@ from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
 from otel_bridge.emit.messages.attachments import media_facts
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.conversation import Content, EncodedMessage
-from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import (
+    Content,
+    EncodedMessage,
+    MessageLimits,
+    content_of,
+)
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
-from otel_bridge.emit.values.plain import CLIPPED, Losses
+from otel_bridge.emit.values.plain import CLIPPED, Losses, dumps
 from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
-from otel_bridge.records import Json, trace_id_of
+from otel_bridge.records import trace_id_of
 
 _MAX_TIME = 1 << 63
 
@@ -114,15 +118,8 @@ def encode_rollout(
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     """Encode the conversation of a rollout with the media of its metadata."""
-    if rollout.metadata:
-        facts = media_facts(mapping_or(rollout.metadata, "metadata"))
-    else:
-        facts = {}
-    return content_of(
-        rollout.messages,
-        limits,
-        media=[medium for media in facts.values() for medium in media],
-    )
+    media = media_facts(mapping_or(rollout.metadata, "metadata")).values()
+    return content_of(rollout.messages, limits, media=list(chain.from_iterable(media)))
 
 
 def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, int]:
@@ -191,7 +188,6 @@ _SCALARS: Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]
     "output_tokens": (semconv.GEN_AI_OUTPUT_TOKENS, coerce.integer),
 }
 """Field of a rollout -> attribute and reader."""
-_values_of: Callable[[Rollout], tuple[object, ...]] = attrgetter(*_SCALARS)
 
 
 def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
@@ -208,19 +204,15 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
-    if rollout.tools:
-        pairs += free_facts(
-            semconv.TOOL_PREFIX,
-            content_filter.facts(rollout.tools, "calls"),
-            content_filter,
-            budget,
-        )
-    if rollout.metadata:
-        metadata = mapping_or(rollout.metadata, "metadata")
-        for name in media_facts(metadata):
-            del metadata[name]
-        facts = content_filter.facts(metadata, "metadata")
-        pairs += free_facts(semconv.METADATA_PREFIX, facts, content_filter, budget)
+    pairs += free_facts(
+        semconv.TOOL_PREFIX, rollout.tools, "calls", content_filter, budget
+    )
+    metadata = mapping_or(rollout.metadata, "metadata")
+    for name in media_facts(metadata):
+        del metadata[name]
+    pairs += free_facts(
+        semconv.METADATA_PREFIX, metadata, "metadata", content_filter, budget
+    )
     if not content_filter.off:
         pairs += conversation_attributes(content.messages)
     if content_filter.clipped_bytes:
@@ -231,15 +223,14 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
 def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
     """Return the attributes of the fields of one value; those that cannot be read are counted."""
     pairs: Pairs = []
-    for (field, (key, read)), raw in zip(
-        _SCALARS.items(), _values_of(rollout), strict=True
-    ):
-        value = None if raw is None else read(raw)
+    for field, (key, read) in _SCALARS.items():
+        raw: object = getattr(rollout, field)
+        if raw is None:
+            continue
+        value = read(raw)
         if value is not None:
             pairs.append((key, value))
-        elif (
-            raw is not None and field != "reward"
-        ):  # that is counted for all rollouts of a call
+        elif field != "reward":  # that is counted for all rollouts of a call
             losses.add(BAD_FIELD, 1, field)
     return pairs
 
@@ -257,49 +248,44 @@ def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pair
 
 
 def free_facts(
-    prefix: str, facts: Mapping[str, Json], content_filter: ContentFilter, budget: int
+    prefix: str, values: object, name: str, content_filter: ContentFilter, budget: int
 ) -> Pairs:
-    """Encode free facts within *budget* characters; the others are counted."""
+    """Encode free facts within *budget* characters; the others are counted.
+
+    Args:
+        prefix: Beginning of the keys.
+        values: A mapping, or an object with fields; anything else is the one fact *name*.
+        name: Name of this one fact.
+        content_filter: Filter of the texts.
+        budget: Most characters of all facts.
+    """
     pairs: Pairs = []
-    for key, value in facts.items():
-        budget -= len(key) + _size(value)
+    if not values:
+        return pairs
+    for key, fact in content_filter.facts(values, name).items():
+        size = len(fact) if isinstance(fact, str) else len(dumps(fact))
+        budget -= len(key) + size
         if budget < 0 or len(pairs) >= _MAX_FACTS:
-            content_filter.clipped_bytes += _size(value)
+            content_filter.clipped_bytes += size
             content_filter.losses.add(CLIPPED, 1, key)
         else:
-            pairs.append((f"{prefix}{key}", value))
+            pairs.append((f"{prefix}{key}", fact))
     return pairs
-
-
-def _size(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(
-            len(key) + _size(item)
-            for key, item in cast("Mapping[str, object]", value).items()
-        )
-    if isinstance(value, list):
-        return sum(map(_size, cast("list[object]", value)))
-    return 8
 
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
     """Return input (all messages but the last answer) and output (the last answer)."""
-    last = len(messages) - 1
-    while last >= 0 and messages[last].role != ASSISTANT:
-        last -= 1
-    if last < 0:
-        return [
-            (semconv.GEN_AI_INPUT_MESSAGES, json_array(messages)),
-            (semconv.GEN_AI_OUTPUT_MESSAGES, utf8_array(())),
-        ]
+    rest = list(messages)
+    output: list[EncodedMessage] = []
     # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as
     # well.
-    rest = [*messages[:last], *messages[last + 1 :]]
+    for index in reversed(range(len(messages))):
+        if messages[index].role == ASSISTANT:
+            output.append(rest.pop(index))
+            break
     return [
         (semconv.GEN_AI_INPUT_MESSAGES, json_array(rest)),
-        (semconv.GEN_AI_OUTPUT_MESSAGES, json_array(messages[last : last + 1])),
+        (semconv.GEN_AI_OUTPUT_MESSAGES, json_array(output)),
     ]
 
 

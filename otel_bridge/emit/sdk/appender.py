@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -77,22 +77,19 @@ class SdkAppender:
             context = span.get_span_context()
             if context is not None:
                 mark_instrumented(context.trace_id)
-        try:
-            self._append(
-                Signal.TRACES, encode_spans([well_formed(span) for span in spans])
-            )
-        except any_error():
-            # Nothing of otel-bridge may end a training run, and nothing leaves unseen.
-            self._count(len(spans))
+        self._append(
+            Signal.TRACES,
+            lambda: encode_spans([well_formed(span) for span in spans]),
+            len(spans),
+        )
 
     def logs(self, records: Sequence[ReadableLogRecord]) -> None:
         """Append *records*."""
-        try:
-            self._append(
-                Signal.LOGS, encode_logs([well_formed(record) for record in records])
-            )
-        except any_error():
-            self._count(len(records))
+        self._append(
+            Signal.LOGS,
+            lambda: encode_logs([well_formed(record) for record in records]),
+            len(records),
+        )
 
     def begin_in_child(self) -> None:
         """Append metrics of this process, a forked child whose reader has forgotten the parent's points."""
@@ -106,12 +103,18 @@ class SdkAppender:
         if os.getpid() != self._pid:
             self.run.count_drop("forked_metrics")
             return
-        try:
-            self._append(Signal.METRICS, encode_metrics(well_formed(data)))
-        except any_error():
-            self._count(1)
+        self._append(Signal.METRICS, lambda: encode_metrics(well_formed(data)), 1)
 
-    def _append(self, signal: int, request: Request) -> None:
+    def _append(self, signal: int, encode: Callable[[], Request], records: int) -> None:
+        """Append the request that *encode* makes; a failure is counted for its *records*."""
+        try:
+            self._append_request(signal, encode())
+        except any_error():
+            # Nothing of otel-bridge may end a training run, and nothing leaves unseen.
+            self.run.count_drop(INTERNAL_ERROR, records)
+            _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
+
+    def _append_request(self, signal: int, request: Request) -> None:
         entries = _entries(request)
         # A reader collects at intervals, also when nothing was measured.
         if not any(scopes for _, scopes in entries):
@@ -140,10 +143,6 @@ class SdkAppender:
                 resource.attributes.append(
                     KeyValue(key=key, value=AnyValue(string_value=value))
                 )
-
-    def _count(self, number: int) -> None:
-        self.run.count_drop(INTERNAL_ERROR, number)
-        _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
 
 
 def _entries(request: Request) -> list[tuple[Resource, Sequence[Scope]]]:

@@ -153,10 +153,7 @@ def _connect_traces(run: Run, appender: SdkAppender) -> None:
         )
         trace.set_tracer_provider(provider)
     if not isinstance(provider, TracerProvider):
-        _log.warning(
-            "the tracer provider is a %s, not the SDK's: its spans are not recorded",
-            type(provider).__name__,
-        )
+        _warn_of(provider, "tracer", "its spans are not recorded")
         return
     provider.add_span_processor(AppendingSpanProcessor(appender))
 
@@ -179,10 +176,7 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
             MeterProvider(metric_readers=[reader], resource=_resource(run))
         )
     else:
-        _log.warning(
-            "the meter provider is a %s, not the SDK's: not recorded",
-            type(provider).__name__,
-        )
+        _warn_of(provider, "meter", "not recorded")
 
 
 def _connect_logs(run: Run, appender: SdkAppender) -> None:
@@ -193,7 +187,13 @@ def _connect_logs(run: Run, appender: SdkAppender) -> None:
     if isinstance(provider, LoggerProvider):
         provider.add_log_record_processor(AppendingLogProcessor(appender))
     else:
-        _log.warning(
-            "the logger provider is a %s, not the SDK's: not recorded",
-            type(provider).__name__,
-        )
+        _warn_of(provider, "logger", "not recorded")
+
+
+def _warn_of(provider: object, kind: str, consequence: str) -> None:
+    _log.warning(
+        "the %s provider is a %s, not the SDK's: %s",
+        kind,
+        type(provider).__name__,
+        consequence,
+    )

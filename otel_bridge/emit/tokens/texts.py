@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.limits import MessageLimits
+from otel_bridge.emit.messages.conversation import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 
 _MAX_CACHED = 200_000

@@ -100,14 +100,6 @@ def test_a_malformed_policy_is_an_error(env: dict[str, str]) -> None:
         ContentPolicy.read(env)
 
 
-def test_a_run_with_a_malformed_policy_keeps_all_text_in() -> None:
-    run = MemoryRun(MESSAGE_CONTENT="some")
-
-    log_rollouts(run, [Rollout(CONVERSATION)])
-
-    assert span_messages(run.roots[0]).input is None
-
-
 def test_truncation_cuts_inside_the_parts_and_says_so() -> None:
     run = MemoryRun(MESSAGE_CONTENT="truncate:5")
     call = {

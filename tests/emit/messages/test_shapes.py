@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.limits import MessageLimits, content_of
+from otel_bridge.emit.messages.conversation import MessageLimits, content_of
 from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
 from otel_bridge.translation.decode.messages import read_chat
 from support.media_samples import png

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.limits import MessageLimits
+from otel_bridge.emit.messages.conversation import MessageLimits
 from otel_bridge.emit.tokens import texts
 
 

@@ -58,7 +58,7 @@ class MemoryRun:
     @cached_property
     def rollout_options(self) -> RolloutOptions:
         count_refused_with(self.count_drop)
-        return RolloutOptions.read_or_off(self.facts.env)
+        return RolloutOptions.read(self.facts.env)
 
     @cached_property
     def live_tracer(self) -> LiveTracer:
