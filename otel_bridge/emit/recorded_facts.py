@@ -187,7 +187,9 @@ class RecordedFacts:
             )
             return
         self._alerts += 1
-        given_level = any_text(getattr(level, "value", level) or _DEFAULT_LEVEL)
+        if level is None:
+            level = _DEFAULT_LEVEL
+        given_level = any_text(getattr(level, "value", level))
         level_name = _LEVELS.get(given_level.lower())
         if level_name is None:
             self.count_drop("alert_level", 1, given_level)

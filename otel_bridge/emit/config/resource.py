@@ -216,22 +216,23 @@ def revision_of(folder: Path) -> str | None:
 def _head(git: Path, common: Path) -> str | None:
     head = _read(git / "HEAD").strip()
     if not head.startswith("ref:"):
-        if _REVISION.fullmatch(head):
-            return head
-        return None
+        return _checked(head)
     reference = head.removeprefix("ref:").strip()
     # A worktree has its own HEAD; its branches lie in the folder that all worktrees share.
     for folder in (git, common):
         if (folder / reference).is_file():
-            loose = _read(folder / reference).strip()
-            if _REVISION.fullmatch(loose):
-                return loose
-            return None
+            return _checked(_read(folder / reference).strip())
     packed = common / "packed-refs"
     for line in _read(packed).splitlines() if packed.is_file() else ():
         revision, _, name = line.partition(" ")
-        if name.strip() == reference and _REVISION.fullmatch(revision):
-            return revision
+        if name.strip() == reference:
+            return _checked(revision)
+    return None
+
+
+def _checked(revision: str) -> str | None:
+    if _REVISION.fullmatch(revision):
+        return revision
     return None
 
 

@@ -12,12 +12,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, zigzag
 
 if TYPE_CHECKING:
     import numpy as np
+
+    _Doubles: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+    _Numbers: TypeAlias = Sequence[float] | _Doubles
 
 # Both are the defaults of OpenTelemetry's SDK specification for exponential histograms.
 MAX_SCALE = 20
@@ -72,13 +75,32 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
     """Count *numbers* (finite, at least one) into buckets."""
     positive = [number for number in numbers if number > 0]
     negative = [-number for number in numbers if number < 0]
-    sides = [(min(side), max(side)) for side in (positive, negative) if side]
-    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
+    return _point(numbers, positive, negative, sum(numbers))
+
+
+def distribution_of_array(numbers: _Doubles) -> HistogramPoint:
+    """Count a flat numpy array (finite, at least one) into buckets.
+
+    The sum is numpy's, in its own order.
+    """
+    # A sum beyond a double is an infinity, no warning.
+    with sys.modules["numpy"].errstate(all="ignore"):
+        total = float(numbers.sum())
+    return _point(numbers, numbers[numbers > 0], -numbers[numbers < 0], total)
+
+
+def _point(
+    numbers: _Numbers, positive: _Numbers, negative: _Numbers, total: float
+) -> HistogramPoint:
+    """Return the point of *numbers*, whose positive ones and negated negative ones are given too."""
+    sides = [_ends(side) for side in (positive, negative) if len(side)]
+    scale = min((_scale_of(*ends) for ends in sides), default=MAX_SCALE)
+    low, high = _ends(numbers)
     return HistogramPoint(
         count=len(numbers),
-        sum=sum(numbers),
-        min=min(numbers),
-        max=max(numbers),
+        sum=total,
+        min=low,
+        max=high,
         scale=scale,
         zero_count=len(numbers) - len(positive) - len(negative),
         positive=_buckets(positive, scale),
@@ -86,34 +108,10 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
     )
 
 
-def distribution_of_array(
-    numbers: np.ndarray[Any, np.dtype[np.float64]],
-) -> HistogramPoint:
-    """Count a flat numpy array (finite, at least one) into buckets.
-
-    The sum is numpy's, in its own order.
-    """
-    positive = numbers[numbers > 0]
-    negative = -numbers[numbers < 0]
-    sides = [
-        (float(side.min()), float(side.max()))
-        for side in (positive, negative)
-        if len(side)
-    ]
-    scale = min((_scale_of(*side) for side in sides), default=MAX_SCALE)
-    # A sum beyond a double is an infinity, no warning.
-    with sys.modules["numpy"].errstate(all="ignore"):
-        total = float(numbers.sum())
-    return HistogramPoint(
-        count=len(numbers),
-        sum=total,
-        min=float(numbers.min()),
-        max=float(numbers.max()),
-        scale=scale,
-        zero_count=len(numbers) - len(positive) - len(negative),
-        positive=_buckets_of_array(positive, scale),
-        negative=_buckets_of_array(negative, scale),
-    )
+def _ends(numbers: _Numbers) -> tuple[float, float]:
+    if isinstance(numbers, Sequence):
+        return min(numbers), max(numbers)
+    return float(numbers.min()), float(numbers.max())
 
 
 def bucket_index(number: float, scale: int) -> int:
@@ -165,9 +163,14 @@ def _scale_of(low: float, high: float) -> int:
     return scale
 
 
-def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
-    if not numbers:
+def _buckets(numbers: _Numbers, scale: int) -> Buckets:
+    if not len(numbers):
         return Buckets(0, ())
+    if not isinstance(numbers, Sequence):
+        numpy = sys.modules["numpy"]
+        indices = numpy.ceil(numpy.log2(numbers) * 2.0**scale).astype(numpy.int64)
+        first = int(indices.min())
+        return Buckets(first - 1, tuple(numpy.bincount(indices - first).tolist()))
     factor = 2.0**scale
     log2 = math.log2
     ceil = math.ceil
@@ -177,14 +180,3 @@ def _buckets(numbers: Sequence[float], scale: int) -> Buckets:
     return Buckets(
         first - 1, tuple(counts_by_index[index] for index in range(first, last + 1))
     )
-
-
-def _buckets_of_array(
-    numbers: np.ndarray[Any, np.dtype[np.float64]], scale: int
-) -> Buckets:
-    if not len(numbers):
-        return Buckets(0, ())
-    numpy = sys.modules["numpy"]
-    indices = numpy.ceil(numpy.log2(numbers) * 2.0**scale).astype(numpy.int64)
-    first = int(indices.min())
-    return Buckets(first - 1, tuple(numpy.bincount(indices - first).tolist()))

@@ -311,20 +311,17 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
 
     ``None``, counted, of several.
     """
-    counts_and_edges: Sequence[object] | None = histogram.np_histogram
+    counted: list[Sequence[object]] = []
+    if histogram.np_histogram is not None:
+        counted.append(histogram.np_histogram)
     if histogram.counts is not None or histogram.edges is not None:
-        counts_beside_edges = (histogram.counts, histogram.edges)
-        counts_and_edges = counts_beside_edges if counts_and_edges is None else ()
-    if histogram.values is not None and counts_and_edges is None:
+        counted.append((histogram.counts, histogram.edges))
+    if histogram.values is not None and not counted:
         return distribution(histogram.values, drop)
-    if (
-        histogram.values is not None
-        or counts_and_edges is None
-        or len(counts_and_edges) != 2
-    ):
+    if histogram.values is not None or len(counted) != 1 or len(counted[0]) != 2:
         drop("bad_histogram", 1)
         return None
-    counts, edges = counts_and_edges
+    counts, edges = counted[0]
     return point_of_buckets(counts, edges, drop)
 
 
@@ -398,9 +395,8 @@ def distribution(
             return None
         doubles = _as_numpy(values, drop)
         if doubles is not None:
-            finite_doubles = _finite_of(doubles)
-            reported = _report(len(doubles), len(finite_doubles), drop)
-            if reported:
+            finite_doubles = doubles[sys.modules["numpy"].isfinite(doubles)]
+            if _report(len(doubles), len(finite_doubles), drop):
                 return distribution_of_array(finite_doubles)
             return None
         # tolist() works for numpy with custom dtypes (bfloat16) and for torch on any device.
@@ -449,15 +445,6 @@ def _as_numpy(
     if array.dtype.kind in "fiub":
         return array.astype(numpy.float64).ravel()
     return None
-
-
-def _finite_of(
-    doubles: np.ndarray[Any, np.dtype[np.float64]],
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return cast(
-        "np.ndarray[Any, np.dtype[np.float64]]",
-        doubles[sys.modules["numpy"].isfinite(doubles)],
-    )
 
 
 def _collect(

@@ -84,7 +84,10 @@ def log_rollouts(
 
 
 def annotate_rollouts(
-    run: EmitRun, rollouts: Sequence[Mapping[str, Any]], defaults: RolloutDefaults
+    run: EmitRun,
+    rollouts: Sequence[Mapping[str, Any]],
+    defaults: RolloutDefaults,
+    decode: object = None,
 ) -> None:
     """Record the tokens that turns of rollouts to train on carry; most rollouts have none.
 
@@ -92,6 +95,7 @@ def annotate_rollouts(
         run: The run.
         rollouts: Fields of each rollout.
         defaults: Step, split and role.
+        decode: The user's function from token ids to text.
     """
     if defaults.split not in {None, TRAIN}:
         return
@@ -104,7 +108,8 @@ def annotate_rollouts(
         from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
         from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
 
-        annotate_turns(run, with_turns, TokensCall(defaults.step, defaults.role))
+        call = TokensCall(defaults.step, defaults.role, decode)
+        annotate_turns(run, with_turns, call)
 
 
 def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:

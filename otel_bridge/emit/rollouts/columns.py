@@ -154,8 +154,15 @@ def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
     return turns
 
 
-class Layout:
-    """Assigns prompts to rollouts.
+def prompts_of(
+    turns: Sequence[Sequence[int]],
+    lists: Mapping[str, Column],
+    name: str,
+    *,
+    entries: int,
+    samples_per_prompt: object,
+) -> list[int]:
+    """Return the index of each rollout's prompt.
 
     By trajectory id, when the prompts have them. One for one, when there are as many prompts as
     entries or rollouts. Else by the number of samples of each prompt, else in blocks: rollout
@@ -163,62 +170,42 @@ class Layout:
 
     Args:
         turns: The entries of each rollout.
+        lists: The lists of the call.
+        name: Name of the list of prompts among them.
         entries: Number of entries.
-        trajectory_ids: Trajectory ids of the entries.
-        prompt_trajectory_ids: Trajectory ids of the prompts.
         samples_per_prompt: One number, a number per prompt, or ``None``.
     """
+    total = len(lists[name])
+    last = max(total - 1, 0)
+    if total == entries:
+        indices = [turn[0] for turn in turns]
+    elif total == len(turns):
+        indices = list(range(total))
+    else:
+        indices = _by_number(len(turns), total, Column(samples_per_prompt))
+    # What lies beyond the prompts belongs to the last one.
+    indices = [min(index, last) for index in indices]
+    indices += [last] * (len(turns) - len(indices))
+    ids = map(coerce.name, lists["prompt_trajectory_ids"].values or ())
+    prompt_by_id = {prompt_id: prompt for prompt, prompt_id in enumerate(ids)}
+    prompt_by_id.pop(None, None)
+    for rollout, turn in enumerate(turns if prompt_by_id else ()):
+        by_id = prompt_by_id.get(coerce.name(lists["trajectory_ids"].at(turn[0])))
+        if by_id is not None:
+            indices[rollout] = min(by_id, last)
+    return indices
 
-    def __init__(
-        self,
-        turns: Sequence[Sequence[int]],
-        entries: int,
-        *,
-        trajectory_ids: Column,
-        prompt_trajectory_ids: Column,
-        samples_per_prompt: object,
-    ) -> None:
-        self._turns = turns
-        self._entries = entries
-        self._trajectory_ids = trajectory_ids
-        names = [coerce.name(value) for value in prompt_trajectory_ids.values or ()]
-        self._by_id = {
-            name: index for index, name in enumerate(names) if name is not None
-        }
-        sizes = Column(samples_per_prompt)
-        self._per_prompt = coerce.integer(sizes.at(0)) if sizes.values is None else None
-        counts = [max(coerce.integer(size) or 0, 0) for size in sizes.values or ()]
-        self._fan_out = [
-            prompt
-            for prompt, number in enumerate(counts)
-            for _ in range(min(number, len(turns)))
-        ]
 
-    def prompts(self, total: int) -> list[int]:
-        """Return the index of each rollout's prompt among *total* prompts."""
-        last = max(total - 1, 0)
-        # What lies beyond the prompts belongs to the last one.
-        indices = [min(index, last) for index in self._by_number(total)]
-        indices += [last] * (len(self._turns) - len(indices))
-        if not self._by_id:
-            return indices
-        for rollout, turn in enumerate(self._turns):
-            by_id = self._by_id.get(coerce.name(self._trajectory_ids.at(turn[0])) or "")
-            if by_id is not None:
-                indices[rollout] = min(by_id, last)
-        return indices
-
-    def _by_number(self, total: int) -> list[int]:
-        """Return the index of a prompt for each rollout by the number of both, as far as the prompts go."""
-        count = len(self._turns)
-        if total == self._entries:
-            return [turn[0] for turn in self._turns]
-        if total == count:
-            return list(range(total))
-        if self._fan_out:
-            return self._fan_out[:count]
-        size = max(self._per_prompt or count // max(total, 1), 1)
-        return [rollout // size for rollout in range(count)]
+def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:
+    """Return the index of a prompt for each rollout by the number of both, as far as the prompts go."""
+    indices: list[int] = []
+    for prompt, size in enumerate(sizes.values or ()):
+        indices += [prompt] * min(max(coerce.integer(size) or 0, 0), rollouts)
+    if indices:
+        return indices[:rollouts]
+    per_prompt = coerce.integer(sizes.at(0)) if sizes.values is None else None
+    block = max(per_prompt or rollouts // max(prompts, 1), 1)
+    return [rollout // block for rollout in range(rollouts)]
 
 
 class PromptGroups:

@@ -13,13 +13,13 @@ from otel_bridge.emit.messages.reader import messages_of, role_of
 from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
-    Layout,
     PromptGroups,
     TokenDecoder,
     folded,
     is_blank,
     parted,
     positions_in_groups,
+    prompts_of,
     token_ids,
 )
 from otel_bridge.emit.rollouts.events import SampledColumns
@@ -62,16 +62,13 @@ def log_generations(run: EmitRun, /, **columns: Any) -> None:
         run, columns.get("step"), columns.get("split"), columns.get("role")
     )
     batch.emit(run, defaults, sampled, build=generations.build, key=generations.key)
-    if columns.get("logprobs") is not None and defaults.split in {None, batch.TRAIN}:
-        from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # few programs have them
-        from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
-
-        call = TokensCall(defaults.step, defaults.role, columns.get("decode"))
-        annotate_turns(run, generations.tokens(sampled.indices), call)
+    if columns.get("logprobs") is not None:
+        tokens = generations.tokens(sampled.indices)
+        batch.annotate_rollouts(run, tokens, defaults, columns.get("decode"))
 
 
 class Generations:
-    """Reads samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `Layout`.
+    """Reads samples as parallel lists. Entries of one trajectory id are turns of one rollout; see `prompts_of`.
 
     Args:
         run: The run, which counts unusable entries.
@@ -100,21 +97,23 @@ class Generations:
         )
         self._entries = self._count()
         self._turns = folded(self._lists["trajectory_ids"], self._entries)
-        layout = Layout(
-            self._turns,
-            self._entries,
-            trajectory_ids=self._lists["trajectory_ids"],
-            prompt_trajectory_ids=self._lists["prompt_trajectory_ids"],
-            samples_per_prompt=arguments.get("samples_per_prompt"),
-        )
-        self._prompt_of = layout.prompts(len(self._lists["prompts"]))
-        self._ids_of = layout.prompts(len(self._lists["prompt_token_ids"]))
+        self._prompt_of = self._prompts_of("prompts", arguments)
+        self._ids_of = self._prompts_of("prompt_token_ids", arguments)
         prompts = len(self._lists["prompts"])
         unanswered = prompts - len(set(self._prompt_of))
         # One prompt for each entry: those of later turns are read as well.
         if unanswered > 0 and prompts != self._entries:
             run.count_drop("rollout_no_response", unanswered)
         self._groups = self._all_groups()
+
+    def _prompts_of(self, name: str, arguments: Mapping[str, Any]) -> list[int]:
+        return prompts_of(
+            self._turns,
+            self._lists,
+            name,
+            entries=self._entries,
+            samples_per_prompt=arguments.get("samples_per_prompt"),
+        )
 
     def _count(self) -> int:
         """Return the number of entries; 0 when the list of prompts is given but empty."""
@@ -194,11 +193,9 @@ class Generations:
                 return rollout_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
-    def tokens(
-        self, rollouts: Sequence[int]
-    ) -> list[tuple[object, list[dict[str, Any]]]]:
-        """Return the id of each rollout with the tokens of its turns."""
-        tokens: list[tuple[object, list[dict[str, Any]]]] = []
+    def tokens(self, rollouts: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the id of each rollout with the tokens of its turns, as fields of a rollout."""
+        fields: list[dict[str, Any]] = []
         for rollout in rollouts:
             entries = self._turns[rollout]
             turns = [
@@ -209,8 +206,8 @@ class Generations:
                 }
                 for entry in entries
             ]
-            tokens.append((self._at("ids", entries[0]), turns))
-        return tokens
+            fields.append({"id": self._at("ids", entries[0]), "turns": turns})
+        return fields
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)
@@ -315,10 +312,7 @@ def _conversation_of(turns: Sequence[_Turn], decoder: TokenDecoder) -> list[obje
     known_text = ""
     known_ids: list[Any] = []
     for index, turn in enumerate(turns):
-        if index:
-            prompt = _prompt(turn, messages, known_text, known_ids, decoder)
-        else:
-            prompt = _first_prompt(turn, decoder)
+        prompt = _new_prompt(turn, messages, known_text, known_ids, decoder)
         # Content between two answers of a policy comes from its environment.
         messages += messages_of(prompt, role="tool" if index else "user")
         messages += _responses(turn, decoder)
@@ -328,34 +322,24 @@ def _conversation_of(turns: Sequence[_Turn], decoder: TokenDecoder) -> list[obje
     return messages
 
 
-def _first_prompt(turn: _Turn, decoder: TokenDecoder) -> object:
-    if turn.prompt is None and turn.prompt_ids:
-        return decoder.text(turn.prompt_ids)
-    return turn.prompt
-
-
-def _prompt(
+def _new_prompt(
     turn: _Turn,
     messages: Sequence[object],
     known_text: str,
     known_ids: list[Any],
     decoder: TokenDecoder,
 ) -> object:
-    """Return the part of a later turn's prompt that is new."""
+    """Return the part of a turn's prompt that the turns before it do not have."""
     prompt = turn.prompt
     if isinstance(prompt, str):
-        if known_text:
-            return prompt.removeprefix(known_text)
-        return prompt
+        return prompt.removeprefix(known_text)
     if prompt is not None:
         entries = messages_of(prompt)
         if _same_start(entries, messages):
             return entries[len(messages) :]
         return entries
-    if turn.prompt_ids is None:
-        return None
-    ids = turn.prompt_ids
-    if known_ids and ids[: len(known_ids)] == known_ids:
+    ids = turn.prompt_ids or []
+    if ids[: len(known_ids)] == known_ids:
         ids = ids[len(known_ids) :]
     return decoder.text(ids) if ids else None
 
