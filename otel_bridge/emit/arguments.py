@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -55,19 +55,20 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
     )
 
+    def unknown_in(keywords: Iterable[str], arguments: int) -> list[str]:
+        taken_names = positional[:arguments]
+        return [
+            name
+            for name in keywords
+            if name in taken_names or not (takes_any or name in names)
+        ]
+
     @wraps(call)
-    def counted(*arguments: _P.args, **named: _P.kwargs) -> _T:
+    def counted(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
         try:
-            unknown: list[str] = []
-            if named:
-                taken_names = positional[: len(arguments)]
-                unknown += [
-                    name
-                    for name in named
-                    if name in taken_names or not (takes_any or name in names)
-                ]
+            unknown = unknown_in(keywords, len(arguments)) if keywords else []
             if not unknown and len(arguments) <= len(positional):  # nearly every call
-                return call(*arguments, **named)
+                return call(*arguments, **keywords)
             beyond = [
                 f"argument {number}"
                 for number in range(len(positional), len(arguments))
@@ -78,7 +79,7 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0]
             )
             known_keywords: Any = {
-                name: value for name, value in named.items() if name not in unknown
+                name: value for name, value in keywords.items() if name not in unknown
             }
             return tolerant(*arguments[: len(positional)], **known_keywords)
         except any_error():  # nothing of otel-bridge may end a training run

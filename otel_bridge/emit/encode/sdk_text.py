@@ -29,20 +29,26 @@ def _value(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, bytes)):
         return value
     if isinstance(value, Mapping):
-        entries = cast("Mapping[object, object]", value)
-        changed = {_value(key): _value(item) for key, item in entries.items()}
-        same = all(changed.get(key) is item for key, item in entries.items())
-        return entries if same else changed
+        return _mapping(cast("Mapping[object, object]", value))
     if isinstance(value, Sequence):
-        items = cast("Sequence[object]", value)
-        copies = [_value(item) for item in items]
-        same = all(new is old for new, old in zip(copies, items, strict=True))
-        return items if same else copies
+        return _sequence(cast("Sequence[object]", value))
     # By name: importing `opentelemetry.sdk._logs` starts threads (its class body detects resources;
     # SDK 1.45.2), and fails in a thread that outlives the main thread.
     if type(value).__module__.startswith("opentelemetry."):
         return _record(value)
     return value
+
+
+def _mapping(entries: Mapping[object, object]) -> Mapping[object, object]:
+    changed = {_value(key): _value(item) for key, item in entries.items()}
+    is_same = all(changed.get(key) is item for key, item in entries.items())
+    return entries if is_same else changed
+
+
+def _sequence(items: Sequence[object]) -> Sequence[object]:
+    copies = [_value(item) for item in items]
+    is_same = all(new is old for new, old in zip(copies, items, strict=True))
+    return items if is_same else copies
 
 
 def _text(value: str) -> str:

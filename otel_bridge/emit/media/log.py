@@ -55,9 +55,12 @@ class MediaLog:
         step: int,
         role: str | None,
         drop: CountKeyedDrop,
-        put: Put,
+        append_event: Put,
     ) -> None:
-        """Encode what one call logged, by key, and append it with *put*, until one part of it cannot be appended."""
+        """Encode what one call logged, by key, and append it.
+
+        The parts of one key end where one of them cannot be appended.
+        """
         for key, key_media in media:
             items = self._encoded(key, key_media, step, role, drop)
             if not items:
@@ -69,7 +72,7 @@ class MediaLog:
             }
             if role is not None:
                 pairs[semconv.ROLE] = role
-            self._put(pairs, b"".join(item.data for item in items), put)
+            self._put(pairs, b"".join(item.data for item in items), append_event)
 
     def _encoded(
         self,
@@ -97,10 +100,12 @@ class MediaLog:
         self._logged[role, key] = step, earlier_items + len(items)
         return items
 
-    def _put(self, pairs: Mapping[str, Attribute], data: bytes, put: Put) -> None:
+    def _put(
+        self, pairs: Mapping[str, Attribute], data: bytes, append_event: Put
+    ) -> None:
         """Append items whole, or in parts of which the first describes the items of all."""
         if len(data) <= PART_BYTES:
-            put(pairs, data)
+            append_event(pairs, data)
             return
         self._ids += 1
         numbers: dict[str, Attribute] = {
@@ -109,7 +114,7 @@ class MediaLog:
         }
         for part, start in enumerate(range(0, len(data), PART_BYTES)):
             facts = {**({} if part else pairs), **numbers, semconv.MEDIA_PART: part}
-            if not put(facts, data[start : start + PART_BYTES]):
+            if not append_event(facts, data[start : start + PART_BYTES]):
                 break
 
 
