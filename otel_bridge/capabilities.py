@@ -33,7 +33,8 @@ class Capabilities:
     """
 
     def __init__(self, tracker: str, install: str) -> None:
-        self._tracker, self._install = tracker, install
+        self._tracker = tracker
+        self._install = install
         self._degraded: list[str] = []
 
     @property
@@ -111,11 +112,11 @@ def _is_incompatible(exc: BaseException) -> bool:
 def _lack(owner: object, call: str, arguments: tuple[str, ...], *, whole: bool) -> str:
     """Return what is missing of a call, empty when it can be made; *whole*: with these arguments and no other."""
     name = getattr(owner, "__name__", type(owner).__name__)
-    found: object = getattr(owner, call, None)
-    if not callable(found):
+    member: object = getattr(owner, call, None)
+    if not callable(member):
         return f"has no {name}.{call}"
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(member)
         (signature.bind if whole else signature.bind_partial)(
             **dict.fromkeys(arguments)
         )

@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 4,
     "nested-ternary": 0,
-    "packed-assignment": 39,
-    "generic-name": 211,
+    "packed-assignment": 38,
+    "generic-name": 210,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

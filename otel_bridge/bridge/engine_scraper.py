@@ -103,7 +103,7 @@ class EngineScraper:
 
     def _report_problems(self) -> None:
         """Note the endpoints that gave nothing, and write one line a minute on them."""
-        answers = [endpoint.problem() for endpoint in self._endpoints.values()]
+        answers = [endpoint.problem for endpoint in self._endpoints.values()]
         problems = tuple(filter(None, answers))
         if problems != self.problems:
             self.problems = problems
@@ -123,6 +123,7 @@ class _Endpoint:
     Attributes:
         answers: Export requests that are not appended yet. The thread adds at the end, the bridge
             takes the first.
+        problem: Why the last answer is missing; empty after an answer.
     """
 
     def __init__(self, address: str, header: SegmentHeader) -> None:
@@ -131,8 +132,7 @@ class _Endpoint:
         self._interval_s = header.scrape_s
         self._resource = Resource.FromString(header.resource)
         self._stop = threading.Event()
-        self._began_s: float | None = None
-        self._failure = ""
+        self.problem = ""
         self.answers: deque[bytes] = deque(maxlen=_MAX_WAITING)
 
     def start(self) -> None:
@@ -145,25 +145,14 @@ class _Endpoint:
         """Let the thread end after the answer that it awaits."""
         self._stop.set()
 
-    def problem(self) -> str:
-        """Return why the last answer is missing.
-
-        Empty after an answer, and while the next one is not overdue.
-        """
-        began_s = self._began_s
-        if began_s is not None and time.monotonic() - began_s > _TOTAL_S:
-            return f"{self._engine} does not answer in {_TOTAL_S:.0f} s"
-        return self._failure
-
     def _read(self) -> None:
         with HttpSession() as session:
             # Engines are near: neither a proxy nor netrc is meant for them.
             session.trust_env = False
             while not self._stop.is_set():
-                self._began_s = time.monotonic()
-                self._failure = self._answer(session)
-                elapsed_s = time.monotonic() - self._began_s
-                self._began_s = None
+                began_s = time.monotonic()
+                self.problem = self._answer(session)
+                elapsed_s = time.monotonic() - began_s
                 self._stop.wait(max(self._interval_s - elapsed_s, 0.0))
 
     def _answer(self, session: HttpSession) -> str:

@@ -70,8 +70,9 @@ class FinalPosition:
 class DeliveryRequests:
     """Holds what other threads request of one exporter's delivery. Thread-safe.
 
-    `take` returns the requests that are carried out once, before the next step. The others hold
-    until they are replaced or done.
+    Each request wakes the exporter's thread, once `wake_by` was called. `take` returns the requests
+    that are carried out once, before the next step. The others hold until they are replaced or
+    done.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -95,6 +96,11 @@ class DeliveryRequests:
         self._dead_letters: list[int] = []
         self._skip_through: Position | None = None
         self._reopen = False
+        self._wake: Callable[[], None] = lambda: None
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Call *wake* after each further request."""
+        self._wake = wake
 
     @property
     def dead_letters(self) -> Sequence[int]:
@@ -105,25 +111,25 @@ class DeliveryRequests:
     def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these signals of every record that is committed from now on."""
         self.signals = signals
+        self._wake()
 
-    def stop_at(self, last: FinalPosition | None) -> bool:
-        """Deliver records up to *last* only, or all when it is ``None``.
-
-        Return whether that is a change.
-        """
-        is_change = self.final_position != last
-        self.final_position = last
-        return is_change
+    def stop_at(self, last: FinalPosition | None) -> None:
+        """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
+        if self.final_position != last:
+            self.final_position = last
+            self._wake()
 
     def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable."""
+        """Count records written up to *through* as durable, so that they can be evicted."""
         with self._lock:
             self._skip_through = through
+        self._wake()
 
     def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record."""
+        """Reopen the run in the tracker with its next record, because its description has changed."""
         with self._lock:
             self._reopen = True
+        self._wake()
 
     def retry_dead_letters(self, ids: Iterable[int]) -> None:
         """Retry these dead letters, in their order."""
@@ -131,6 +137,7 @@ class DeliveryRequests:
             self._dead_letters.extend(
                 number for number in ids if number not in self._dead_letters
             )
+        self._wake()
 
     def dead_letter_done(self, number: int) -> None:
         """Mark the retry of a dead letter as done; it need not be requested any more."""

@@ -62,7 +62,7 @@ class ExporterSet:
             final_positions: Exporter to where its records end, if no process requests it any more.
         """
         for name, worker in self.by_name.items():
-            worker.stop_at(final_positions.get(name))
+            worker.requests.stop_at(final_positions.get(name))
         # Without a wait: a writer that hangs must not stop the thread that reads.
         self._leaving = [worker for worker in self._leaving if not worker.join(0.0)]
         if names == self._names:
@@ -77,7 +77,7 @@ class ExporterSet:
                 worker.start()
                 self.by_name[name] = worker
             elif self._names[name] != signals:
-                self.by_name[name].set_signals(signals)
+                self.by_name[name].requests.set_signals(signals)
             self._names[name] = signals
         return True
 
@@ -115,7 +115,7 @@ class ExporterSet:
             )
             if missing:
                 self._names[name] = (*self._names[name], *missing)
-                self.by_name[name].set_signals(self._names[name])
+                self.by_name[name].requests.set_signals(self._names[name])
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify all workers of new records; see `ExporterWorker.notify`."""
@@ -127,7 +127,7 @@ class ExporterSet:
         names = (run.project, run.name)
         if self._run_names not in {None, names}:
             for worker in self.by_name.values():
-                worker.reopen()
+                worker.requests.reopen()
         self._run_names = names
 
     def retry_dead_letters(self, dead_letters: Mapping[str, Sequence[int]]) -> None:
@@ -137,7 +137,7 @@ class ExporterSet:
         """
         for name, ids in dead_letters.items():
             if name in self.by_name:
-                self.by_name[name].retry_dead_letters(ids)
+                self.by_name[name].requests.retry_dead_letters(ids)
             else:
                 self._log_line(
                     f"{name} is not among the run's exporters: its dead letters stay as they are"

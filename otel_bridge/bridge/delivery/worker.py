@@ -6,13 +6,13 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition
+from otel_bridge.bridge.delivery.context import DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.records import Position
 
 FAILED_S = 1.0
 """Pause after a step whose failure could not be reported."""
@@ -42,17 +42,21 @@ class ExporterWorker(ABC):
         name: Name of the thread.
         requests: Requests of other threads to the delivery of records.
         progressed: Called on the thread after each step that changed something; must be quick.
+
+    Attributes:
+        requests: The same.
     """
 
     def __init__(
         self, name: str, requests: DeliveryRequests, progressed: Callable[[], None]
     ) -> None:
-        self._requests = requests
+        self.requests = requests
         self._progressed = progressed
         self._wake = threading.Condition()
         self._notice = Notice()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        requests.wake_by(partial(self.notify, retry=True))
 
     @property
     @abstractmethod
@@ -103,31 +107,6 @@ class ExporterWorker(ABC):
             self._notice.retry = self._notice.retry or retry
             self._notice.flush = self._notice.flush or flush
             self._wake.notify()
-
-    def set_signals(self, signals: Sequence[str]) -> None:
-        """Deliver these signals of every record that is committed from now on."""
-        self._requests.set_signals(signals)
-        self.notify(retry=True)
-
-    def stop_at(self, last: FinalPosition | None) -> None:
-        """Deliver records up to *last* only, and end the tracker's run there; ``None`` for all."""
-        if self._requests.stop_at(last):
-            self.notify(retry=True)
-
-    def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable, so that they can be evicted."""
-        self._requests.skip_through(through)
-        self.notify(retry=True)
-
-    def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record, because the description of the run has changed."""
-        self._requests.reopen()
-        self.notify(retry=True)
-
-    def retry_dead_letters(self, ids: Sequence[int]) -> None:
-        """Retry these dead letters."""
-        self._requests.retry_dead_letters(ids)
-        self.notify(retry=True)
 
     def dead_letters_waiting(self) -> int:
         """Return the number of dead letters that wait for a retry."""

@@ -133,7 +133,7 @@ class Eviction:
         self._evict(through)
         # Only then records that trackers have and did not confirm; unwritten ones always stay.
         for worker in self._workers.by_name.values():
-            worker.skip_through(through)
+            worker.requests.skip_through(through)
         return f"records up to {through} are evicted, although not every tracker's store confirmed them"
 
     def _pinned(self, destinations: Iterable[ExporterState]) -> int:

@@ -145,7 +145,7 @@ def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(
     worker.start()
     until(lambda: worker.exporter_state.written == 8)
     refusals = refused(bench.ledger, "save", lambda at: at.durable > 0)
-    worker.skip_through(4)
+    worker.requests.skip_through(4)
     until(lambda: refusals() == 1)
     bench.ledger.commit([row(number) for number in range(9, 12)])
 
