@@ -112,6 +112,8 @@ class Ingest:
         self._tokens = _TokensOfRuns()
         self._folders = _FolderCount(chosen.base, chosen.max_runs)
         self._quota = Quota(chosen.base, chosen.max_bytes)
+        # Before the first request: those that arrive during a count use the one before it.
+        self._quota.full()
         self.sync = GroupSync() if chosen.fsync else None
         self._refusing = ""
         self._counting = False

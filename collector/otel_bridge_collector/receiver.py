@@ -251,9 +251,11 @@ class Receiver:
             request_bytes=chosen.request_bytes,
         )
         if chosen.grpc_port is not None:
+            from otel_bridge_collector.grpc_server import GrpcServer  # noqa: PLC0415  # the extra
+
             address = f"{_bracketed(chosen.host)}:{chosen.grpc_port}"
             try:
-                self._grpc = self._grpc_server(address, self._serving)
+                self._grpc = GrpcServer(address, self._serving, tls=chosen.tls)
             except RuntimeError as exc:
                 raise ConfigError(
                     f"gRPC cannot listen on {address}; is the port taken?"
@@ -261,7 +263,13 @@ class Receiver:
             await self._grpc.start()
         if chosen.http_port is not None:
             try:
-                self._http = self._http_server(chosen.http_port, self._serving)
+                self._http = HttpServer(
+                    chosen.http_host,
+                    chosen.http_port,
+                    self._serving,
+                    tls=chosen.tls,
+                    pages=OpsEndpoints(self.unready, self._text, self._status),
+                )
             except OSError as exc:
                 address = f"{_bracketed(chosen.http_host)}:{chosen.http_port}"
                 raise ConfigError(
@@ -269,16 +277,6 @@ class Receiver:
                 ) from exc
             await self._http.start()
         self._idle = asyncio.create_task(self._close_idle())
-
-    def _grpc_server(self, address: str, serving: ServerContext) -> GrpcServer:
-        from otel_bridge_collector.grpc_server import GrpcServer  # noqa: PLC0415  # the extra
-
-        return GrpcServer(address, serving, tls=self._chosen.tls)
-
-    def _http_server(self, port: int, serving: ServerContext) -> HttpServer:
-        chosen = self._chosen
-        pages = OpsEndpoints(self.unready, self._text, self._status)
-        return HttpServer(chosen.http_host, port, serving, tls=chosen.tls, pages=pages)
 
     async def _close_idle(self) -> None:
         while True:

@@ -6,8 +6,11 @@ reason stays text. JSON is escaped by the rules of JSON.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import click
-from rich.console import Console
+from rich.console import Console, JustifyMethod
+from rich.table import Table
 from rich.text import Text
 
 from otel_bridge.text.printable import shown
@@ -40,11 +43,30 @@ class Terminal(Console):
         """Print *text* unwrapped, so that a command in it can be copied."""
         self.print(Text(shown(text), style=style), soft_wrap=True)
 
+    def print_table(self, table: Table) -> None:
+        """Print *table*: folded on a terminal, one line per row in a pipe or a file."""
+        if self.is_terminal:
+            self.print(table)
+            return
+        with self.capture() as capture:
+            self.print(table, soft_wrap=True)
+        for line in capture.get().splitlines():
+            self.print_line(line.rstrip())
+
     def wait_display(self) -> WaitDisplay:
         """Return a display of a wait; what is printed meanwhile stands above its bars."""
         return WaitDisplay(
             self.print_line, (lambda: self) if self.is_terminal else None
         )
+
+
+def plain_table(columns: Iterable[str], *, numbers: Collection[str] = ()) -> Table:
+    """Return an empty table without lines, in which *numbers* are the columns aligned right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        justify: JustifyMethod = "right" if column in numbers else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    return table
 
 
 def echo(text: str, *, err: bool = False) -> None:

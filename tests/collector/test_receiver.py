@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gzip
 import http.client
 import urllib.request
@@ -22,6 +23,8 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import read_segment
 from otel_bridge.records import run_id_of
 from otel_bridge_collector import Receiver, ReceiverSettings
+from otel_bridge_collector.ingest import Ingest
+from otel_bridge_collector.telemetry.counters import Counters
 from support.bridge.bridge_doubles import until
 from support.waiting import ANSWER_S
 
@@ -348,3 +351,19 @@ def test_the_limit_of_the_directory_holds_however_fast_requests_come_and_readyz_
         f"{tmp_path} has reached its limit (OTEL_BRIDGE_MAX_BYTES); `otel-bridge status` shows what"
     )
     assert "delete folders of ended runs" in why
+
+
+def test_requests_that_arrive_together_at_the_start_are_all_kept(
+    tmp_path: Path,
+) -> None:
+    settings = ReceiverSettings.from_environment({}, tmp_path).ingest
+
+    async def store() -> None:
+        ingest = Ingest(settings, Counters())
+        bodies = [request(run) for run in "abc"]
+        await asyncio.gather(*(ingest.accept(Signal.METRICS, body) for body in bodies))
+        await ingest.close()
+
+    asyncio.run(store())
+
+    assert len(stored(tmp_path)) == 3

@@ -1,4 +1,4 @@
-"""Checks of `doctor` beyond settings: versions, ports, tokens, credentials, addresses, clocks.
+"""Checks of `doctor` beyond settings: versions, tokens, credentials, addresses, clocks.
 
 Each check returns lines to show, and lines that state what is wrong and what to do. No check writes
 anywhere. A check that needs the network waits a few seconds at most.
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-import psutil
 import requests
 
 from otel_bridge import settings
@@ -23,13 +22,11 @@ from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import OTLP, Exporter, ExporterSettings
-from otel_bridge.semconv import HEADER_SERVER
 from otel_bridge.text.addresses import without_credentials
 
 _TIMEOUT_S = 3.0
 _SKEW_S = 60.0
 _TOKEN_CHARACTERS = 16
-_PORTS = {4317: "OTLP over gRPC", 4318: "OTLP over HTTP"}
 _CREDENTIALS: Mapping[str, Sequence[str]] = {
     "wandb": ("WANDB_API_KEY",),
     "mlflow": (
@@ -84,46 +81,6 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
             f"; {shown.help}" if isinstance(shown, BlockedError) and shown.help else ""
         )
         return Finding(wrong=[f"{name}: {shown}{help_}"])
-
-
-def ports() -> Finding:
-    """Return for each port of OTLP whether it is free here, or which process listens on it."""
-    return Finding(
-        [f"port {port} ({use}): {_holder(port)}" for port, use in _PORTS.items()]
-    )
-
-
-def _holder(port: int) -> str:
-    with socket.socket() as probe:
-        probe.settimeout(_TIMEOUT_S)
-        if probe.connect_ex(("127.0.0.1", port)) != 0:
-            return "free"
-    try:
-        answer = HttpSession().get(
-            f"http://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S
-        )
-        if HEADER_SERVER in answer.headers:
-            return f"otel-bridge {answer.headers[HEADER_SERVER]}"
-    except requests.RequestException:
-        pass  # gRPC, TLS, or another server
-    # Without root, the system shows only the processes of this user.
-    return _process_at(port) or "taken by a process of another user"
-
-
-def _process_at(port: int) -> str:
-    try:
-        for one in psutil.net_connections("tcp"):
-            if (
-                one.laddr
-                and one.laddr[1] == port
-                and one.status == psutil.CONN_LISTEN
-                and one.pid
-            ):
-                return f"taken by process {one.pid} ({psutil.Process(one.pid).name()})"
-    except (psutil.Error, OSError):
-        # Not allowed to look, or the process has just ended: the port is taken all the same.
-        pass
-    return ""
 
 
 def tokens(env: Mapping[str, str]) -> Finding:

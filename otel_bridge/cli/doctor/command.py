@@ -19,7 +19,7 @@ from otel_bridge import exporter, settings
 from otel_bridge.cli.check import send
 from otel_bridge.cli.doctor import checks
 from otel_bridge.cli.environment import OF_SIGNALS
-from otel_bridge.cli.terminal import Terminal
+from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.emit.bridge_process.other_python import find_python
 from otel_bridge.emit.config.misspelt import all_settings, misspelt
 from otel_bridge.errors import ConfigError, OtelBridgeError
@@ -59,7 +59,7 @@ _MIN_FREE_BYTES = 1 << 30
     "--all",
     "whole",
     is_flag=True,
-    help="Show also settings that are not set, other exporters, packages, ports.",
+    help="Show also settings that are not set, other exporters, packages.",
 )
 def command(*, sending: bool, whole: bool) -> None:
     """Check whether this machine and its trackers can work: the verdict, then what is set."""
@@ -94,9 +94,9 @@ class _Findings:
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.wrong: list[str] = []
-        self._parts: list[_Table | str] = []
+        self._parts: list[Table | str] = []
 
-    def show(self, part: _Table | str) -> None:
+    def show(self, part: Table | str) -> None:
         """Show a table, unless it is empty, or a line."""
         self._parts.append(part)
 
@@ -114,14 +114,14 @@ class _Findings:
                     console.print()
                 console.print_line(part)
                 after_table = False
-            elif part.rows:
+            elif part.row_count:
                 console.print()
-                part.print(console)
+                console.print_table(part)
                 after_table = True
         if not self.whole:
             console.print()
             console.print_line(
-                "`otel-bridge doctor --all` shows every setting, exporter, package and port",
+                "`otel-bridge doctor --all` shows every setting, exporter and package",
                 "dim",
             )
 
@@ -140,11 +140,10 @@ def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> 
 
 
 def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
-    """Check versions, ports, tokens and trackers."""
+    """Check versions, tokens and trackers."""
     names = chosen_exporters(env)
     if findings.whole:
         findings.add(checks.versions(_installed()))
-        findings.add(checks.ports())
     with contextlib.suppress(ConfigError):  # already reported with the settings
         findings.add(checks.tokens(env))
     for name in names:
@@ -178,7 +177,7 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
         if findings.whole
         else ("setting", "value", "meaning")
     )
-    table = _Table(*columns)
+    table = plain_table(columns)
     for setting in all_settings():
         is_set = bool(env.get(setting.name, "").strip())
         # Internal ones are set by our own processes, and are of use to a person only then.
@@ -187,7 +186,7 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
         cells = [setting.name, _value(findings, setting, env)]
         if findings.whole:
             cells.append("environment" if is_set else "default")
-        table.add(*cells, setting.doc)
+        _add(table, *cells, setting.doc)
     findings.show(table)
     findings.wrong += misspelt(env)
 
@@ -213,7 +212,9 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
     """Show the chosen exporters, or all of them, and the environment of their bridge."""
     chosen = chosen_exporters(env)
     available = exporter.available()
-    table = _Table("exporter", *(("chosen",) if findings.whole else ()), _DELIVERS_TO)
+    table = plain_table(
+        ["exporter", *(["chosen"] if findings.whole else []), _DELIVERS_TO]
+    )
     lacking: dict[str, str] = {}
     for name in available:
         description, lack, error = _described(name, env)
@@ -222,9 +223,9 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
             lacking[name] = lack
             findings.wrong += filter(None, [error])
         if findings.whole:
-            table.add(name, "yes" if name in chosen else "", description)
+            _add(table, name, "yes" if name in chosen else "", description)
         elif name in chosen:
-            table.add(name, description)
+            _add(table, name, description)
     unknown = [name for name in chosen if name not in {*available, exporter.NONE}]
     findings.wrong += map(exporter.unknown, unknown)
     findings.show(table)
@@ -312,42 +313,17 @@ def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
         findings.wrong.append(lack)
 
 
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(shown(cell)) for cell in cells))
+
+
 def _packages(findings: _Findings) -> None:
-    table = _Table("package", "version")
-    table.add("python", sys.version.split()[0])
+    table = plain_table(["package", "version"])
+    _add(table, "python", sys.version.split()[0])
     for name in _PACKAGES:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             version = "not installed"
-        table.add(name, version)
+        _add(table, name, version)
     findings.show(table)
-
-
-class _Table:
-    """Prints aligned columns: folded on a terminal, one line per row in a pipe or a file."""
-
-    def __init__(self, *columns: str) -> None:
-        self._columns = columns
-        self.rows: list[tuple[str, ...]] = []
-
-    def add(self, *cells: str) -> None:
-        self.rows.append(tuple(map(shown, cells)))
-
-    def print(self, console: Terminal) -> None:
-        if console.is_terminal:
-            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for column in self._columns:
-                table.add_column(column, overflow="fold")
-            for row in self.rows:
-                table.add_row(*map(Text, row))
-            console.print(table)
-            return
-        lines = [self._columns, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for row in lines:
-            # Aligned and unfolded, so that a line of a pipe is one row.
-            line = "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-            )
-            console.print_line(line.rstrip())

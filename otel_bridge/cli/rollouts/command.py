@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import orjson
@@ -47,8 +47,8 @@ class _Filter:
     split: str | None
     trace: str | None
     errors: bool
-    consumed: int | None = None
-    unused: bool = False
+    consumed: int | None
+    unused: bool
 
     def takes(self, rollout: StoredRollout) -> bool:
         """Return whether *rollout* matches every option."""
@@ -161,15 +161,8 @@ class _Filter:
 def command(
     *,
     directory: Path | None,
-    steps: tuple[int, ...],
-    group: str | None,
-    role: str | None,
-    split: str | None,
     trace: str | None,
     run: str | None,
-    errors: bool,
-    consumed: int | None,
-    unused: bool,
     sort: str,
     reverse: bool,
     limit: int | None,
@@ -178,6 +171,7 @@ def command(
     as_html: bool,
     output: Path | None,
     as_json: bool,
+    **selected: Any,
 ) -> None:
     """Show rollouts: messages, tool calls, rewards.
 
@@ -198,7 +192,7 @@ def command(
     folders = chosen_folders(directory, run)
     if not folders:
         return
-    selection = _Filter(steps, group, role, split, trace, errors, consumed, unused)
+    selection = _Filter(trace=trace, **selected)
     if as_html:
         write_page(folders, selection.takes, output)
         return
@@ -234,7 +228,7 @@ class _SortOrder:
     reverse: bool
     limit: int | None
     as_json: bool
-    overlay: str | None = None
+    overlay: str | None
 
     def of(self, rollouts: Sequence[StoredRollout]) -> list[StoredRollout]:
         """Return the rollouts to show, in order; those without the value to sort by come last."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from otel_bridge.capture.counts import totals_in
-from otel_bridge.cli.terminal import Terminal
+from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS
 from otel_bridge.text.printable import shown
 
@@ -57,18 +56,14 @@ class CaptureTable:
                 f"captured: nothing; no Python program of the command used {self._names}"
             )
             return
-        table = Table(
-            box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left"
-        )
-        columns = [_cells(totals.captured)]
-        table.add_column("captured")
-        table.add_column("calls", justify="right")
+        columns = ["captured", "calls"]
+        rows = [_cells(totals.captured)]
         if totals.not_captured:
-            columns.append(_cells(totals.not_captured))
-            table.add_column("not captured")
-            table.add_column("calls", justify="right")
-        for row in zip_longest(*columns, fillvalue=("", "")):
-            table.add_row(*(Text(shown(cell)) for cells in row for cell in cells))
+            columns += ["not captured", "calls"]
+            rows.append(_cells(totals.not_captured))
+        table = plain_table(columns, numbers={"calls"})
+        for row in zip_longest(*rows, fillvalue=("", "")):
+            table.add_row(*(Text(shown(cell)) for cell in chain.from_iterable(row)))
         console.print(table)
 
     def remove(self) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
 from otel_bridge.cli.status.source import Overview
 from otel_bridge.cli.status.unread import Unread, unread
-from otel_bridge.cli.terminal import Terminal
+from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.emit.console import (
     derived_counts,
     drain_command,
@@ -48,72 +48,38 @@ _STYLES = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
 def run_table(
-    run_id: str,
-    report: Report,
-    *,
-    live: bool,
-    state: RunState | None = None,
-    now_unix_ns: int | None = None,
+    state: RunState, report: Report, now_unix_ns: int | None = None
 ) -> RenderableType:
     """Return *report* as a heading, tables of roles and trackers, and a line for each problem.
 
     Args:
-        run_id: The run.
+        state: State of its folder.
         report: Its report.
-        live: Whether a bridge serves its folder.
-        state: State of the folder, which adds speeds, lags and disk space.
-        now_unix_ns: When *state* was read.
+        now_unix_ns: When *state* was read, which adds speeds, lags and disk space; ``None`` when
+            it says no more than whether a bridge serves the folder.
     """
-    unseen_senders = state is not None and state.unseen_senders
-    status = _status(report, live=live, unseen_senders=unseen_senders)
-    heading = Text.assemble(
-        (f"{report.project}/{report.name}", "bold"), f" ({printable(run_id)}) ", status
-    )
     now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
+    heading = Text.assemble(
+        (f"{report.project}/{report.name}", "bold"),
+        f" ({printable(state.run_id)}) ",
+        _status(state, report),
+    )
     parts: list[RenderableType] = [heading]
-    if state is not None:
+    if now_unix_ns is not None:
         parts.append(Text(_pace(report, state, now_ns), style="dim"))
-    parts.append(
-        _roles(
-            report, now_ns if state is not None else None, unseen_senders=unseen_senders
-        )
-    )
-    parts.append(_trackers(report, state, now_ns))
-    parts += [
-        Text(line, style="dim")
-        for line in (
-            *_derived(report),
-            *_media(report),
-            *_degraded(report),
-            *_former(report),
-        )
-    ]
-    parts += [
-        Text(line, style="yellow")
-        for line in (
-            *_awaited(report, now_ns),
-            *_slow_ranks(report),
-            *_engines(report),
-            *_alerts(report, now_ns),
-        )
-    ]
-    lines = [
-        *(_undelivered(state, live=live) if state is not None else ()),
-        *warnings(report),
-    ]
-    return Group(*parts, *(Text(line, style="yellow") for line in lines))
+    parts.append(_roles(state, report, now_unix_ns))
+    parts.append(_trackers(state, report, now_unix_ns))
+    parts += [Text(line, style="dim") for line in _notes(report)]
+    problems = (*_recent(report, now_ns), *_undelivered(state), *warnings(report))
+    return Group(*parts, *(Text(line, style="yellow") for line in problems))
 
 
-def _undelivered(state: RunState, *, live: bool) -> Sequence[str]:
-    """Return one line for each reason, not in the report, why records reach no tracker."""
-    lines = (
-        [f"this version cannot serve the run: {state.refused}"] if state.refused else []
-    )
-    if state.unread_bytes and not live:
-        lines.append(
-            f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread"
-        )
-    return lines
+def _undelivered(state: RunState) -> Iterator[str]:
+    """Yield one line for each reason, not in the report, why records reach no tracker."""
+    if state.refused:
+        yield f"this version cannot serve the run: {state.refused}"
+    if state.unread_bytes and not state.bridge_alive:
+        yield f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread"
 
 
 def warnings(report: Report) -> Sequence[str]:
@@ -193,7 +159,8 @@ def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) 
 
     Commands are printed on lines of their own, unwrapped, so that they can be copied.
     """
-    console.print(run_table(run_id, report, live=live))
+    state = RunState(run_id, "", bridge_alive=live)
+    console.print(run_table(state, report))
     for line in place_commands(report):
         console.print_line(f"  {line}")
 
@@ -233,13 +200,7 @@ def run_view(state: RunState, overview: Overview) -> RenderableType:
             f"; this version cannot serve it: {state.refused}" if state.refused else ""
         )
         return Text(shown(_unread(state, here=overview.here).message + refused))
-    return run_table(
-        state.run_id,
-        state.report,
-        live=state.bridge_alive,
-        state=state,
-        now_unix_ns=overview.time_unix_ns,
-    )
+    return run_table(state, state.report, overview.time_unix_ns)
 
 
 def next_commands(state: RunState, *, here: bool) -> list[str]:
@@ -317,11 +278,7 @@ def state_line(state: RunState, *, here: bool) -> str:
     )
     # An ended run needs no bridge, so that its own status is shown.
     served = report.ended or state.bridge_alive
-    status = (
-        report.status
-        if served
-        else _unserved(report, unseen_senders=state.unseen_senders)
-    )
+    status = report.status if served else _unserved(state, report)
     return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
 
 
@@ -360,12 +317,12 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
     )
 
 
-def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
+def _status(state: RunState, report: Report) -> Text:
     if report.ended:
         return Text(
             report.status, style="green" if report.status == "finished" else "red"
         )
-    if live:
+    if state.bridge_alive:
         if report.status != "running":
             return Text(f"{report.status}, delivering", style="cyan")
         # A process that crashed may be restarted; until then its run is neither running nor over.
@@ -376,8 +333,7 @@ def _status(report: Report, *, live: bool, unseen_senders: bool) -> Text:
     # Not below 0: the report may be of a machine with another clock.
     since_s = max(time.time() - report.time_unix_ns / 1e9, 0)
     return Text(
-        f"{_unserved(report, unseen_senders=unseen_senders)}, last seen {age(since_s)} ago",
-        style="yellow",
+        f"{_unserved(state, report)}, last seen {age(since_s)} ago", style="yellow"
     )
 
 
@@ -391,9 +347,9 @@ def _any_runs(report: Report) -> bool:
     )
 
 
-def _unserved(report: Report, *, unseen_senders: bool) -> str:
+def _unserved(state: RunState, report: Report) -> str:
     """Return the status of a run that no bridge serves and that is not delivered."""
-    if report.status == "running" and not (unseen_senders or _any_runs(report)):
+    if report.status == "running" and not (state.unseen_senders or _any_runs(report)):
         return "no bridge, and none of its processes runs"
     return f"{report.status}, no bridge"
 
@@ -420,28 +376,24 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
     return 0.0
 
 
-def _roles(report: Report, now_ns: int | None, *, unseen_senders: bool) -> Table:
+def _roles(state: RunState, report: Report, now_ns: int | None) -> Table:
     """Return a table with a row per role, without a column of roles when the run has none."""
     steps = _last_steps(report)
-    columns = [*_role_cells(report, "", None, now_ns, unseen_senders=unseen_senders)]
+    rows = [
+        _role_cells(state, report, role, step, now_ns)
+        for role, step in sorted(steps.items())
+    ]
+    columns = [*_role_cells(state, report, "", None, now_ns)]
     if not any(steps):
         columns.remove("role")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="left" if column == "role" else "right")
-    for role, step in sorted(steps.items()):
-        cells = _role_cells(report, role, step, now_ns, unseen_senders=unseen_senders)
+    table = plain_table(columns, numbers=set(columns) - {"role"})
+    for cells in rows:
         table.add_row(*(cells[column] for column in columns))
     return table
 
 
 def _role_cells(
-    report: Report,
-    role: str,
-    step: int | None,
-    now_ns: int | None,
-    *,
-    unseen_senders: bool,
+    state: RunState, report: Report, role: str, step: int | None, now_ns: int | None
 ) -> dict[str, str]:
     """Return the cells of one role by column.
 
@@ -454,7 +406,7 @@ def _role_cells(
         "rows": str(report.rows_by_axis.get(axis, 0)),
     }
     if report.status == "running":
-        cells["processes"] = _processes(report, role, unseen_senders=unseen_senders)
+        cells["processes"] = _processes(state, report, role)
     if now_ns is not None and not report.ended:
         cells["last row"] = _ago(report.row_times.get(axis), now_ns)
     return cells
@@ -481,51 +433,40 @@ def _last_steps(report: Report) -> dict[str, int | None]:
     return steps
 
 
-def _processes(report: Report, role: str, *, unseen_senders: bool) -> str:
+def _processes(state: RunState, report: Report, role: str) -> str:
     """Return how many processes of *role* are alive; empty when none is known."""
     processes = report.roles.get(role)
     if processes is None:
         return ""
-    note = " when last seen" if unseen_senders else ""
+    note = " when last seen" if state.unseen_senders else ""
     return f"{processes.alive} of {processes.processes} alive{note}"
 
 
-def _trackers(report: Report, state: RunState | None, now_ns: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _trackers(state: RunState, report: Report, now_ns: int | None) -> Table:
+    columns = ["tracker", "state", "rows", "rollouts", "waiting"]
     # Speeds and lags of an ended run are over.
-    speeds = (
-        ("rows/s", "lag", "holds") if state is not None and not report.ended else ()
-    )
-    for column in ("tracker", "state", "rows", "rollouts", "waiting", *speeds):
-        table.add_column(
-            column, justify="left" if column in {"tracker", "state"} else "right"
-        )
+    if now_ns is not None and not report.ended:
+        columns += ["rows/s", "lag", "holds"]
+    table = plain_table(columns, numbers=columns[2:])
     for name, exporter in report.exporters.items():
-        label = (
-            exporter.state
-            if state is None
-            else _exporter_state(exporter, served=state.bridge_alive)
-        )
-        state_cell = Text(label, style=_STYLES.get(label, ""))
+        label = exporter.state
+        if now_ns is not None:
+            label = _exporter_state(exporter, served=state.bridge_alive)
+        cells = ["", ""]
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
-        counts = (
-            ("", "") if name == OTLP else (str(exporter.rows), str(exporter.rollouts))
-        )
-        cells = [*counts, str(_waiting(report, exporter))]
-        if speeds and state is not None:
+        if name != OTLP:
+            cells = [str(exporter.rows), str(exporter.rollouts)]
+        cells.append(str(_waiting(report, exporter)))
+        if now_ns is not None and not report.ended:
             kept = state.held.get(name, KeptRecords())
-            lag_s = (
-                0.0
-                if kept.unwritten_unix_ns is None
-                else (now_ns - kept.unwritten_unix_ns) / 1e9
-            )
-            rate = (
-                _current(exporter.rows_per_s, report, now_ns)
-                if state.bridge_alive
-                else 0.0
-            )
+            lag_s = 0.0
+            if kept.unwritten_unix_ns is not None:
+                lag_s = (now_ns - kept.unwritten_unix_ns) / 1e9
+            rate = 0.0
+            if state.bridge_alive:
+                rate = _current(exporter.rows_per_s, report, now_ns)
             cells += [f"{rate:g}", age(lag_s), size(kept.bytes)]
-        table.add_row(name, state_cell, *cells)
+        table.add_row(name, Text(label, style=_STYLES.get(label, "")), *cells)
     return table
 
 
@@ -539,89 +480,50 @@ def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
     return exporter.state
 
 
-def _alerts(report: Report, now_ns: int) -> Sequence[str]:
-    """Return a line with the number of alerts and the last one; nothing without an alert."""
-    last = report.last_alert
-    title, level, time_ns = (
-        last.get(name) for name in ("title", "level", "time_unix_ns")
-    )
-    if not report.alerts or not isinstance(time_ns, int):
-        return ()
-    count = (
-        "1 alert" if report.alerts == 1 else f"{report.alerts:,} alerts, the last one"
-    )
-    return (
-        f"{count} {age((now_ns - time_ns) / 1e9)} ago: {shown(str(title))} ({level})",
-    )
-
-
-def _awaited(report: Report, now_ns: int) -> Sequence[str]:
-    """Return one line for each role whose ranks have waited for one of them for some seconds."""
-    lines: list[str] = []
+def _recent(report: Report, now_ns: int) -> Iterator[str]:
+    """Yield a line for each problem of ranks and engines now, and one on alerts."""
     for role, rank in sorted(report.awaited_ranks.items()):
         waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
         if waited_s >= _AWAITED_S and not report.ended:
-            ranks = (
-                f"{rank['others']} ranks wait"
-                if rank["others"] != 1
-                else "1 rank waits"
-            )
+            ranks = "1 rank waits"
+            if rank["others"] != 1:
+                ranks = f"{rank['others']} ranks wait"
             phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
-            lines.append(
-                f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
-            )
-    return lines
-
-
-def _slow_ranks(report: Report) -> Sequence[str]:
-    """Return one line for each role with a rank that makes the others wait in most steps."""
-    return [
-        f"{role or 'the run'}: the others wait for rank {rank['rank']}, which takes {rank['ratio']:.1f} times as long "
-        f"in {shown(str(rank['phase']))}, in {rank['slow_steps']} of the last {rank['steps']} steps"
-        for role, rank in sorted(report.slow_ranks.items())
-    ]
-
-
-def _engines(report: Report) -> Sequence[str]:
-    """Return one line on what is missing of inference engines; nothing without a problem."""
+            yield f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
+    for role, slow in sorted(report.slow_ranks.items()):
+        yield (
+            f"{role or 'the run'}: the others wait for rank {slow['rank']}, "
+            f"which takes {slow['ratio']:.1f} times as long in {shown(str(slow['phase']))}, "
+            f"in {slow['slow_steps']} of the last {slow['steps']} steps"
+        )
     problems = report.engine_problems
-    if not problems:
-        return ()
-    return (
-        f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}",
-    )
+    if problems:
+        yield f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}"
+    time_ns = report.last_alert.get("time_unix_ns")
+    if report.alerts and isinstance(time_ns, int):
+        count = "1 alert"
+        if report.alerts > 1:
+            count = f"{report.alerts:,} alerts, the last one"
+        title = shown(str(report.last_alert.get("title")))
+        level = report.last_alert.get("level")
+        yield f"{count} {age((now_ns - time_ns) / 1e9)} ago: {title} ({level})"
 
 
-def _derived(report: Report) -> Sequence[str]:
-    """Return a line with the rows that no role logged, by what they are made of.
-
-    It returns nothing without any.
-    """
+def _notes(report: Report) -> Iterator[str]:
+    """Yield a line for rows that no role logged, media, and what trackers lack or had before."""
     counts = derived_counts(report)
     if counts:
-        return (f"rows made by the bridge: {counts}",)
-    return ()
-
-
-def _media(report: Report) -> Sequence[str]:
-    """Return a line with the number of media; nothing without any."""
+        yield f"rows made by the bridge: {counts}"
     if report.media:
-        return (f"{report.media:,} media logged",)
-    return ()
+        yield f"{report.media:,} media logged"
+    for name, exporter in report.exporters.items():
+        for sentence in exporter.degraded:
+            yield f"{name}: {sentence}"
+    yield from _former(report)
 
 
-def _degraded(report: Report) -> Sequence[str]:
-    """Return one line for each ability that an installed tracker lacks."""
-    return [
-        f"{name}: {sentence}"
-        for name, exporter in report.exporters.items()
-        for sentence in exporter.degraded
-    ]
-
-
-def _former(report: Report) -> Sequence[str]:
-    """Return one line for each tracker that the run no longer names, with what it holds."""
-    lines: list[str] = []
+def _former(report: Report) -> Iterator[str]:
+    """Yield one line for each tracker that the run no longer names, with what it holds."""
     for name, exporter in report.former.items():
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         contents = "what was forwarded"
@@ -632,8 +534,7 @@ def _former(report: Report) -> Sequence[str]:
         if lacking:
             command = f"`drain --exporters {name}`"
             line += f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
-        lines.append(line)
-    return lines
+        yield line
 
 
 def _waiting(report: Report, exporter: ExporterReport) -> int:

@@ -23,6 +23,8 @@ from otel_bridge.cli.status.view import (
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.report import ExporterReport, ProcessReport, Report, RoleReport
 
+LIVE = RunState("9f2c", "", bridge_alive=True)
+
 
 def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     report = Report(
@@ -131,7 +133,7 @@ def test_without_a_bridge_only_what_is_known_now_is_shown(
     state = RunState("r1", "/runs/r1", report=report, unseen_senders=unseen_senders)
     console = Console(width=200, record=True, file=io.StringIO())
 
-    console.print(run_table("r1", report, live=False, state=state))
+    console.print(run_table(state, report, time.time_ns()))
 
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == f"maths/ppo (r1) {status}, last seen 0 s ago"
@@ -259,7 +261,7 @@ def test_a_line_has_the_number_of_alerts_and_the_last_one(
     console = Console(width=200, record=True, file=io.StringIO())
 
     for report in (Report(alerts=count, last_alert=last), Report()):
-        console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
+        console.print(run_table(LIVE, report, now_ns))
 
     assert [
         one.strip() for one in console.export_text().splitlines() if "alert" in one
@@ -282,7 +284,7 @@ def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None
     )
     console = Console(width=200, record=True, file=io.StringIO())
 
-    console.print(run_table("9f2c", report, live=True, now_unix_ns=now_ns))
+    console.print(run_table(LIVE, report, now_ns))
 
     lines = [
         line.strip()
@@ -298,9 +300,7 @@ def test_the_rank_that_is_slow_in_most_steps_is_named() -> None:
     }  # fmt: skip
     console = Console(width=200, record=True, file=io.StringIO())
 
-    console.print(
-        run_table("9f2c", Report(slow_ranks={"explorer": slow, "": slow}), live=True)
-    )
+    console.print(run_table(LIVE, Report(slow_ranks={"explorer": slow, "": slow})))
 
     rest = "the others wait for rank 1, which takes 2.0 times as long in generate, in 7 of the last 8 steps"
     lines = [
@@ -315,8 +315,8 @@ def test_what_is_missing_of_engines_is_one_line() -> None:
     problems = [f"10.0.0.{number}:8000 no longer sends vllm:x" for number in range(5)]
     console = Console(width=300, record=True, file=io.StringIO())
 
-    console.print(run_table("9f2c", Report(engine_problems=problems), live=True))
-    console.print(run_table("9f2c", Report(), live=True))
+    console.print(run_table(LIVE, Report(engine_problems=problems)))
+    console.print(run_table(LIVE, Report()))
 
     lines = [
         line.strip() for line in console.export_text().splitlines() if "engines" in line
