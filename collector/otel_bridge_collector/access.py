@@ -78,29 +78,6 @@ class Tls:
             ) from exc
 
 
-@dataclass(frozen=True, slots=True)
-class BrowserHeaders:
-    """Holds the headers by which a request of a web page is recognized.
-
-    ``None`` for a missing header.
-
-    Attributes:
-        origin: Origin of the page; browsers send it with every POST, but not with a GET of the
-            page's own site.
-        fetch_site: ``Sec-Fetch-Site``: how the page's site relates to this server's (W3C Fetch
-            Metadata).
-        host: Host name that the client used; after DNS rebinding it is that of the page's server,
-            not of this one.
-    """
-
-    origin: str | None = None
-    fetch_site: str | None = None
-    host: str | None = None
-
-
-_NO_BROWSER = BrowserHeaders()
-
-
 class Access:
     """Accepts or refuses each request.
 
@@ -114,14 +91,7 @@ class Access:
         self._tokens = [token.encode() for token in tokens]
         self._any_host = any_host
 
-    @property
-    def open(self) -> bool:
-        """Return whether no token is required."""
-        return not self._tokens
-
-    def check(
-        self, authorization: str | None, browser: BrowserHeaders = _NO_BROWSER
-    ) -> int:
+    def check(self, headers: Mapping[str, str], *, is_page: bool = False) -> int:
         """Return which token an allowed request has, from 1, and 0 where no token is required.
 
         Raises for a request that is not allowed.
@@ -130,18 +100,18 @@ class Access:
         it without decoding. So both a space and ``%20`` after ``Bearer`` are accepted.
 
         Args:
-            authorization: The header of that name.
-            browser: Headers that a browser adds, because a web page must not write or read here
-                without permission.
+            headers: Headers of the request, with names in lower case. Some are of browsers, because
+                a web page must not write or read here without permission.
+            is_page: Whether the request reads a page.
 
         Raises:
             UnauthenticatedError: The request has none of the tokens.
             ForbiddenError: The request comes from a web page, and no token is required.
         """
         if not self._tokens:
-            self._refuse_web_pages(browser)
+            self._refuse_web_pages(headers, is_page=is_page)
             return 0
-        sent = authorization or ""
+        sent = str(headers.get("authorization", ""))
         candidates = [
             token
             for token in (_bearer(sent), _bearer(unquote(sent)))
@@ -160,19 +130,19 @@ class Access:
             )
         return accepted
 
-    def _refuse_web_pages(self, browser: BrowserHeaders) -> None:
+    def _refuse_web_pages(self, headers: Mapping[str, str], *, is_page: bool) -> None:
+        # Browsers send Origin with every POST, but not with a GET of the page's own site.
+        # Sec-Fetch-Site is how the page's site relates to this server's (W3C Fetch Metadata);
         # "none": a person typed the address, or opened a bookmark.
-        if browser.origin is not None or browser.fetch_site not in {None, "none"}:
+        if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             raise ForbiddenError(
                 "requests of web pages are accepted with a token only; set OTEL_BRIDGE_TOKEN"
             )
-        if (
-            not self._any_host
-            and browser.host is not None
-            and not _is_own_name(browser.host)
-        ):
+        # After DNS rebinding it is the name of the page's server, not of this one.
+        host = headers.get("host", "localhost")
+        if is_page and not self._any_host and not _is_own_name(host):
             raise ForbiddenError(
-                f"Host {browser.host[:_SHOWN]!r} is neither localhost nor an address: a web page may be behind it; "
+                f"Host {host[:_SHOWN]!r} is neither localhost nor an address: a web page may be behind it; "
                 "use 127.0.0.1, or set OTEL_BRIDGE_TOKEN"
             )
 

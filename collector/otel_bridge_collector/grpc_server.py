@@ -12,7 +12,6 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 from typing import cast
 
 import grpc
@@ -168,16 +167,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> Rejected | None:
         serving = self._serving
-        token = 0
-        if not serving.access.open:
-            sent = cast(
-                "Iterable[tuple[str, str | bytes]]", context.invocation_metadata() or ()
-            )
-            token = serving.access.check(
-                next(
-                    (str(value) for key, value in sent if key == "authorization"), None
-                )
-            )
+        sent = cast("Iterable[tuple[str, str]]", context.invocation_metadata() or ())
+        token = serving.access.check(dict(sent))
         # After the token, so that clients without one cannot use up the limit.
         serving.limits.enter()
         try:
@@ -219,12 +210,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
     ca = None
     if tls.client_ca is not None:
-        ca = _bytes(tls.client_ca)
-    pair = (_bytes(tls.key), _bytes(tls.certificate))
+        ca = tls.client_ca.read_bytes()
+    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
     return grpc.ssl_server_credentials(
         [pair], root_certificates=ca, require_client_auth=ca is not None
     )
-
-
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes()

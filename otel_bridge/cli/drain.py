@@ -35,7 +35,7 @@ from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
-from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.folder import LockHolder, RunFolder
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.report import ReportCache, read_report
 from otel_bridge.text.wait_display import Amount, records_in_trackers
@@ -389,9 +389,10 @@ def _drain_folder(
 def _other_server(folder: RunFolder) -> str:
     """Return who else delivers *folder*, and what to do; empty if no process does."""
     holder = _remote_holder(folder)
-    if holder:
+    # Without a heartbeat within a minute it no longer runs.
+    if holder and time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S:
         return (
-            f"a bridge on {holder} serves this folder; "
+            f"a bridge on {holder.host} serves this folder; "
             "run drain there, or wait until that bridge has exited"
         )
     service = service_of(folder.base)
@@ -448,7 +449,7 @@ def _options(
         # Nothing follows the last living process, so that incomplete data is released at once.
         closing=True,
         takeover=True,
-        exclusive=_is_shared(folder),
+        exclusive=_remote_holder(folder) is not None,
     )
 
 
@@ -493,19 +494,9 @@ def _only_lives(run: RunStatus) -> bool:
     )
 
 
-def _remote_holder(folder: RunFolder) -> str:
-    """Return the other machine whose bridge holds the folder's lease.
-
-    It is empty without a heartbeat within a minute.
-    """
+def _remote_holder(folder: RunFolder) -> LockHolder | None:
+    """Return the other machine whose bridge held the folder's lease last, ``None`` for this one."""
     holder = folder.holder()
     if holder is None or holder.boot_id == this_host().boot_id:
-        return ""
-    if time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S:
-        return holder.host
-    return ""
-
-
-def _is_shared(folder: RunFolder) -> bool:
-    holder = folder.holder()
-    return holder is not None and holder.boot_id != this_host().boot_id
+        return None
+    return holder

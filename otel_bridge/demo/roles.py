@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -265,11 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one role of the job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=sorted(ROLES))
-    parser.add_argument(
-        "--exchange",
-        type=Path,
-        default=Path(os.environ.get("OTEL_BRIDGE_DEMO_EXCHANGE", "exchange")),
-    )
+    parser.add_argument("--exchange", type=Path, default=Path("exchange"))
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rank", type=int, default=0, help="which of the explorers")

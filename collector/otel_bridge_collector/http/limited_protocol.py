@@ -51,12 +51,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.logger = _log
         self._head_bytes = 0
         self._in_head = True
-        self._head_since_s = self.loop.time()
-        self._look: asyncio.TimerHandle | None = None
+        self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._look = self.loop.call_later(limits.HEAD_S, self._look_at_head)
+        self._limit_head()
         self.silent[self] = None
         if len(self.connections) > limits.max_connections():
             # Not the new connection: a client that opens connections and sends nothing must not
@@ -65,8 +64,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.silent.pop(self, None)
-        if self._look is not None:
-            self._look.cancel()
+        if self._too_late is not None:
+            self._too_late.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,13 +82,15 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().send_400_response(NO_HTTP)
 
     def on_message_begin(self) -> None:
-        self._in_head = True
-        self._head_bytes = 0
-        self._head_since_s = self.loop.time()
+        # Of the first request the time runs since the connection was made.
+        if not self._in_head:
+            self._limit_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._too_late is not None:
+            self._too_late.cancel()
         self.silent.pop(self, None)
         super().on_headers_complete()
 
@@ -99,15 +100,8 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.silent[self] = None
         super().on_response_complete()
 
-    def _look_at_head(self) -> None:
-        """Close a connection whose head, of its first or a later request, takes too long.
-
-        A head that may still come in time is checked again later.
-        """
-        remaining_s = limits.HEAD_S
-        if self._in_head:
-            remaining_s -= self.loop.time() - self._head_since_s
-        if remaining_s <= 0:
-            self.transport.close()
-        else:
-            self._look = self.loop.call_later(remaining_s, self._look_at_head)
+    def _limit_head(self) -> None:
+        """Limit the bytes and the time of the head that begins."""
+        self._in_head = True
+        self._head_bytes = 0
+        self._too_late = self.loop.call_later(limits.HEAD_S, self.transport.close)

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import HEADER_SERVER
-from otel_bridge_collector.access import BrowserHeaders, Tls
+from otel_bridge_collector.access import Tls
 from otel_bridge_collector.error_table import (
     NO_HTTP,
     MethodError,
@@ -48,7 +48,6 @@ from otel_bridge_collector.http.otlp import (
     no_such_path,
     refusal_body,
 )
-from otel_bridge_collector.http.shared_page import SharedPage
 from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
@@ -101,8 +100,8 @@ class HttpServer:
     ) -> None:
         self._serving = serving
         self._pages = pages
-        self._metrics_page = SharedPage(pages.metrics)
-        self._status_page = SharedPage(pages.status or bytes)
+        # However many clients request a page that takes long, one is made at a time.
+        self._making_page = asyncio.Lock()
         self._headers = {HEADER_SERVER: version("otel-bridge")}
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -173,28 +172,26 @@ class HttpServer:
 
     async def _metrics(self, request: Request) -> Response:
         return await self._page(
-            request, self._metrics_page, "text/plain; version=0.0.4"
+            request, self._pages.metrics, "text/plain; version=0.0.4"
         )
 
     async def _status(self, request: Request) -> Response:
-        return await self._page(request, self._status_page, JSON)
+        return await self._page(request, self._pages.status or bytes, JSON)
 
     async def _page(
-        self, request: Request, page: SharedPage, media_type: str
+        self, request: Request, make: Callable[[], str | bytes], media_type: str
     ) -> Response:
         """Answer with a page that only clients that may send can see."""
         try:
-            sent = request.headers
-            browser = BrowserHeaders(
-                sent.get("origin"), sent.get("sec-fetch-site"), sent.get("host")
-            )
-            self._serving.access.check(sent.get("authorization"), browser)
+            self._serving.access.check(request.headers, is_page=True)
         except Exception as exc:  # noqa: BLE001  # answered by the table
             answer = answer_to(exc)
             return Response(
                 f"{answer.message}\n", answer.http_status, headers=self._headers
             )
-        return Response(await page.get(), media_type=media_type, headers=self._headers)
+        async with self._making_page:
+            page = await asyncio.to_thread(make)
+        return Response(page, media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
         # Not from `url`, which contains the client's header `Host`.
@@ -241,10 +238,7 @@ class HttpServer:
         # First of all: bodies are what takes memory, so that none is read beyond the limit.
         serving.limits.enter()
         try:
-            browser = BrowserHeaders(
-                headers.get("origin"), headers.get("sec-fetch-site")
-            )
-            token = serving.access.check(headers.get("authorization"), browser)
+            token = serving.access.check(headers)
             check_type(media_type(headers.get("content-type", "")))
             # Everything that the head shows is checked before the body is read.
             announced_bytes = int(headers.get("content-length", 0))

@@ -229,18 +229,11 @@ def run_state_from(raw: object) -> RunState | None:
             report=report_from(table["report"])
             if table["report"] is not None
             else None,
-            bytes={
-                name: int(size)
-                for name, size in cast("dict[str, int]", table["bytes"]).items()
-            },
+            bytes=dict(cast("dict[str, int]", table["bytes"])),
             held={
-                name: KeptRecords(
-                    int(kept["records"] or 0),
-                    int(kept["bytes"] or 0),
-                    kept["unwritten_unix_ns"],
-                )
+                name: KeptRecords(**kept)
                 for name, kept in cast(
-                    "dict[str, dict[str, int | None]]", table["held"]
+                    "dict[str, dict[str, int]]", table["held"]
                 ).items()
             },
             held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
@@ -251,39 +244,6 @@ def run_state_from(raw: object) -> RunState | None:
     except (TypeError, KeyError, ValueError, AttributeError):
         # One state of another form is left out, and the other runs are shown.
         return None
-
-
-def lasts_s(
-    states: Iterable[RunState], room: DirectoryUse, now_unix_ns: int
-) -> float | None:
-    """Return in how many seconds the space is full at this rate; ``None`` when nothing fills it.
-
-    The rate of a running run is the size of its kept records divided by the age of the oldest one.
-    Ended runs, and those whose processes died, add nothing.
-    """
-    growth = 0.0
-    for state in states:
-        if _grows(state) and state.held_since_unix_ns is not None:
-            # At least a second: a run that has just begun would seem to fill the disk at once.
-            age_s = max((now_unix_ns - state.held_since_unix_ns) / 1e9, 1.0)
-            # The largest, not the sum, since exporters may keep the same records.
-            growth += (
-                max((kept.bytes for kept in state.held.values()), default=0) / age_s
-            )
-    if growth > 0:
-        return max(room.limit_bytes - room.used_bytes, 0) / growth
-    return None
-
-
-def _grows(state: RunState) -> bool:
-    report = state.report
-    if report is None or report.ended or report.status != "running":
-        return False
-    return (
-        state.bridge_alive
-        or state.unseen_senders
-        or any(process.alive for process in report.processes.values())
-    )
 
 
 def _sizes(scan: FolderScan) -> dict[str, int]:

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_bridge.cli.status.run_state import KeptRecords, RunState, lasts_s
+from otel_bridge.cli.status.run_state import KeptRecords, RunState
 from otel_bridge.cli.status.source import Overview
 from otel_bridge.cli.status.unread import Unread, unread
 from otel_bridge.cli.terminal import Terminal, plain_table
@@ -223,7 +223,7 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
 
 
 def space_line(overview: Overview) -> str:
-    """Return in one line what uses the space of the directory, and how long the rest lasts."""
+    """Return in one line what uses the space of the directory; empty without a run."""
     if overview.room is None or not overview.runs:
         return ""
     used = overview.room.used_bytes
@@ -239,13 +239,9 @@ def space_line(overview: Overview) -> str:
     if used >= limit:
         line += "; full: new records are dropped until you free space"
     # Only once half is used: before that nothing needs to be deleted.
-    line += _of_ended(overview.runs, used) if 2 * used >= limit else ""
-    if used >= limit:
-        return line
-    left_s = lasts_s(overview.runs, overview.room, overview.time_unix_ns)
-    if left_s is None:
-        return line
-    return f"{line}; full in {age(left_s)} at the present rate"
+    if 2 * used >= limit:
+        line += _of_ended(overview.runs, used)
+    return line
 
 
 def state_line(state: RunState, *, here: bool) -> str:

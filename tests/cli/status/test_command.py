@@ -85,7 +85,7 @@ def test_a_running_run_is_shown_with_its_roles_steps_and_a_blocked_tracker(
         re.MULTILINE,
     )
     assert re.search(
-        rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated; full in ",
+        rf"^space: .* of .* in {tmp_path}/.otel-bridge, held by gated$",
         shown,
         re.MULTILINE,
     )
