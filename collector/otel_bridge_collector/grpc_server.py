@@ -173,6 +173,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         serving.limits.enter()
         try:
             body = await self._message(context)
+            serving.heap.note(len(body))
             serving.limits.charge(len(body))
             return await serving.accept(signal, await self._inflated(body), token)
         finally:

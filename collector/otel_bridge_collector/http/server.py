@@ -247,6 +247,7 @@ class HttpServer:
                     f"request of {announced_bytes} bytes, at most {serving.request_bytes}; send smaller batches"
                 )
             body = await self._body(request)
+            serving.heap.note(len(body))
             serving.limits.charge(len(body))
             return await serving.accept(
                 signal, await self._decoded(signal, body, headers), token
