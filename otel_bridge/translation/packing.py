@@ -33,7 +33,7 @@ def packed(value: object) -> Json:
         if all(isinstance(key, str) for key in mapping):
             return {str(key): packed(entry) for key, entry in mapping.items()}
         return [[packed(key), packed(entry)] for key, entry in mapping.items()]
-    if isinstance(value, (list, tuple, set)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [packed(entry) for entry in cast("list[object]", value)]
     return [
         packed(getattr(value, name))
@@ -70,9 +70,8 @@ def _unpacked_container(kind: Any, value: Any) -> Any:
     if container is tuple:
         kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
         return tuple(map(_unpacked, kinds, value))
-    if container is list or container is set:
-        entries: list[Any] = [_unpacked(arguments[0], entry) for entry in value]
-        return entries if container is list else set(entries)
+    if container in {list, set, frozenset}:
+        return container(_unpacked(arguments[0], entry) for entry in value)
     if container is dict:
         pairs: Any = value
         if isinstance(value, dict):

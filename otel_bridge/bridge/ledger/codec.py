@@ -38,10 +38,7 @@ from otel_bridge.records import (
     Summary,
     Value,
 )
-from otel_bridge.translation.decode.histograms import (
-    packed_distribution,
-    unpacked_distribution,
-)
+from otel_bridge.translation.packing import packed, unpacked
 
 ROW = 0
 ROLLOUT = 1
@@ -176,14 +173,14 @@ def _encode_row(values: list[Any]) -> bytes:
 
 def _plain_value(value: Value) -> Json:
     if isinstance(value, Distribution):
-        return {_DISTRIBUTION: packed_distribution(value)}
+        return {_DISTRIBUTION: packed(value)}
     return value
 
 
 def _value(value: Any) -> Value:
     if not isinstance(value, dict):
         return cast("Value", value)
-    return unpacked_distribution(cast("dict[str, list[Any]]", value)[_DISTRIBUTION])
+    return unpacked(Distribution, cast("dict[str, list[Any]]", value)[_DISTRIBUTION])
 
 
 def _encode_parts(values: list[Any], parts: list[list[Any]]) -> bytes:

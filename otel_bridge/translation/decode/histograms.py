@@ -10,11 +10,10 @@ import math
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.records import NARROW, Distribution, Json
+from otel_bridge.records import NARROW, Distribution
 
 _MAX_BUCKETS = 4_096
 """Most buckets of a point; SDKs send 160 by default. A larger point keeps count, sum, minimum and
@@ -196,21 +195,3 @@ def _increasing(bounds: Sequence[float]) -> bool:
     return all(math.isfinite(bound) for bound in bounds) and all(
         low < high for low, high in pairwise(bounds)
     )
-
-
-def packed_distribution(value: Distribution) -> list[Json]:
-    """Return *value* as JSON."""
-    return [
-        value.count,
-        value.sum,
-        value.min,
-        value.max,
-        [*value.edges],
-        [*value.counts],
-    ]
-
-
-def unpacked_distribution(packed: list[Any]) -> Distribution:
-    """Restore what `packed_distribution` returned."""
-    number, total, low, high, edges, counts = packed
-    return Distribution(number, total, low, high, tuple(edges), tuple(counts))

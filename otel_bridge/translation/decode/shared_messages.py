@@ -8,30 +8,18 @@ stay unchanged. Pure. An index that names no message is ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.otlp.json_text import as_text, parsed_text
 from otel_bridge.records import Json
-from otel_bridge.translation.decode.attributes import value_of
+from otel_bridge.translation.decode.attributes import mapping_of, value_of
 
 _ASSISTANT = "assistant"
 _Entry: TypeAlias = "dict[str, Json]"
 _NOTHING: _Entry = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _StandIn:
-    """Holds a span that was made of a message of its root."""
-
-    span: Span
-    index: int
-    operation: str
-    call_id: str
-    has: frozenset[str]
 
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
@@ -39,42 +27,29 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
 
     Those that stand for a message of *root* become copies with the text of that message.
     """
-    stand_ins: dict[int, _StandIn] = {}
-    last_answer: int | None = None
-    for index, span in enumerate(spans):
-        stand_in = _stand_in(span)
-        if stand_in is None:
+    stand_ins: dict[int, _Entry] = {}
+    answers: list[int] = []
+    for place, span in enumerate(spans):
+        # Most spans stand for no message, and may hold long texts of their own.
+        if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
             continue
-        stand_ins[index] = stand_in
-        if stand_in.operation == semconv.OPERATION_CHAT:
-            last_answer = max(stand_in.index, last_answer or 0)
+        attributes = mapping_of(span.attributes)
+        index = attributes[semconv.MESSAGE_INDEX]
+        if type(index) is not int:
+            continue
+        stand_ins[place] = attributes
+        if attributes.get(semconv.GEN_AI_OPERATION) == semconv.OPERATION_CHAT:
+            answers.append(index)
     if not stand_ins:
         return list(spans)
-    messages = _conversation(root, last_answer)
+    messages = _conversation(root, max(answers, default=None))
     whole = list(spans)
-    for index, stand_in in stand_ins.items():
+    for place, attributes in stand_ins.items():
+        index = cast("int", attributes[semconv.MESSAGE_INDEX])
         # A cut root has fewer messages: the span then stays without a text.
-        if 0 <= stand_in.index < len(messages):
-            whole[index] = _with_messages(stand_in, messages)
+        if 0 <= index < len(messages):
+            whole[place] = _with_texts(spans[place], attributes, index, messages)
     return whole
-
-
-def _stand_in(span: Span) -> _StandIn | None:
-    if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
-        return None
-    attributes = {pair.key: pair.value for pair in span.attributes}
-    index = value_of(attributes[semconv.MESSAGE_INDEX])
-    if type(index) is not int:
-        return None
-    operation = attributes.get(semconv.GEN_AI_OPERATION)
-    call_id = attributes.get(semconv.GEN_AI_TOOL_CALL_ID)
-    return _StandIn(
-        span,
-        index,
-        operation.string_value if operation is not None else "",
-        call_id.string_value if call_id is not None else "",
-        frozenset(attributes),
-    )
 
 
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
@@ -100,22 +75,25 @@ def _messages(root: Span, key: str) -> list[_Entry]:
     return []
 
 
-def _with_messages(stand_in: _StandIn, messages: Sequence[_Entry]) -> Span:
+def _with_texts(
+    span: Span, attributes: _Entry, index: int, messages: Sequence[_Entry]
+) -> Span:
     """Return a copy of a span with the content of its message, without the index."""
-    if stand_in.operation == semconv.OPERATION_CHAT:
-        texts = _turn(stand_in.index, messages)
+    if attributes.get(semconv.GEN_AI_OPERATION) == semconv.OPERATION_CHAT:
+        texts = _turn(index, messages)
     else:
-        texts = _call(stand_in, messages)
+        call_id = attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or ""
+        texts = _call(index, call_id, messages)
     # A copy: the received span is stored as it came.
     copy = Span()
-    copy.CopyFrom(stand_in.span)
+    copy.CopyFrom(span)
     del copy.attributes[:]
     copy.attributes.extend(
-        pair for pair in stand_in.span.attributes if pair.key != semconv.MESSAGE_INDEX
+        pair for pair in span.attributes if pair.key != semconv.MESSAGE_INDEX
     )
     for key, text in texts.items():
         # Short arguments and results are in the span itself, and may be all that is left.
-        if key not in stand_in.has:
+        if key not in attributes:
             copy.attributes.add(key=key).value.string_value = text
     return copy
 
@@ -131,17 +109,17 @@ def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
     }
 
 
-def _call(stand_in: _StandIn, messages: Sequence[_Entry]) -> Mapping[str, str]:
+def _call(index: int, call_id: Json, messages: Sequence[_Entry]) -> Mapping[str, str]:
     """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
     texts: dict[str, str] = {}
-    preceding = reversed(messages[: stand_in.index])
+    preceding = reversed(messages[:index])
     request: _Entry = next(
         (entry for entry in preceding if entry.get("role") == _ASSISTANT), _NOTHING
     )
     for part in _parts(request, "tool_call"):
-        if part.get("id") == stand_in.call_id and part.get("arguments") is not None:
+        if part.get("id") == call_id and part.get("arguments") is not None:
             texts.setdefault(semconv.GEN_AI_TOOL_ARGUMENTS, as_text(part["arguments"]))
-    for part in _parts(messages[stand_in.index], "tool_call_response"):
+    for part in _parts(messages[index], "tool_call_response"):
         texts.setdefault(semconv.GEN_AI_TOOL_RESULT, as_text(part.get("response")))
     return texts
 

@@ -8,7 +8,8 @@ Histogram".
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from copy import deepcopy
+from typing import TypeAlias, cast
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -65,18 +66,12 @@ class Increments:
             return point
         if point.count == last_point.count:
             return None
-        if isinstance(point, pb.HistogramDataPoint) and isinstance(
-            last_point, pb.HistogramDataPoint
-        ):
-            return _explicit(point, last_point)
-        if isinstance(point, pb.ExponentialHistogramDataPoint) and isinstance(
-            last_point, pb.ExponentialHistogramDataPoint
-        ):
-            return _exponential(point, last_point)
-        return point
+        if isinstance(point, pb.HistogramDataPoint):
+            return _explicit(point, cast("pb.HistogramDataPoint", last_point))
+        return _exponential(point, cast("pb.ExponentialHistogramDataPoint", last_point))
 
     def _keep(self, series: str, point: HistogramPoint) -> None:
-        last_point = _copy(point)
+        last_point = deepcopy(point)
         # Not needed for a difference, and a series may have many.
         del last_point.attributes[:]
         del last_point.exemplars[:]
@@ -91,13 +86,6 @@ class Increments:
             oldest = next(iter(self._last))
             del self._last[oldest]
             self._state.delete(f"{_HIST}{oldest}")
-
-
-def _copy(point: HistogramPoint) -> HistogramPoint:
-    data = point.SerializeToString()
-    if isinstance(point, pb.HistogramDataPoint):
-        return pb.HistogramDataPoint.FromString(data)
-    return pb.ExponentialHistogramDataPoint.FromString(data)
 
 
 def _explicit(

@@ -250,22 +250,20 @@ class ThirdPartyPoints:
         digest = hashlib.blake2b(
             b"".join(sorted(group.hashes)), digest_size=8
         ).hexdigest()
-        values: Mapping[str, Value]
-        if group.step is None:
-            steps = self._axes.steps()
-            values = self._axes.admit(group.values, None)
-            return Row(
-                f"f:{digest}", group.role, None, None, group.time_ns, values, steps
+        values: Mapping[str, Value] = group.values
+        axis = None
+        attempt = 1
+        if group.step is not None:
+            axis = axis_of(group.role)
+            attempt = group.process.attempts.get(axis) or self._axes.attempt(
+                group.process, axis, group.step
             )
-        axis = axis_of(group.role)
-        attempt = group.process.attempts.get(axis) or self._axes.attempt(
-            group.process, axis, group.step
-        )
-        values = group.values
         if attempt > 1:
             values = self._axes.with_attempt(values, group.process, group.role, attempt)
         values = self._axes.admit(values, axis)
-        steps = self._axes.advance(axis, group.step)
+        steps = self._axes.steps()
+        if axis is not None and group.step is not None:
+            steps = self._axes.advance(axis, group.step)
         return Row(
             f"f:{digest}",
             group.role,

@@ -339,8 +339,8 @@ class CompletedTraces:
         entries = named(state, prefix)
         # By the number of their end: the state is ordered by trace id.
         for trace_id in sorted(entries, key=lambda trace_id: entries[trace_id][0]):
-            self._number, *fields = entries[trace_id]
-            self._ended[trace_id] = _ended(fields)
+            self._number, stored = entries[trace_id]
+            self._ended[trace_id] = unpacked(CompletedTrace, stored)
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -357,19 +357,7 @@ class CompletedTraces:
     def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
         """Remember a trace; return the id of the trace that is forgotten in exchange."""
         self._number += 1
-        ids = None
-        if ended.span_ids is not None:
-            ids = b"".join(sorted(ended.span_ids)).hex()
-        fields = [
-            self._number,
-            ended.emitted,
-            ended.key,
-            ended.role,
-            ended.step,
-            ids,
-            b"".join(sorted(ended.marks)).hex(),
-        ]
-        self._state.set(f"{self._prefix}{trace_id}", fields)
+        self._state.set(f"{self._prefix}{trace_id}", [self._number, packed(ended)])
         self._ended[trace_id] = ended
         if len(self._ended) <= self._limit:
             return None
@@ -417,29 +405,18 @@ def completed_by(ended: CompletedTrace, spans: Sequence[Span]) -> CompletedTrace
     )
 
 
-def _split_ids(text: str, size: int) -> list[bytes]:
+def _span_ids(text: str) -> set[bytes]:
+    """Return the ids in *text*, hex digits one behind the other."""
     raw = bytes.fromhex(text)
-    return [raw[start : start + size] for start in range(0, len(raw), size)]
+    return {raw[start : start + 8] for start in range(0, len(raw), 8)}
 
 
 def _open_trace(trace_id: str, value: list[Any]) -> PendingTrace:
     """Return a trace from its value in the state, which holds the fields of `PendingTrace` in their order."""
     fields = list(value)
-    fields[2] = set(_split_ids(fields[2], 8))
+    fields[2] = _span_ids(fields[2])
     if fields[8] is not None:
         fields[8] = unpacked(SamplingFacts, fields[8])
-    fields[9] = set(_split_ids(fields[9], 8))
+    fields[9] = _span_ids(fields[9])
     fields[11] = [*fields[11]]  # a value in the state must not be changed in place
     return PendingTrace(trace_id, *fields)
-
-
-def _ended(fields: list[Any]) -> CompletedTrace:
-    emitted, key, role, step, ids, marks = fields
-    return CompletedTrace(
-        emitted,
-        key,
-        role,
-        step,
-        span_ids=None if ids is None else frozenset(_split_ids(ids, _KNOWN_BYTES)),
-        marks=frozenset(_split_ids(marks, _KNOWN_BYTES)),
-    )
