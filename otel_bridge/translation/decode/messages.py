@@ -242,9 +242,14 @@ def _from_parts(
         if sorted_parts.facts and messages:
             messages[0][_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
-        if key not in _PARTS_KEYS and messages and not too_deep(value):
-            # What was read from the parts wins over a fact of that name.
-            messages[0].setdefault(key, value)
+        if key in _PARTS_KEYS or not messages or too_deep(value):
+            continue
+        first = messages[0]
+        # What was read from the parts has the name: Vercel's messages have `parts` and `content`.
+        if key not in first:
+            first[key] = value
+        elif first[key] != value:
+            first[f"message.{key}"] = value
     return messages
 
 
@@ -316,15 +321,18 @@ class _Parts:
         """Return the message, unless it has nothing but tool results, and a message for each of these."""
         # Results alone become the messages of the tools, without an empty one before them.
         if self._results and not (self._content or self._reasoning or self._calls):
-            return self._results
+            return [{**self._results[0], **_named(name)}, *self._results[1:]]
         message: Message = {"role": role, "content": _joined(self._content)}
-        if isinstance(name, str) and name:
-            message["name"] = name
+        message.update(_named(name))
         if self._reasoning:
             message["reasoning_content"] = "\n".join(self._reasoning)
         if self._calls:
             message["tool_calls"] = self._calls
         return [message, *self._results]
+
+
+def _named(name: Json) -> Message:
+    return {"name": name} if isinstance(name, str) and name else {}
 
 
 def _facts_of(part: dict[str, Json]) -> dict[str, Json]:

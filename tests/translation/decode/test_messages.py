@@ -259,3 +259,23 @@ def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
         },
         {"role": "user", "content": "a", "part_facts": {"1": {"label": "l"}}},
     ]
+
+
+def test_a_fact_with_the_name_of_what_was_read_stays_beside_it() -> None:
+    text: dict[str, Json] = {"type": "text", "content": "a"}
+    answer: dict[str, Json] = {"type": "tool_call_response", "response": "r"}
+
+    chat = read_chat(
+        [
+            {"role": "user", "parts": [text], "content": "b"},
+            {"role": "user", "parts": [text], "content": "a"},
+            {"role": "tool", "name": "search", "parts": [answer]},
+        ],
+        "user",
+    )
+
+    assert chat.messages == [
+        {"role": "user", "content": "a", "message.content": "b"},
+        {"role": "user", "content": "a"},
+        {"role": "tool", "content": "r", "name": "search"},
+    ]
