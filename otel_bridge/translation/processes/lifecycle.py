@@ -8,8 +8,7 @@ Owns ``proc/<instance>`` and ``run/life`` of the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
 
 from otel_bridge.records import End, Status
 from otel_bridge.translation.decode.resources import Producer
@@ -49,6 +48,7 @@ class EndEvent:
     time_unix_ns: int
 
 
+@dataclass(slots=True)
 class StartTimes:
     """Places the starts of all processes of a run on one time line.
 
@@ -57,9 +57,8 @@ class StartTimes:
         boots: Unix ns at which the monotonic clock of each boot began.
     """
 
-    def __init__(self, order: int, boots: dict[str, int]) -> None:
-        self.order = order
-        self.boots = boots
+    order: int = 0
+    boots: dict[str, int] = field(default_factory=dict[str, int])
 
     def next_order(self) -> int:
         """Return the place of a new process in the order in which processes were first seen."""
@@ -88,6 +87,23 @@ class StartTimes:
         return booted_ns + start.monotonic_ns
 
 
+@dataclass(slots=True)
+class _RunFacts:
+    """Holds what is stored of the run beside its processes.
+
+    Attributes:
+        ended: Whether the run has ended.
+        ends: How often it has ended.
+        due_ns: Time before which the run does not end; 0: any.
+    """
+
+    ended: bool = False
+    ends: int = 0
+    due_ns: int = 0
+    starts: StartTimes = field(default_factory=StartTimes)
+    forgotten: ForgottenEnds = field(default_factory=ForgottenEnds)
+
+
 class RunLifecycle:
     """Tracks the processes of one run, and ends and reopens the run."""
 
@@ -104,18 +120,8 @@ class RunLifecycle:
             instance: unpacked(Process, value)
             for instance, value in named(state, PREFIX).items()
         }
-        stored = cast("dict[str, Any]", state.get(_KEY) or {})
-        self.ended = bool(stored.get("ended", False))
-        self._ends: int = stored.get("ends", 0)
-        self._starts = StartTimes(
-            stored.get("next_order", 0),
-            dict(stored.get("boots", {})),
-        )
-        self._due_ns: int = stored.get("due_ns", 0)
-        self._forgotten = ForgottenEnds(
-            stored.get("folded", {}),
-            stored.get("folded_missing", 0),
-        )
+        stored = state.get(_KEY)
+        self._run = _RunFacts() if stored is None else unpacked(_RunFacts, stored)
         self._open: set[str] = set()
         for process in self.processes.values():
             process.stored()
@@ -123,6 +129,11 @@ class RunLifecycle:
                 self._open.add(process.instance)
         self._changed = False
         self._awaited = ""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the run has ended."""
+        return self._run.ended
 
     # --- what is received -------------------------------------------------------------------------
     def process(
@@ -155,8 +166,8 @@ class RunLifecycle:
                 launcher=producer.launcher or kind == "launcher",
                 third_party=producer.third_party,
                 attempt=producer.attempt,
-                order=self._starts.next_order(),
-                started_ns=self._starts.started_ns(producer, start, now_unix_ns),
+                order=self._run.starts.next_order(),
+                started_ns=self._run.starts.started_ns(producer, start, now_unix_ns),
                 seen_ns=now_unix_ns,
                 began_ns=now_unix_ns,
                 anonymous=producer.anonymous,
@@ -196,16 +207,16 @@ class RunLifecycle:
             behind = not process.remote
         if ended_itself and behind:
             self._reopen_process(process)
-        if self.ended:
+        if self._run.ended:
             self.reopen(now_unix_ns)
 
     def reopen(self, now_unix_ns: int) -> None:
         """Reopen the run, because data follow its end. Without an open process the run ends again after a while."""
-        self.ended = False
+        self._run.ended = False
         self._changed = True
-        self._due_ns = 0
+        self._run.due_ns = 0
         if not self._open:
-            self._due_ns = now_unix_ns + self._options.end_grace_ns
+            self._run.due_ns = now_unix_ns + self._options.end_grace_ns
 
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*.
@@ -223,17 +234,17 @@ class RunLifecycle:
         # Such a process may be restarted, for which the run stays open (`end_grace_ns`).
         has_crashed = event.seq == 0 and event.status is Status.KILLED
         process.report_end(event.seq, event.last_row, crashed=has_crashed)
-        self._due_ns = 0
+        self._run.due_ns = 0
         self._changed = True
-        process.end(event.status, event.time_unix_ns, now_unix_ns, self._ends)
+        process.end(event.status, event.time_unix_ns, now_unix_ns, self._run.ends)
         self._closed(process)
 
     def _closed(self, process: Process) -> None:
         self._open.discard(process.instance)
         if (
-            self.ended
+            self._run.ended
         ):  # an end that arrives after the run's end may change the run's status
-            self.ended = False
+            self._run.ended = False
             self._changed = True
 
     def _reopen_process(self, process: Process) -> None:
@@ -263,7 +274,7 @@ class RunLifecycle:
             for process in self.processes.values():
                 # A process that reported its own end knows better than the person.
                 if process.status not in {None, status} and process.end_event == 0:
-                    process.end_as(status, now_unix_ns, self._ends)
+                    process.end_as(status, now_unix_ns, self._run.ends)
                     self._closed(process)
 
     def end_third_party(self, now_unix_ns: int) -> None:
@@ -285,21 +296,21 @@ class RunLifecycle:
             status = Status.KILLED
             if process.third_party:
                 status = Status.FINISHED
-            process.expire(status, now_unix_ns, self._ends)
+            process.expire(status, now_unix_ns, self._run.ends)
             self._closed(process)
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
         """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
         # Checked first: this runs for each frame, and while a process is open nothing else matters.
-        if self.ended or self._open:
+        if self._run.ended or self._open:
             return False
-        has_had_processes = self._forgotten.generation >= 0
+        has_had_processes = self._run.forgotten.generation >= 0
         if not has_had_processes and all(
             process.scraped for process in self.processes.values()
         ):
             return False
         return closing or (
-            self._due_ns <= now_unix_ns and not self._awaits(now_unix_ns)
+            self._run.due_ns <= now_unix_ns and not self._awaits(now_unix_ns)
         )
 
     def _awaits(self, now_unix_ns: int) -> bool:
@@ -356,16 +367,16 @@ class RunLifecycle:
     def run_end(self) -> End:
         """End the run and return its end record."""
         # Part of the id: a run that was reopened ends with a further record.
-        self._ends += 1
-        self.ended = True
-        self._due_ns = 0
+        self._run.ends += 1
+        self._run.ended = True
+        self._run.due_ns = 0
         self._changed = True
         times = [process.end_time_ns for process in self.processes.values()]
-        return End(f"e:{self._ends}", self.status(), max(times, default=0))
+        return End(f"e:{self._run.ends}", self.status(), max(times, default=0))
 
     def missing_rows(self) -> int:
         """Return the number of rows known to be missing."""
-        missing = self._forgotten.missing_rows
+        missing = self._run.forgotten.missing_rows
         for process in self.processes.values():
             missing += process.rows.missing + process.tail_missing
         return missing
@@ -373,7 +384,7 @@ class RunLifecycle:
     def status(self) -> Status:
         """Return the status of the run, derived from the processes that have ended."""
         return run_status(
-            self.processes.values(), self._forgotten, self._options.owner_role
+            self.processes.values(), self._run.forgotten, self._options.owner_role
         )
 
     def counts_by_role(self) -> dict[str, tuple[int, int]]:
@@ -428,7 +439,7 @@ class RunLifecycle:
         """Forget a process that has ended; its part in the run's status stays."""
         del self.processes[process.instance]
         self._state.delete(f"{PREFIX}{process.instance}")
-        self._forgotten.add(process, self._options.owner_role)
+        self._run.forgotten.add(process, self._options.owner_role)
         self._changed = True
 
     def flush(self) -> None:
@@ -439,19 +450,7 @@ class RunLifecycle:
                 process.stored()
         if self._changed:
             self._changed = False
-            self._state.set(
-                _KEY,
-                {
-                    "ended": self.ended,
-                    "ends": self._ends,
-                    "status": self.status().value if self.ended else "running",
-                    "next_order": self._starts.order,
-                    "due_ns": self._due_ns,
-                    "folded": self._forgotten.to_state(),
-                    "folded_missing": self._forgotten.missing_rows,
-                    "boots": dict(self._starts.boots),
-                },
-            )
+            self._state.set(_KEY, packed(self._run))
 
 
 def _last_word(process: Process) -> int:

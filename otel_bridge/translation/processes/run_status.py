@@ -9,15 +9,13 @@ successor does not count (docs/architecture.md).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias, cast
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from otel_bridge.records import Status
 from otel_bridge.translation.processes.process import Process
 
 _BADNESS = {Status.FINISHED: 0, Status.FAILED: 1, Status.KILLED: 2}
-_OWNER = "owner"
-_WORST = "worst"
-_BEFORE_EVERY_START = (-1, -1)
 RestartKey: TypeAlias = tuple[str | None, int, bool, bool]
 
 
@@ -26,47 +24,25 @@ def worst(statuses: Iterable[Status]) -> Status:
     return max(statuses, key=_BADNESS.__getitem__, default=Status.FINISHED)
 
 
+@dataclass(slots=True)
 class ForgottenEnds:
     """Holds what processes that are no longer remembered add to the status of their run.
 
-    Args:
-        stored: What `to_state` returned; empty at first.
+    Attributes:
         missing_rows: Number of rows of those processes that are known to be missing.
+        owner_start: `Process.start_order` of the last process of the owner role; before every start
+            without one.
+        owner_status: Status of that process; ``None`` without one.
+        generation: Number of ends that the run had when the latest of the processes ended; -1
+            without one.
+        worst: Worst status of the processes of that generation.
     """
 
-    def __init__(self, stored: Mapping[str, object], missing_rows: int) -> None:
-        self.missing_rows = missing_rows
-        self._stored: dict[str, list[object]] = dict(
-            cast("Mapping[str, list[object]]", stored)
-        )
-
-    @property
-    def owner_start(self) -> tuple[int, int]:
-        """Return the start of the last process of the owner role.
-
-        Before every start without one.
-        """
-        if _OWNER not in self._stored:
-            return _BEFORE_EVERY_START
-        order, _, started_ns = self._stored[_OWNER]
-        return cast("int", started_ns), cast("int", order)
-
-    @property
-    def owner_status(self) -> Status | None:
-        """Return the status of the last process of the owner role; ``None`` without one."""
-        if _OWNER in self._stored:
-            return Status(cast("str", self._stored[_OWNER][1]))
-        return None
-
-    @property
-    def generation(self) -> int:
-        """Return the number of ends that the run had when the latest of the processes ended.
-
-        -1 without one.
-        """
-        if _WORST in self._stored:
-            return cast("int", self._stored[_WORST][0])
-        return -1
+    missing_rows: int = 0
+    owner_start: tuple[int, int] = (-1, -1)
+    owner_status: Status | None = None
+    generation: int = -1
+    worst: Status = Status.FINISHED
 
     def worst_of(self, generation: int) -> list[Status]:
         """Return the worst status among the processes of *generation*.
@@ -74,7 +50,7 @@ class ForgottenEnds:
         Nothing without such a process.
         """
         if self.generation == generation:
-            return [Status(cast("str", self._stored[_WORST][1]))]
+            return [self.worst]
         return []
 
     def add(self, process: Process, owner_role: str) -> None:
@@ -85,15 +61,12 @@ class ForgottenEnds:
             return
         status = end_of(process)
         if process.role == owner_role and process.start_order > self.owner_start:
-            self._stored[_OWNER] = [process.order, status.value, process.started_ns]
+            self.owner_start = process.start_order
+            self.owner_status = status
         # Only processes since the run's last end count, so an older worst one is dropped.
         if process.generation >= self.generation:
-            worst_status = worst([status, *self.worst_of(process.generation)])
-            self._stored[_WORST] = [process.generation, worst_status.value]
-
-    def to_state(self) -> dict[str, list[object]]:
-        """Return the statuses as JSON."""
-        return dict(self._stored)
+            self.worst = worst([status, *self.worst_of(process.generation)])
+            self.generation = process.generation
 
 
 def run_status(
