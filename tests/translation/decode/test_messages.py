@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.otlp.json_text import as_text, parsed_json
+from otel_bridge.records import Json
 from otel_bridge.translation.decode.messages import (
     flattened_chat,
     read_chat,
