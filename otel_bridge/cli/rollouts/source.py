@@ -144,13 +144,10 @@ class RolloutSource:
         pages: dict[str, str] = {}
         for _, _, line in self._lines():
             payload = _parsed(line) if line.startswith(_MEDIA_MARK) else None
-            trace_id = "" if payload is None else _trace_id_of_page(str(payload["id"]))
-            page = (
-                self._file_of(payload)
-                if payload is not None and trace_id in trace_ids
-                else None
-            )
-            if page is not None:
+            if payload is None:
+                continue
+            trace_id = _trace_id_of_page(str(payload["id"]))
+            if trace_id in trace_ids and (page := self._file_of(payload)) is not None:
                 pages[trace_id] = page
         for record in self._records(TOKEN_VIEW):
             if (
@@ -203,16 +200,14 @@ class RolloutSource:
     def _rollout_at(self, position: int) -> Payload | None:
         if self._view is None:
             return None
-        records = self._view.records(
+        batch = self._view.records(
             position - 1, (ROLLOUT,), limit=1, limit_bytes=_BATCH_BYTES
-        ).records
-        record = records[0] if records else None
-        return (
-            record_payload(record)
-            # If it was deleted meanwhile, the next record is another rollout.
-            if isinstance(record, RolloutRecord) and record.position == position
-            else None
         )
+        for record in batch.records:
+            # If it was deleted meanwhile, the next record is another rollout.
+            if isinstance(record, RolloutRecord) and record.position == position:
+                return record_payload(record)
+        return None
 
     def _records(self, *kinds: int) -> Iterator[Record]:
         """Yield the records of *kinds* that the ledger has, in their order."""
@@ -265,14 +260,12 @@ def _counted(payload: Payload) -> Payload:
     spans = entries(payload.get("spans"))
     messages = entries(payload.get("messages"))
     metadata = payload.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = {}
     return {
         **payload,
-        "rollout_id": metadata.get("rollout_id")
-        if isinstance(metadata, dict)
-        else None,
-        "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label"))
-        if isinstance(metadata, dict)
-        else [],
+        "rollout_id": metadata.get("rollout_id"),
+        "trained_steps": _steps(metadata.get(f"{TRAINED_STEP}.label")),
         "turns": sum(message.get("role") == "assistant" for message in messages),
         "tool_calls": sum(span.get("kind") == "tool" for span in spans),
         "failed": bool(

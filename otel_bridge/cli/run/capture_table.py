@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from itertools import chain, zip_longest
@@ -30,22 +29,21 @@ class CaptureTable:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._names = variables.get(CAPTURE.name, "")
-        self._folder = (
-            Path(tempfile.mkdtemp(prefix="otel-bridge-capture-"))
-            if self._names
-            else None
-        )
-        folder = (
-            {} if self._folder is None else {CAPTURE_COUNTS.name: str(self._folder)}
-        )
-        self.environment = {**variables, **folder}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.environment = dict(variables)
+        if self._names:
+            # A child that outlives the command may write to it while it is removed.
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="otel-bridge-capture-", ignore_cleanup_errors=True
+            )
+            self.environment[CAPTURE_COUNTS.name] = self._folder.name
 
     def show(self, console: Terminal, *, recorded: bool = True) -> None:
         """Print the table, or that nothing was *recorded*, and remove the folder."""
         if self._folder is None:
             return
-        totals = totals_in(self._folder)
-        self.remove()
+        totals = totals_in(Path(self._folder.name))
+        self._folder.cleanup()
         if not recorded:
             console.print_line(
                 f"captured: nothing; the exporters are none, and calls of {self._names} have no effect"
@@ -65,12 +63,6 @@ class CaptureTable:
         for row in zip_longest(*rows, fillvalue=("", "")):
             table.add_row(*(Text(shown(cell)) for cell in chain.from_iterable(row)))
         console.print(table)
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        if self._folder is not None:
-            # A child that outlives the command may write to it meanwhile; it is a temporary folder.
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _cells(calls: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -142,8 +142,6 @@ def command(
     try:
         child = Child(cmd, child_env | table.environment)
     except NotStartedError:
-        # Nothing ran, so that a table would have nothing to show.
-        table.remove()
         receiver.stop()
         host.stop()
         raise
