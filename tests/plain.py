@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 4,
+    "complexity": 3,
     "nested-ternary": 0,
     "packed-assignment": 38,
-    "generic-name": 210,
+    "generic-name": 205,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

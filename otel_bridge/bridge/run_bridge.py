@@ -195,10 +195,6 @@ class RunBridge:
             self.shutdown.on_data()
             self.workers.notify(flush=batch.flush)
 
-    def notify(self, *, retry: bool = True) -> None:
-        """Notify all workers; with *retry* they also retry failed work at once."""
-        self.workers.notify(retry=retry)
-
     def drain(self) -> None:
         """Release all waiting data once everything is read, though processes live.
 

@@ -166,6 +166,7 @@ class BridgeSupervisor:
         self._wake = Wakeup()
         self._stall_watch = StallWatch(options.stall_s, self._log_line)
         self._runs = ActiveRuns(
+            base,
             folders or (lambda: run_folders(base)),
             options,
             until_done=until_done,

@@ -316,14 +316,11 @@ class Delivery:
             self._context.log_line(
                 f"{self._context.name}: the end of the run is refused for good: {exc}"
             )
-        self._position.count_left_out(opened.newly_left_out())
-        ended = dataclasses.replace(
-            self._position.now, ended=end.position, end_status=end.status
-        )
-        self._position.save(ended)
+        self._position.end(end, opened.newly_left_out())
+        state = self._position.now
         with contextlib.suppress(Exception):
             self._writer.query_durable(
-                opened, dataclasses.replace(ended, written=end.position)
+                opened, dataclasses.replace(state, written=end.position)
             )
         self._writer.close()
         self._retry.over()

@@ -25,7 +25,7 @@ from otel_bridge.errors import (
     RetryableError,
 )
 from otel_bridge.exporter import ExporterSettings, destination_of
-from otel_bridge.records import Position
+from otel_bridge.records import End, Position
 from otel_bridge.text.printable import shown
 from otel_bridge.text.secret_patterns import redact_text
 
@@ -259,14 +259,16 @@ class DeliveryPosition:
             self.save(moved)
         batch.counted()  # after the save, which may fail and be repeated
 
-    def count_left_out(self, left_out: Mapping[str, int]) -> None:
-        """Add what the writer left out while it ended the run: reason to count."""
-        if left_out:
-            self.save(
-                dataclasses.replace(
-                    self.now, left_out=_added(self.now.left_out, left_out)
-                )
+    def end(self, end: End, left_out: Mapping[str, int]) -> None:
+        """Store the end that the tracker's run has now, and what the writer left out while it ended the run."""
+        self.save(
+            dataclasses.replace(
+                self.now,
+                ended=end.position,
+                end_status=end.status,
+                left_out=_added(self.now.left_out, left_out),
             )
+        )
 
     def rewind(self) -> bool:
         """Move back to the durable position, to write later records again.

@@ -137,21 +137,17 @@ class Database:
         # other two files, so that opening and closing the WAL drops none of them.
         try:
             fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             # No WAL: everything committed is in the ledger itself, and was synced by a checkpoint.
             return
         except OSError as exc:
             raise JournalError(
-                f"{self.path}-wal cannot be opened: {exc.strerror}"
-            ) from exc
-        try:
-            os.fsync(fd)
-        except OSError as exc:
-            raise JournalError(
                 f"{self.path}-wal cannot be synced: {exc.strerror}"
             ) from exc
-        finally:
-            os.close(fd)
 
     def close(self) -> None:
         """Close the write connection; committed records stay. May be called twice."""

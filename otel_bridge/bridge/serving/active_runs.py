@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from otel_bridge.bridge.exporter_environment import by_exporter
@@ -35,7 +36,6 @@ from otel_bridge.errors import (
     OtelBridgeError,
 )
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.locks import RecordLock
 from otel_bridge.records import Status
 
 CLOSE_S = 10.0
@@ -65,49 +65,6 @@ class _Leaving:
     then: Callable[[RunBridge, float], None]
 
 
-class RunOpener:
-    """Opens the runs of a host.
-
-    Args:
-        options: Options of their bridge.
-        wake: Called from any thread after progress of a run.
-        log_line: Takes one line for the log.
-    """
-
-    def __init__(
-        self,
-        options: BridgeOptions,
-        wake: Callable[[], None],
-        log_line: Callable[[str], None],
-    ) -> None:
-        self._options = options
-        self._wake = wake
-        self._log_line = log_line
-        self._fullness: dict[Path, Fullness] = {}
-
-    def open(self, folder: RunFolder, lock: RecordLock | None) -> RunBridge:
-        """Return the bridge of *folder*, with its *lock* if that is held.
-
-        Raises what `RunBridge.open` raises.
-        """
-
-        def log_line(line: str) -> None:
-            self._log_line(f"{folder.run_id}: {line}")
-
-        # One for a directory: counting it takes long, and the limit is that of all its runs.
-        if folder.base not in self._fullness:
-            self._fullness[folder.base] = Fullness(folder.base, self._options)
-        fullness = self._fullness[folder.base]
-        return RunBridge.open(
-            folder,
-            self._options,
-            wake=self._wake,
-            log_line=log_line,
-            lock=lock,
-            fullness=fullness,
-        )
-
-
 class ActiveRuns:
     """Owns the active runs of a host. It has a round, the requests of the host, and what a run becomes after it.
 
@@ -115,6 +72,7 @@ class ActiveRuns:
     runs, gives way, and is idle or has failed; only this class knows all of these places.
 
     Args:
+        base: The directory of their folders.
         folders: Lists the folders to serve.
         options: Options of their bridge.
         until_done: Whether a run that is closed with something left to do stays closed.
@@ -132,6 +90,7 @@ class ActiveRuns:
 
     def __init__(
         self,
+        base: Path,
         folders: Callable[[], Iterable[RunFolder]],
         options: BridgeOptions,
         *,
@@ -144,7 +103,13 @@ class ActiveRuns:
         self._until_done = until_done
         self._log_line = log_line
         self._stall_watch = stall_watch
-        self._opener = RunOpener(options, wake, log_line)
+        self._open_bridge = partial(
+            RunBridge.open,
+            options=options,
+            wake=wake,
+            # One for all runs: counting takes long, and the limit is that of the directory.
+            fullness=Fullness(base, options),
+        )
         self._strays = None
         if may_join is not None:
             self._strays = StrayTraces(may_join, self._reopen)
@@ -254,7 +219,7 @@ class ActiveRuns:
         self._discovery.try_again()
         self.failures.try_all()
         for run in self._runs.values():
-            run.notify()
+            run.workers.notify(retry=True)
 
     def drain(self) -> None:
         """Release all waiting data, including that of idle runs."""
@@ -385,7 +350,11 @@ class ActiveRuns:
         """
         closed = self._discovery.closed.get(folder.path)
         try:
-            run = self._opener.open(folder, None if closed is None else closed.wake())
+            run = self._open_bridge(
+                folder,
+                log_line=lambda line: self._log_line(f"{folder.run_id}: {line}"),
+                lock=None if closed is None else closed.wake(),
+            )
         except (FolderLockedError, FormatVersionError) as exc:
             if (
                 not self._until_done

@@ -20,6 +20,7 @@ def quiet(_: str) -> None:
 
 def runs_of(folders: Callable[[], Iterable[RunFolder]]) -> ActiveRuns:
     return ActiveRuns(
+        Path(),
         folders,
         options(),
         until_done=False,

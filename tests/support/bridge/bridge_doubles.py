@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
+from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
-from otel_bridge.bridge.serving.active_runs import RunOpener
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import ConfigError, JournalFullError
 from otel_bridge.exporter import Exporter
@@ -155,7 +155,14 @@ def options(
 
 def open_bridge(folder: RunFolder, options: BridgeOptions) -> RunBridge:
     """The bridge of one folder, whose polls the test makes."""
-    return RunOpener(options, lambda: None, lambda _: None).open(folder, None)
+    return RunBridge.open(
+        folder,
+        options,
+        wake=lambda: None,
+        log_line=lambda _: None,
+        lock=None,
+        fullness=Fullness(folder.base, options),
+    )
 
 
 @contextmanager
