@@ -8,6 +8,7 @@ rank is the slowest in a phase by that factor, for that many steps in a row.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,12 @@ _MAX_DURATION_NS = 366 * 86_400 * _SECOND_NS
 _BOUND = re.compile(r"([^<>=]+?)\s*(>=|<=|>|<)\s*([^<>=]+)")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|h|d)")
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_OPERATORS = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _STRAGGLER = re.compile(
     r"straggler\s*>\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*x(?:\s*:\s*([1-9][0-9]{0,5}))?(?::(.+))?"
 )
@@ -84,13 +91,7 @@ class AlertRule:
         """Return whether *value* is what the rule warns of; NaN meets no bound."""
         if self.kind is AlertKind.NOT_FINITE:
             return not math.isfinite(value)
-        if self.operator == ">":
-            return value > self.bound
-        if self.operator == ">=":
-            return value >= self.bound
-        if self.operator == "<":
-            return value < self.bound
-        return value <= self.bound
+        return bool(_OPERATORS[self.operator](value, self.bound))
 
     def _names(self, name: str) -> bool:
         return name == self.pattern or fnmatchcase(name, self.pattern)

@@ -235,16 +235,8 @@ def positive_seconds(raw: str) -> float:
     return value
 
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 1 << 10,
-    "kib": 1 << 10,
-    "m": 1 << 20,
-    "mib": 1 << 20,
-    "g": 1 << 30,
-    "gib": 1 << 30,
-}
+_UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30}
+"""Unit of a size to its power of two."""
 
 
 def size_bytes(raw: str) -> int:
@@ -254,7 +246,7 @@ def size_bytes(raw: str) -> int:
     unit = value[len(digits) :]
     if not digits.isdecimal() or len(digits) > _MAX_DIGITS or unit not in _UNITS:
         raise ValueError("expected a number of bytes above 0, e.g. 67108864 or 64MiB")
-    size = int(digits) * _UNITS[unit]
+    size = int(digits) << _UNITS[unit]
     if not 0 < size < _INT64:
         raise ValueError(
             "expected a number of bytes above 0 and below 8 EiB, e.g. 67108864 or 64MiB"
@@ -263,9 +255,9 @@ def size_bytes(raw: str) -> int:
 
 
 def _with_unit(size: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor and size % factor == 0:
-            return f"{size // factor}{unit}"
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
     return str(size)
 
 

@@ -147,6 +147,7 @@ class LightningLogger:
             CapturedReports,
             trackers_of,
         )
+        from otel_bridge.adapters.parts.framework_run import guarded  # noqa: PLC0415
         from otel_bridge.adapters.parts.timers import time_lightning  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
@@ -160,9 +161,10 @@ class LightningLogger:
             self._loggers_beside() if captured() or self._recording.run is None else []
         )
         reports = CapturedReports("Lightning", trackers_of(beside, _TRACKERS))
-        for one in beside if reports.begins_the_run else ():
-            if trackers_of([one], _TRACKERS) == ["wandb"]:
-                _begin_run_of(one)
+        for logger in beside if reports.begins_the_run else ():
+            if trackers_of([logger], _TRACKERS) == ["wandb"]:
+                # As the logger's next call does.
+                guarded(getattr)(logger, "experiment", None)
         # Of this class: they record into this run too.
         own = [
             logger._recording
@@ -290,13 +292,6 @@ def _loggers_of(one: Any) -> list[Any]:
         any_error()
     ):  # a module without a trainer raises; any other object has no loggers
         return []
-
-
-def _begin_run_of(logger: Any) -> None:
-    """Begin the run of *logger*, as its next call does."""
-    from otel_bridge.adapters.parts.framework_run import guarded  # noqa: PLC0415
-
-    guarded(lambda: logger.experiment)()
 
 
 def _is_rank_zero() -> bool:

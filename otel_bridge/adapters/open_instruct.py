@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.capture.counts import counts
+from otel_bridge.emit.messages.reader import messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -165,12 +166,6 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
     """Return the fields of one rollout; what its lists lack is left out."""
     batch, result = arguments["batch"], arguments["result"]
     samples_per_prompt = int(arguments["num_samples_per_prompt"])
-    prompt = texts.prompt(place)
-    messages = (
-        [{"role": "user", "content": prompt}]
-        if isinstance(prompt, str)
-        else list(prompt)
-    )
     prompt_index = place // samples_per_prompt
     tools, others = _tool_facts(result.request_info, place)
     metadata = {
@@ -180,10 +175,8 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
         **others,
     }
     return {
-        "messages": [
-            *messages,
-            {"role": "assistant", "content": texts.response(place)},
-        ],
+        "messages": messages_of(texts.prompt(place))
+        + messages_of(texts.response(place), "assistant"),
         "reward": float(batch.scores[place]),
         "advantage": float(arguments["advantages"][place]),
         "finish_reason": _at(result.finish_reasons, place),

@@ -20,7 +20,8 @@ from typing import Any, Literal, cast
 
 from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
-from otel_bridge.adapters.parts.training_batch import log_training_batch
+from otel_bridge.adapters.parts.training_batch import is_number, log_training_batch
+from otel_bridge.emit.messages.reader import messages_of
 
 ROLE = "rollout"
 """Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""
@@ -190,10 +191,8 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
     if getattr(sample, "label", None) is not None:
         metadata["label"] = sample.label
     return {
-        "messages": [
-            *_prompt(sample.prompt),
-            {"role": "assistant", "content": sample.response or ""},
-        ],
+        "messages": messages_of(sample.prompt)
+        + messages_of(sample.response or "", "assistant"),
         "reward": reward,
         "rewards": parts,
         "group": sample.group_index,
@@ -233,19 +232,13 @@ def _reward(
     if not isinstance(given, Mapping):
         return given, {}, {}
     entries = cast("Mapping[str, Any]", given)
-    parts = {name: float(value) for name, value in entries.items() if _is_number(value)}
+    parts = {name: float(value) for name, value in entries.items() if is_number(value)}
     others = {
         name: value
         for name, value in entries.items()
         if name not in parts and value is not None
     }
     return parts.get(reward_key) if reward_key else None, parts, others
-
-
-def _prompt(prompt: Any) -> list[Any]:
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    return list(prompt)
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
@@ -258,7 +251,3 @@ def _list(sample: Any, name: str) -> Sequence[Any]:
     if values is None:
         return ()
     return values
-
-
-def _is_number(value: object) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, str)

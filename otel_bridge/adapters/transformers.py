@@ -165,14 +165,13 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         resumed training joins the run by its names. The run of a search's trial is not joined.
         """
         run = None if self._recording is None else self._recording.run
-        is_trial = self._recording is not None and _id_of(
-            self._recording.names
-        ) != self._arguments.get("id")
-        names = (
-            {}
-            if run is None or is_trial
-            else {"project": run.project, "name": run.name}
-        )
+        names: dict[str, str] = {}
+        if (
+            self._recording is not None
+            and run is not None
+            and self._recording.names.arguments.get("id") == self._arguments.get("id")
+        ):
+            names = {"project": run.project, "name": run.name}
         given = {
             "project": self._project,
             "name": self._name,
@@ -468,10 +467,6 @@ def _run_name(args: Any) -> str | None:
 
 def _is_trial(state: Any) -> bool:
     return bool(getattr(state, "is_hyper_param_search", False))
-
-
-def _id_of(names: RunNames) -> object:
-    return names.arguments.get("id")
 
 
 def _is_json(value: object) -> bool:

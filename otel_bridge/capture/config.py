@@ -1,8 +1,8 @@
-"""Changes of a captured run's config -> the event of otel-bridge whose entries replace those of before, whole."""
+"""What the captures of several trackers share: changes of a run's config, the exporters, and calls of both runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,16 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
         return
     if body:
         run.recorder.event(semconv.EVENT_CONFIG, {semconv.CONFIG_REPLACE: True}, body)
+
+
+def both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls *first*, then *second*, with its arguments, and returns the result of *second*."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        first(*arguments, **keywords)
+        return second(*arguments, **keywords)
+
+    return call
 
 
 def requested_exporters() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from otel_bridge.capture.config import record_config, requested_exporters
+from otel_bridge.capture.config import both, record_config, requested_exporters
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
@@ -314,28 +314,9 @@ def _traces(value: Any) -> list[Any]:
 def _record_too(run: Any, recorded: Run) -> None:
     """Let Trackio's own *run* record what it is given in *recorded* as well."""
     recording = TrackioRecording(recorded)
-    real_log = run.log
-    real_finish = run.finish
-    real_alert = run.alert
-
-    def log(metrics: dict[str, Any], step: int | None = None) -> None:
-        """Record a row in both."""
-        recording.log(metrics, step)
-        real_log(metrics, step)
-
-    def alert(*arguments: Any, **keywords: Any) -> None:
-        """Raise the alert in both."""
-        recording.alert(*arguments, **keywords)
-        real_alert(*arguments, **keywords)
-
-    def finish() -> None:
-        """Finish both."""
-        recorded.finish()
-        real_finish()
-
-    run.log = log
-    run.finish = finish
-    run.alert = alert
+    run.log = both(recording.log, run.log)
+    run.finish = both(recorded.finish, run.finish)
+    run.alert = both(recording.alert, run.alert)
     run.config = _TrackioConfig(run.config)
     run.config.run = recorded
 

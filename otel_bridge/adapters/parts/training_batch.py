@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from otel_bridge.tokens.names import LOSS_MASK
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 def new_rollout_id() -> str:
     """Return an id for a rollout: frameworks have none that is unique in the run."""
     return os.urandom(16).hex()
+
+
+def is_number(value: object) -> bool:
+    """Return whether *value* is a number, of numpy or torch too."""
+    return hasattr(value, "__float__") and not isinstance(value, str)
+
+
+def row_of(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    """Return the values of a row, of the columns that have one."""
+    return {
+        name: values[place]
+        for name, values in columns.items()
+        if place < len(values) and values[place] is not None
+    }
 
 
 def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:

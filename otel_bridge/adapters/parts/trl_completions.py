@@ -16,7 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from otel_bridge.adapters.parts.framework_run import guarded
-from otel_bridge.adapters.parts.training_batch import new_rollout_id, token_streams
+from otel_bridge.adapters.parts.training_batch import (
+    new_rollout_id,
+    row_of,
+    token_streams,
+)
 from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.tokens.names import LOSS_MASK
@@ -132,7 +136,7 @@ class CompletionReader:
                 advantage=_finite(advantages, place),
                 group=group,
                 sample=sample,
-                metadata=_facts_at(extra, place),
+                metadata=row_of(extra, place),
                 id=rollout_id,
             )
             rollouts.append(rollout)
@@ -241,13 +245,6 @@ def _finite_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, fl
     """Return the finite numbers of a row, by column."""
     numbers = {name: _finite(values, place) for name, values in columns.items()}
     return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
-    """Return the values of a row, of the columns that are long enough."""
-    return {
-        name: values[place] for name, values in columns.items() if place < len(values)
-    }
 
 
 def _finite(values: Sequence[Any], place: int) -> float | None:

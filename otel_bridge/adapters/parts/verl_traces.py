@@ -57,9 +57,7 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
                 "step": step,
                 "split": "eval" if validate else "train",
             }
-            fields = {
-                key: _plain(value) for key, value in given.items() if value is not None
-            }
+            fields = {key: _plain(value) for key, value in given.items()}
             with (
                 _recording()
                 .begin()

@@ -26,8 +26,14 @@ from otel_bridge.adapters.parts.captured_reports import CapturedReports
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.timers import time_verl
-from otel_bridge.adapters.parts.training_batch import log_training_batch, token_streams
+from otel_bridge.adapters.parts.training_batch import (
+    is_number,
+    log_training_batch,
+    row_of,
+    token_streams,
+)
 from otel_bridge.adapters.parts.verl_traces import install_traces
+from otel_bridge.emit.messages.reader import messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -342,7 +348,7 @@ def _log_dump(
     batch = _with_data(batch, columns.pop("uid", None))
     uids = _uids(batch, number)
     parts = {
-        name: values for name, values in columns.items() if all(map(_is_number, values))
+        name: values for name, values in columns.items() if all(map(is_number, values))
     }
     others = {name: values for name, values in columns.items() if name not in parts}
     others["ground_truth"] = truths
@@ -350,11 +356,10 @@ def _log_dump(
     versions = _versions(batch, number)
     rollouts: list[dict[str, Any]] = []
     for place in range(number):
-        question = {"role": "user", "content": inputs[place]}
-        answer = {"role": "assistant", "content": outputs[place]}
         rollouts.append(
             {
-                "messages": [question, answer],
+                "messages": messages_of(inputs[place])
+                + messages_of(outputs[place], "assistant"),
                 "reward": given["scores"][place],
                 "rewards": {
                     name: float(values[place]) for name, values in parts.items()
@@ -363,7 +368,7 @@ def _log_dump(
                 "group": uids[place],
                 "batch_index": place,
                 "policy_version": versions[place],
-                "metadata": _facts_at(others, place),
+                "metadata": row_of(others, place),
             }
         )
     logger = VerlLogger.current
@@ -372,15 +377,6 @@ def _log_dump(
         step = _step_of(trainer)
         ids = log_training_batch(run, rollouts, step)
         _annotate(run, trainer, batch, ids, step)
-
-
-def _facts_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
-    """Return the values of a row that are not ``None``, by column."""
-    return {
-        name: values[place]
-        for name, values in columns.items()
-        if values[place] is not None
-    }
 
 
 def _annotate(
@@ -421,10 +417,6 @@ def _step_of(trainer: Any) -> int:
         trainer.local_trigger_step == 1
     )  # the batch was the last one of its version
     return int(version) + (not counted)
-
-
-def _is_number(value: object) -> bool:
-    return hasattr(value, "__float__") and not isinstance(value, str)
 
 
 def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:

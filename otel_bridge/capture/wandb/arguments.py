@@ -19,12 +19,8 @@ from otel_bridge.emit.run import Run
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import PROJECT, RUN_ID, RUN_NAME
 
-_OF_SETTINGS = {
-    "project": "project", "entity": "entity", "name": "run_name", "id": "run_id", "group": "run_group",
-    "job_type": "run_job_type", "notes": "run_notes", "tags": "run_tags", "mode": "mode", "reinit": "reinit",
-    "resume": "resume", "sync_tensorboard": "sync_tensorboard", "fork_from": "fork_from", "resume_from": "resume_from",
-}  # fmt: skip
-"""Argument of ``wandb.init()`` to the field of ``wandb.Settings`` that it overrides."""
+_OF_RUN = frozenset({"name", "id", "group", "job_type", "notes", "tags"})
+"""Arguments of ``wandb.init()`` whose field of ``wandb.Settings`` begins with ``run_``."""
 _OF_ENVIRONMENT = {
     "project": "WANDB_PROJECT", "name": "WANDB_NAME", "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP",
     "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
@@ -32,9 +28,7 @@ _OF_ENVIRONMENT = {
 }  # fmt: skip
 _CHOSEN = {"project": PROJECT, "name": RUN_NAME, "id": RUN_ID}
 """Variables of otel-bridge that win over W&B's, unless a launcher or an earlier run of the process generated them."""
-_OF_SETUP = frozenset(
-    {"project", "name", "entity", "group", "job_type", "notes", "tags"}
-)
+_OF_SETUP = (_OF_RUN - {"id"}) | {"project", "entity"}
 """Arguments that the settings of ``wandb.setup()`` give to runs that do not name them."""
 _VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MOMENTS = ("fork_from", "resume_from")
@@ -97,20 +91,25 @@ class WandbArguments:
     def __getitem__(self, name: str) -> Any:
         value = self._arguments.get(name)
         if value is None:
-            value = _explicit(self._settings, _OF_SETTINGS[name])
+            value = _explicit(self._settings, field_of(name))
         if value is None and name == "id":
             value = _run_of(self["resume_from"])
         # The program's own arguments go first, then variables of otel-bridge, then those of W&B.
         if value is None and not _is_chosen(name):
             value = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
             if value is None and name in _OF_SETUP:
-                value = _explicit(self._setup, _OF_SETTINGS[name])
+                value = _explicit(self._setup, field_of(name))
         if name == "tags":
             # WANDB_TAGS holds them with commas.
             if isinstance(value, str):
                 return value.split(",")
             return value
         return value
+
+
+def field_of(name: str) -> str:
+    """Return the field of ``wandb.Settings`` that the argument *name* overrides."""
+    return f"run_{name}" if name in _OF_RUN else name
 
 
 def _is_chosen(name: str) -> bool:

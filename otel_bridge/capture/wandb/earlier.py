@@ -78,15 +78,18 @@ class SavedRun:
         self._config: dict[str, Any] = {}
         self._due = 0.0
 
-    def note_config(self, changed: Mapping[str, Any]) -> None:
-        """Take entries of the config."""
-        self._config.update(changed)
-
-    def save(self, summary: Mapping[str, Any], *, at_once: bool = False) -> None:
-        """Save config and *summary*, unless that was done a moment ago.
+    def save(
+        self,
+        summary: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Save *summary* and changed entries of the config, unless that was done a moment ago.
 
         A full disk costs only the file.
         """
+        self._config.update(config or {})
         if self._path is None or (time.monotonic() < self._due and not at_once):
             return
         values_by_part = {"config": self._config, "summary": summary}

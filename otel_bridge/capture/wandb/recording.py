@@ -67,8 +67,10 @@ class WandbRecording:
         # Also at the exit of the process, where the program has not called finish().
         run.call_before_end(lambda _run: self._end())
 
-    def log(self, data: Any, step: Any = None, commit: Any = None) -> None:
-        """Record one ``log()`` call.
+    def log(
+        self, data: Any, step: Any = None, commit: Any = None, **_keywords: Any
+    ) -> None:
+        """Record one ``log()`` call; older versions of W&B have further arguments.
 
         Tables of prompts and responses become rollouts, others and media are media.
         """
@@ -171,8 +173,7 @@ class WandbRecording:
         if entries:
             counts.captured("wandb.config", len(entries), run=self.run)
             record_config(self.run, entries)
-            self._saved.note_config(entries)
-            self._saved.save(self.last)
+            self._saved.save(self.last, entries)
 
     def config_callback(
         self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
@@ -197,7 +198,7 @@ class WandbRecording:
         self.run.count_drop("not_captured", key=call)
 
     def alert(
-        self, title: Any, text: Any, level: Any, wait_duration: Any = None
+        self, title: Any, text: Any, level: Any = None, wait_duration: Any = None
     ) -> None:
         """Record an alert, unless one of its title was raised within the wait that was given with it."""
         counts.captured("wandb.alert", run=self.run)
@@ -208,7 +209,7 @@ class WandbRecording:
         """Return a folder for files of the program, which stay on this machine."""
         return self._files.folder()
 
-    def finish(self, exit_code: Any = None) -> None:
+    def finish(self, exit_code: Any = None, **_keywords: Any) -> None:
         """End the run; an exit code other than 0 means failed."""
         self.run.finish("failed" if exit_code else "finished")
 

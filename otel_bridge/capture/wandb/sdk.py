@@ -23,6 +23,7 @@ from otel_bridge.capture.wandb.arguments import (
     WandbArguments,
     begin,
     facts_of,
+    field_of,
     goes_on,
     recording_of,
 )
@@ -36,11 +37,8 @@ from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.settings import environment
 
 _MARK = "otel_bridge_capture"
-_CHECKED = {
-    "reinit": "reinit", "mode": "mode", "resume": "resume", "id": "run_id", "fork_from": "fork_from",
-    "resume_from": "resume_from",
-}  # fmt: skip
-"""Arguments that W&B refuses when they are wrong, and the fields of its settings that check them, in its order."""
+_CHECKED = ("reinit", "mode", "resume", "id", "fork_from", "resume_from")
+"""Arguments that W&B refuses when they are wrong, in its order."""
 _NOT_FOR_CONFIG = (
     "resume",
     "resume_from",
@@ -217,9 +215,9 @@ class _Capture:
             settings = self._package.Settings(**(argument or {}))
         else:
             settings = argument.model_copy()
-        for name, field in _CHECKED.items():
+        for name in _CHECKED:
             if arguments.get(name) is not None:
-                setattr(settings, field, arguments[name])
+                setattr(settings, field_of(name), arguments[name])
 
     def _shown_settings(
         self, facts: RunFacts, arguments: WandbArguments
