@@ -405,7 +405,10 @@ def destination_of(settings: ExporterSettings) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TrackerCounts:
-    """Counts what a tracker shows of a run: numbers (without distributions) and rollouts."""
+    """Counts what a tracker shows of a short run: numbers (without distributions) and rollouts.
+
+    ``doctor --send`` asks for one row and one rollout. Of a long run, the beginning is enough.
+    """
 
     numbers: int
     rollouts: int

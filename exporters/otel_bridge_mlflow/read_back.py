@@ -46,8 +46,8 @@ def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is unt
     for mlflow_run in client.search_runs(
         place, f"tags.`{semconv.RUN_ID}` = '{run.id}'"
     ):
-        for key in mlflow_run.data.metrics:
-            numbers += len(client.get_metric_history(mlflow_run.info.run_id, key))
+        # The last value of each is enough to see that rows arrived.
+        numbers += len(mlflow_run.data.metrics)
         rollouts += len(
             client.search_traces(
                 locations=place, run_id=mlflow_run.info.run_id, max_results=_TRACES

@@ -255,7 +255,7 @@ def test_one_entry_that_can_never_be_stored_costs_no_other(
 def test_what_is_held_is_counted_through_the_server(
     server: TrackioServer, run: RunInfo
 ) -> None:
-    records = samples.placed([*samples.rows(700), samples.rollout(0, seed=run.id)])
+    records = samples.placed([*samples.rows(3), samples.rollout(0, seed=run.id)])
     settings = exporter.read_settings(
         {"TRACKIO_SERVER_URL": server.url, "TRACKIO_WRITE_TOKEN": TOKEN}, run.folder
     )
@@ -263,7 +263,7 @@ def test_what_is_held_is_counted_through_the_server(
 
     deliver(opened(server.url, run), records)
 
-    numbers = sum(len(row.values) for row in samples.rows(700))
+    numbers = sum(len(row.values) for row in samples.rows(3))
     assert before == TrackerCounts(0, 0)
     assert exporter.read_back is not None
     assert exporter.read_back(run, settings) == TrackerCounts(numbers, 1)
