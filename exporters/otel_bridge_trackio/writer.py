@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -145,13 +145,14 @@ class TrackioRunWriter:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Store *rows* in one transaction."""
-        steps = _Steps(self._counts)
+        # New counts apart: they are kept once their rows are stored.
+        counts = ChainMap[str, int]({}, self._counts)
         entries: list[StoreEntry] = []
         for row in rows:
             metrics = row_metrics(row, all_series=self._all_series)
             entry = self._entry(row, self._log_id(row.id), row.time_unix_ns, metrics)
             if row.step is None:
-                entry = entry._replace(step=steps.next(row))
+                entry = entry._replace(step=_next_step(counts, row))
             entries.append(entry)
         try:
             self._write(entries)
@@ -323,11 +324,11 @@ class TrackioRunWriter:
             self._memory.put(_LAST, entries[-1].log_id.encode())
 
     def _keep_counts(self, done: Iterable[Row]) -> None:
-        steps = _Steps(self._counts)
+        counts = ChainMap[str, int]({}, self._counts)
         for row in done:
             if row.step is None:
-                steps.next(row)
-        for key, number in steps.counts.items():
+                _next_step(counts, row)
+        for key, number in counts.maps[0].items():
             self._counts[key] = number
             self._memory.put(_COUNT + key, str(number).encode())
 
@@ -361,18 +362,9 @@ def _found(store: EntrySink, project: str) -> str:
     return f"the Trackio project {project} already holds this run with {size}, continuing it; {NEW_RUN_HINT}"
 
 
-class _Steps:
-    """Assigns running counts of their keys as steps to rows without one, because Trackio requires a step."""
-
-    def __init__(self, stored_counts: Mapping[str, int]) -> None:
-        self._known = stored_counts
-        self.counts: dict[str, int] = {}
-
-    def next(self, row: Row) -> int:
-        # The highest count of its keys, so that no key of the row gets a step twice.
-        step = max(
-            (self.counts.get(key, self._known.get(key, 0)) for key in row.values),
-            default=0,
-        )
-        self.counts.update(dict.fromkeys(row.values, step + 1))
-        return step
+def _next_step(counts: MutableMapping[str, int], row: Row) -> int:
+    """Return a running count of the keys of *row*, which has no step, because Trackio requires one."""
+    # The highest count of its keys, so that no key of the row gets a step twice.
+    step = max((counts.get(key, 0) for key in row.values), default=0)
+    counts.update(dict.fromkeys(row.values, step + 1))
+    return step

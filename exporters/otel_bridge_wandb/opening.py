@@ -52,10 +52,10 @@ from otel_bridge_wandb.settings import (
     sweep_of,
 )
 from otel_bridge_wandb.shared_mode.run import (
-    LineNumbers,
     SharedRun,
     definitions_count,
     marker_of,
+    number_lines,
     table_suffix_of,
 )
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
@@ -410,16 +410,15 @@ def _writer(
         axes.bind_all(_listed(run.keys, sharing))
         axes.send_definitions(now=True)
     shared = None
-    numbered: dict[str, Any] = {}
     suffix = ""
     if sharing is not None and server is not None and isinstance(store, OnlineStore):
         if not sharing.is_primary(run):
             suffix = table_suffix_of(marker)
-        numbered["number"] = LineNumbers(marker, lambda: store.next_line).number
         shared = SharedRun(
             opened,
             axes,
             roles=sharing.roles,
+            number=functools.partial(number_lines, marker, lambda: store.next_line),
             stored=server.stored,
             every_s=2 * settings.limits.poll_s,
         )
@@ -462,7 +461,6 @@ def _writer(
             degraded=sdk.abilities(wandb).degraded,
             deadline_s=deadline_s,
             shared=shared,
-            **numbered,
             bulk=BulkLogger(opened),
             missed=missed,
         )

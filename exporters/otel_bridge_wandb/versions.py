@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from otel_bridge.capabilities import Capabilities, accepts, release_of
 from otel_bridge.errors import BlockedError
-from otel_bridge.text.secret_patterns import redact_and_cut
 
 INSTALL = "pip install 'wandb>=0.23.1,<1'"
 TESTED_WITH = "0.23.1, 0.26.1, 0.27.2, 0.28.1, 0.31.0"
@@ -83,7 +82,6 @@ def abilities_of(wandb: Any, used: tuple[str, ...] = ()) -> WandbAbilities:
     for name in _REQUIRED:
         if name not in fields:
             raise BlockedError(f"{tracker} has no setting {name}", help=INSTALL)
-    _require_many_runs(wandb, tracker)
     capabilities.prefer(
         can_leave_open(),
         f"{tracker} shows a run as finished while its bridge pauses or restarts, as running from 0.26.1",
@@ -139,18 +137,6 @@ def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
             f"{tracker} has no wandb.Settings.model_fields", help=INSTALL
         )
     return cast("Mapping[str, object]", fields)
-
-
-def _require_many_runs(wandb: Any, tracker: str) -> None:
-    try:
-        # Asked by trying, because the allowed values are in no signature.
-        wandb.Settings(reinit="create_new")
-    except Exception as exc:
-        reason = redact_and_cut(" ".join(str(exc).split()), 300)
-        raise BlockedError(
-            f"{tracker} does not take Settings(reinit='create_new'): {reason}",
-            help=INSTALL,
-        ) from exc
 
 
 def can_leave_open() -> bool:

@@ -71,8 +71,6 @@ class OpenRun:
         degraded: One sentence for each ability that this wandb lacks.
         deadline_s: Longest time of ``finish()``; ``None`` when wandb itself sets a limit.
         shared: Duties of a writer in shared mode; ``None`` for the only writer of a run.
-        number: Numbers lines that are about to be logged, so that a writer's own can be determined
-            at the server; the only writer of a run needs no numbers.
         missed: Returns, for the number of declared names and whether there is a config, what the
             finished run lacks of them. wandb never retries an upload that was answered 403, and
             does not report it.
@@ -91,7 +89,6 @@ class OpenRun:
     degraded: tuple[str, ...] = ()
     deadline_s: float | None = None
     shared: SharedRun | None = None
-    number: Callable[[Sequence[dict[str, object]]], None] = lambda _lines: None
     missed: Callable[[int, bool], str] | None = None
     bulk: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -178,7 +175,8 @@ class WandbRunWriter:
                     opened.axes.bind((), record.axis)
                     line[record.axis] = record.step
                 line["_timestamp"] = record.time_unix_ns / 1e9
-                opened.number([line])
+                if opened.shared is not None:
+                    opened.shared.number([line])
                 opened.store.log_media(
                     record.position,
                     functools.partial(opened.media.log, opened.run.log, line, record),
@@ -347,7 +345,8 @@ def _ended(opened: OpenRun) -> Position | None:
 def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
     if not lines:
         return
-    opened.number([line for _, line in lines])
+    if opened.shared is not None:
+        opened.shared.number([line for _, line in lines])
     # Before the first line: after a kill, the line numbers show which rows arrived.
     opened.store.announce([row.position for row, _ in lines])
     # Looked up once: the loop below is the hot path.
@@ -396,7 +395,8 @@ def _log_table(
             increment.key: increment.add(),
             "_timestamp": time_unix_ns / 1e9,
         }
-        opened.number([line])
+        if opened.shared is not None:
+            opened.shared.number([line])
         opened.run.log(line)
 
     try:

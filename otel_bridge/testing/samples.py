@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -332,55 +332,43 @@ def _spans(
     root_attributes: dict[str, Json] = {semconv.STEP: step, semconv.SPLIT: "train"}
     if reward is not None:
         root_attributes[semconv.REWARD] = reward
-    chat: dict[str, Json] = {
-        semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT,
-        semconv.GEN_AI_REQUEST_MODEL: "policy",
-    }
-    tool: dict[str, Json] = {
-        semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL,
-        semconv.GEN_AI_TOOL_NAME: "calculator",
-    }
-    listed = list(messages)
-    calls: Json = {"expression": "0 + 1"}
-    plan: list[tuple[str, str, dict[str, Json], Json, Json, float, float]] = [
-        (
-            "rollout",
-            "span",
-            root_attributes,
-            list(listed[:-1]),
-            list(listed[-1:]),
-            0,
-            4,
-        ),
-        ("chat policy", "generation", chat, list(listed[:2]), [listed[2]], 1, 1.5),
-        ("execute_tool calculator", "tool", tool, calls, listed[3]["content"], 2, 3),
-        ("chat policy", "generation", chat, [listed[3]], [listed[4]], 3, 3.5),
-    ]
-    spans: list[Span] = []
-    for n, (name, kind, attributes, span_input, span_output, begin, stop) in enumerate(
-        plan
-    ):
-        spans.append(
-            _with_otlp(
-                trace_id,
-                Span(
-                    id=root_id if n == 0 else _hex(f"{trace_id} {n}", 16),
-                    parent_id=None if n == 0 else root_id,
-                    name=name,
-                    kind=kind,
-                    start_unix_ns=start + int(begin * SECOND_NS),
-                    end_unix_ns=start + int(stop * SECOND_NS),
-                    attributes=attributes,
-                    input=span_input,
-                    output=span_output,
-                    model="policy" if kind == "generation" else None,
-                    input_tokens=12 if kind == "generation" else None,
-                    output_tokens=5 if kind == "generation" else None,
-                    error=error if n == 0 else None,
-                ),
-            )
+
+    def span(number: int, begin_s: float, end_s: float, **fields: Any) -> Span:
+        span_id = _hex(f"{trace_id} {number}", 16) if number else root_id
+        times = (start + int(begin_s * SECOND_NS), start + int(end_s * SECOND_NS))
+        fields.setdefault("parent_id", root_id)
+        return _with_otlp(
+            trace_id,
+            Span(id=span_id, start_unix_ns=times[0], end_unix_ns=times[1], **fields),
         )
-    return spans
+
+    chat = {
+        "name": "chat policy",
+        "kind": "generation",
+        "attributes": {
+            semconv.GEN_AI_OPERATION: semconv.OPERATION_CHAT,
+            semconv.GEN_AI_REQUEST_MODEL: "policy",
+        },
+        "model": "policy",
+        "input_tokens": 12,
+        "output_tokens": 5,
+    }
+    tool = {
+        "name": "execute_tool calculator",
+        "kind": "tool",
+        "attributes": {
+            semconv.GEN_AI_OPERATION: semconv.OPERATION_TOOL,
+            semconv.GEN_AI_TOOL_NAME: "calculator",
+        },
+    }
+    root = {"name": "rollout", "kind": "span", "parent_id": None, "error": error}
+    system, question, call, result, answer = messages
+    return [
+        span(0, 0, 4, **root, attributes=root_attributes, input=[system, question, call, result], output=[answer]),
+        span(1, 1, 1.5, **chat, input=[system, question], output=[call]),
+        span(2, 2, 3, **tool, input={"expression": "0 + 1"}, output=result["content"]),
+        span(3, 3, 3.5, **chat, input=[result], output=[answer]),
+    ]  # fmt: skip
 
 
 def _with_otlp(trace_id: str, span: Span) -> Span:

@@ -37,6 +37,7 @@ class SharedRun:
         run: ``wandb.Run``.
         axes: Its axes.
         roles: All roles of the job.
+        number: Numbers lines that are about to be logged; see `number_lines`.
         stored: Asks the server for what it stores of the run.
         every_s: Seconds between two checks of the server.
         clock_s: Monotonic seconds.
@@ -49,6 +50,7 @@ class SharedRun:
         axes: WandbAxes,
         *,
         roles: Sequence[str],
+        number: Callable[[Sequence[dict[str, object]]], None],
         stored: Callable[[], Stored],
         every_s: float,
         clock_s: Callable[[], float] = time.monotonic,
@@ -56,6 +58,7 @@ class SharedRun:
     ) -> None:
         self._run = run
         self._axes = axes
+        self.number = number
         self._stored = stored
         self._every_s = every_s
         self._clock_s = clock_s
@@ -206,22 +209,18 @@ class SharedConfig:
         return False
 
 
-class LineNumbers:
-    """Numbers the lines of one writer of a shared run, so that it recognises its own.
+def number_lines(
+    marker: str, next_line: Callable[[], int], lines: Sequence[dict[str, object]]
+) -> None:
+    """Number *lines* of one writer of a shared run, from 1, so that it recognises its own at the server.
 
     Args:
-        marker: From `marker_of`.
-        next_line: Number of this writer's next line, from 0.
+        marker: Key of the numbers, from `marker_of`.
+        next_line: Returns the number of the writer's next line, from 0.
+        lines: Lines that are about to be logged.
     """
-
-    def __init__(self, marker: str, next_line: Callable[[], int]) -> None:
-        self._marker = marker
-        self._next_line = next_line
-
-    def number(self, lines: Sequence[dict[str, object]]) -> None:
-        """Number the lines that are about to be logged, from 1."""
-        for number, line in enumerate(lines, self._next_line() + 1):
-            line[self._marker] = number
+    for number, line in enumerate(lines, next_line() + 1):
+        line[marker] = number
 
 
 def marker_of(memory: WriterMemory) -> str:

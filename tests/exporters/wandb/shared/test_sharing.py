@@ -170,7 +170,7 @@ class _Watched:
         self.run = SharedRun(
             SimpleNamespace(config=SimpleNamespace(update=lambda *_args, **_more: None)),
             WandbAxes(_Names()),
-            roles=("trainer", "explorer"), stored=self._read, every_s=10.0,
+            roles=("trainer", "explorer"), number=lambda _lines: None, stored=self._read, every_s=10.0,
             clock_s=lambda: self.now_s, pause=self._wait,
         )  # fmt: skip
 
