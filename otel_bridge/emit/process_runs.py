@@ -260,7 +260,7 @@ class ProcessRuns:
         if (
             isinstance(request.dir, str | Path)
             and base is not None
-            and not _is_same_path(request.dir, base)
+            and Path(request.dir).resolve() != Path(base).resolve()
         ):
             ignored.append("dir")
         return _lines_of(
@@ -454,10 +454,6 @@ class ProcessRuns:
 
 runs = ProcessRuns()
 os.register_at_fork(after_in_child=runs.after_fork)
-
-
-def _is_same_path(path: str | Path, other_path: str | Path) -> bool:
-    return Path(path).resolve() == Path(other_path).resolve()
 
 
 def _lines_of(current: Run, names: list[str], remark: str) -> list[str]:

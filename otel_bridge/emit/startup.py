@@ -50,7 +50,13 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import present_report
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.quota import Quota
-from otel_bridge.journal.report import Link, Report, links_of, view_links
+from otel_bridge.journal.report import (
+    ExporterReport,
+    Link,
+    Report,
+    links_of,
+    view_links,
+)
 from otel_bridge.otlp import destination
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
@@ -332,17 +338,20 @@ def _child_variables(
 def _notes(facts: RunStart, state: _FolderState) -> list[str]:
     """Return the lines that follow the first one: what was before, where the run is shown, what is unusual."""
     choice = facts.choice
-    earlier_report = _concerning(choice, state.before)
+    earlier_report = state.before
     notes: list[str] = []
     if earlier_report is not None:
-        elsewhere = _elsewhere(earlier_report, choice, delivered=state.delivered)
+        # Without exporters that an earlier start named and this process does not.
+        concerned = {
+            name: report
+            for name, report in earlier_report.exporters.items()
+            if not choice.names or name in choice.names
+        }
+        elsewhere = _elsewhere(concerned, choice, delivered=state.delivered)
         if not state.delivered:
-            concerned = {
-                name: report
-                for name, report in earlier_report.exporters.items()
-                if name not in elsewhere
-            }
-            earlier_report = replace(earlier_report, exporters=concerned)
+            for name in elsewhere:
+                del concerned[name]
+        earlier_report = replace(earlier_report, exporters=concerned)
         resumed = _resumed(earlier_report, facts.identity.role)
         notes += [
             resumed,
@@ -451,22 +460,6 @@ def _shown(name: str, choice: RequestedDestinations) -> str:
     return name
 
 
-def _concerning(
-    choice: RequestedDestinations, earlier_report: Report | None
-) -> Report | None:
-    """Return the report without exporters that an earlier start named and this process does not."""
-    if earlier_report is None or not choice.names:
-        return earlier_report
-    return replace(
-        earlier_report,
-        exporters={
-            name: exporter
-            for name, exporter in earlier_report.exporters.items()
-            if name in choice.names
-        },
-    )
-
-
 def _links(
     facts: RunStart, state: _FolderState, earlier_report: Report | None
 ) -> list[Link]:
@@ -496,7 +489,10 @@ def _links(
 
 
 def _elsewhere(
-    earlier_report: Report, choice: RequestedDestinations, *, delivered: bool
+    exporters: Mapping[str, ExporterReport],
+    choice: RequestedDestinations,
+    *,
+    delivered: bool,
 ) -> dict[str, str]:
     """Return a note for each exporter whose earlier destination is not the one that this process's variables name.
 
@@ -504,7 +500,7 @@ def _elsewhere(
     """
     notes: dict[str, str] = {}
     for name, variables in choice.destinations.items():
-        exporter = earlier_report.exporters.get(name)
+        exporter = exporters.get(name)
         if (
             exporter is None
             or not exporter.destination

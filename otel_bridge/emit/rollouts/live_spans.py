@@ -75,7 +75,7 @@ class UrandomIdGenerator(IdGenerator):
 
     def generate_span_id(self) -> int:
         """Return a random span id."""
-        return random_span_id()
+        return int.from_bytes(os.urandom(8), "big") or INVALID_SPAN_ID + 1
 
     def generate_trace_id(self) -> int:
         """Return the id given, else a random one."""
@@ -84,11 +84,6 @@ class UrandomIdGenerator(IdGenerator):
             del self._given.trace_id
             return next_trace_id
         return int.from_bytes(os.urandom(16), "big") or INVALID_TRACE_ID + 1
-
-
-def random_span_id() -> int:
-    """Return a random span id from the kernel."""
-    return int.from_bytes(os.urandom(8), "big") or INVALID_SPAN_ID + 1
 
 
 def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
