@@ -14,7 +14,7 @@ conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.js
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
@@ -230,17 +230,12 @@ def _from_parts(
         entry: The message as received. Its name and facts beside the parts form become keys of the
             first message.
     """
-    name = entry.get("name")
-    text = _only_text(parts)
-    if text is not None and not name:  # nearly every message
-        messages: list[Message] = [{"role": role, "content": text}]
-    else:
-        sorted_parts = _Parts()
-        for part in parts:
-            sorted_parts.add(part)
-        messages = sorted_parts.messages(role, name)
-        if sorted_parts.facts and messages:
-            messages[0][_PART_FACTS] = sorted_parts.facts
+    sorted_parts = _Parts()
+    for part in parts:
+        sorted_parts.add(part)
+    messages = sorted_parts.messages(role, entry.get("name"))
+    if sorted_parts.facts and messages:
+        messages[0][_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
         if key in _PARTS_KEYS or not messages or too_deep(value):
             continue
@@ -251,19 +246,6 @@ def _from_parts(
         elif first[key] != value:
             first[f"message.{key}"] = value
     return messages
-
-
-def _only_text(parts: list[Json]) -> str | None:
-    """Return the text of a message that has one part, which is a text; else ``None``."""
-    part = parts[0] if len(parts) == 1 else None
-    if (
-        not isinstance(part, dict)
-        or part.get("type") != "text"
-        or len(part) > len(("type", "content"))
-    ):
-        return None
-    text = part.get("content")
-    return text if isinstance(text, str) else None
 
 
 class _Parts:
@@ -295,16 +277,9 @@ class _Parts:
             )
         elif kind == "reasoning":
             self._reasoning.append(as_text(part.get("content")))
-        elif kind == "tool_call":
-            self._calls.append(
-                tool_call(part.get("id"), part.get("name"), part.get("arguments"))
-            )
-        elif kind == "server_tool_call":
-            self._calls.append(
-                tool_call(
-                    part.get("id"), part.get("name"), part.get("server_tool_call")
-                )
-            )
+        elif kind in {"tool_call", "server_tool_call"}:
+            arguments = part.get("arguments" if kind == "tool_call" else kind)
+            self._calls.append(tool_call(part.get("id"), part.get("name"), arguments))
         elif kind in {"tool_call_response", "server_tool_call_response"}:
             self._results.append(_tool_message(part, (*_RESULT_KEYS, str(kind))))
         else:
@@ -387,15 +362,11 @@ def _media(part: dict[str, Json]) -> Json:
 def _joined(content: list[Json]) -> Json:
     """Return plain text when every part is text, nothing when *content* is empty, else the parts."""
     texts = [
-        part["text"]
+        as_text(part["text"])
         for part in content
         if isinstance(part, dict) and part.get("type") == "text"
     ]
     # Mixed content keeps its parts, in their order.
     if len(texts) < len(content):
         return content
-    return "\n".join(_strings(texts)) if texts else None
-
-
-def _strings(values: Iterable[Json]) -> list[str]:
-    return [value for value in values if isinstance(value, str)]
+    return "\n".join(texts) if texts else None

@@ -85,10 +85,6 @@ class SamplingFacts:
     open_steps: tuple[int, ...] | None = None
 
 
-def _uncounted(reason: str, number: int) -> None:
-    """Count nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutAssembler:
     """Makes rollout records; holds the limits.
@@ -103,7 +99,7 @@ class RolloutAssembler:
     key: str
     content: ContentPolicy
     limit_bytes: int
-    count: Callable[[str, int], None] = _uncounted
+    count: Callable[[str, int], None]
 
     def rollout_key(
         self, role: str | None, split: str, process_key: Json = None

@@ -28,7 +28,9 @@ def assembled(
     limit: Limit = None,
     limit_bytes: int = 1 << 20,
 ) -> tuple[SamplingFacts, RolloutRecord]:
-    assembler = RolloutAssembler("rollouts", ContentPolicy(limit), limit_bytes)
+    assembler = RolloutAssembler(
+        "rollouts", ContentPolicy(limit), limit_bytes, lambda _reason, _number: None
+    )
     origin = origin_of(sample.OURS if resource is None else resource, scope)
     trace = ReceivedTrace(ID, [(origin, span) for span in spans])
     facts = assembler.facts(trace)
