@@ -5,12 +5,16 @@ Source: opentelemetry-proto, common.proto, ``AnyValue``, ``KeyValue``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from otel_bridge.records import Json
 
+_MAX_INT = 1 << 63
+_MAX_INTS = 64
 _MAX_DEPTH = 32
 """Deepest nesting that is read. Trackers show nothing deeper, and the reader must not recurse
 without bound."""
@@ -48,36 +52,72 @@ def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:
 
 def text_in(attributes: Mapping[str, object], key: str) -> str:
     """Return the text under *key*, empty when the key is missing; numbers are written as text."""
-    value = attributes.get(key)
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    return ""
+    return as_name(attributes.get(key)) or ""
 
 
 def int_in(attributes: Mapping[str, object], key: str) -> int | None:
     """Return the integer under *key*; whole floats and digits count, anything else is ``None``."""
-    return integer(attributes.get(key))
+    return as_int(attributes.get(key))
 
 
-def integer(value: object) -> int | None:
-    """Return *value* as an integer when it is an int, a whole float, or digits."""
-    # A bool is an int in Python, but not a number on the wire.
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    # More digits than 64 bits have are not a step or a number of a row.
-    if (
-        isinstance(value, str)
-        and len(value) < 20
-        and value.strip().lstrip("-").isdecimal()
-    ):
+def as_int(value: object) -> int | None:
+    """Return *value* as a whole number of at most 64 bits, text accepted.
+
+    ``None`` for anything else.
+    """
+    if isinstance(value, str):
         try:
-            return int(value)
+            value = int(value) if len(value) < 20 else None
         except ValueError:
             return None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() and abs(value) < _MAX_INT else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    if -_MAX_INT <= value < _MAX_INT:
+        return value
+    return None
+
+
+def as_ints(value: object) -> tuple[int, ...] | None:
+    """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
+    if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_INTS:
+        return None
+    numbers = [as_int(number) for number in cast("list[object]", value)]
+    integers = tuple(number for number in numbers if number is not None)
+    if len(integers) == len(numbers):
+        return integers
+    return None
+
+
+def as_float(value: object) -> float | None:
+    """Return *value* as a number, text and non-finite numbers accepted.
+
+    ``None`` for anything else.
+    """
+    if isinstance(value, (bool, int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            if value > 0:
+                return math.inf
+            return -math.inf
+    try:
+        # A longer text is not a number, and is not worth the parse.
+        if isinstance(value, str) and len(value) < 64:
+            return float(value)
+        return None
+    except ValueError:
+        return None
+
+
+def as_name(value: object) -> str | None:
+    """Return *value*, a text or a number, as text.
+
+    ``None`` for anything else, the empty text included.
+    """
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
     return None

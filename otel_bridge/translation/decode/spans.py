@@ -6,7 +6,6 @@ Source: opentelemetry-proto ``trace.proto``; OpenTelemetry GenAI conventions 1.4
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -26,7 +25,12 @@ from otel_bridge.conventions import (
 )
 from otel_bridge.otlp.json_text import parsed_json
 from otel_bridge.records import Json, Message
-from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.attributes import (
+    as_int,
+    as_name,
+    mapping_of,
+    value_of,
+)
 from otel_bridge.translation.decode.content_events import chats_of_events
 from otel_bridge.translation.decode.messages import (
     Chat,
@@ -63,8 +67,6 @@ _OUTPUT_TOKENS = _of_all(lambda convention: convention.output_tokens)
 _MODELS = _of_all(lambda convention: convention.models)
 _FINISH_REASONS = _of_all(lambda convention: convention.finish_reasons)
 _FINISH_KEYS = frozenset(_FINISH_REASONS)
-_MAX_INT = 1 << 63
-_MAX_INTS = 64
 _NO_PARENT = frozenset({b"", bytes(8)})
 
 
@@ -300,69 +302,6 @@ def _else(value: Json, default: Json) -> Json:
     if value is None:
         return default
     return value
-
-
-def as_int(value: Json) -> int | None:
-    """Return *value* as a whole number of at most 64 bits, text accepted.
-
-    ``None`` for anything else.
-    """
-    if isinstance(value, str):
-        try:
-            value = int(value) if len(value) < 20 else None
-        except ValueError:
-            return None
-    if isinstance(value, float):
-        value = int(value) if value.is_integer() and abs(value) < _MAX_INT else None
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    if -_MAX_INT <= value < _MAX_INT:
-        return value
-    return None
-
-
-def as_ints(value: Json) -> tuple[int, ...] | None:
-    """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
-    if not isinstance(value, list) or len(value) > _MAX_INTS:
-        return None
-    numbers = [as_int(number) for number in value]
-    integers = tuple(number for number in numbers if number is not None)
-    if len(integers) == len(numbers):
-        return integers
-    return None
-
-
-def as_float(value: Json) -> float | None:
-    """Return *value* as a number, text and non-finite numbers accepted.
-
-    ``None`` for anything else.
-    """
-    if isinstance(value, (bool, int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            if value > 0:
-                return math.inf
-            return -math.inf
-    try:
-        # A longer text is not a number, and is not worth the parse.
-        if isinstance(value, str) and len(value) < 64:
-            return float(value)
-        return None
-    except ValueError:
-        return None
-
-
-def as_name(value: Json) -> str | None:
-    """Return *value*, a text or a number, as text.
-
-    ``None`` for anything else, the empty text included.
-    """
-    if isinstance(value, str):
-        return value or None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    return None
 
 
 def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:

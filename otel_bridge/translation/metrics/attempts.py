@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, axis_of
-from otel_bridge.translation.decode.attributes import integer, value_of
+from otel_bridge.translation.decode.attributes import as_int, value_of
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -84,4 +84,4 @@ def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
     }
     if facts.get(semconv.ROLE, role) != role:
         return None
-    return integer(facts.get(semconv.STEP))
+    return as_int(facts.get(semconv.STEP))

@@ -31,7 +31,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.content.otlp import hash_texts
 from otel_bridge.records import Row, Value, axis_of
-from otel_bridge.translation.decode.attributes import integer, value_of
+from otel_bridge.translation.decode.attributes import as_int, int_in, value_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key, number
@@ -315,7 +315,7 @@ def _read_attributes(
     attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
     step: int | None = None
     for name in _STEPS:
-        candidate = integer(attributes.get(name))
+        candidate = int_in(attributes, name)
         if candidate is not None and abs(candidate) <= _MAX_STEP:
             step = candidate
             # The step becomes the row's, or each step would be a series of its own.
@@ -376,7 +376,7 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
     Spans of rollouts and of model calls are excluded: their numbers belong to the rollout.
     """
     attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
-    step = integer(attributes.pop(semconv.DL_ITERATION, None))
+    step = as_int(attributes.pop(semconv.DL_ITERATION, None))
     if step is None or not -(1 << 63) <= step < 1 << 63 or is_rollout(span):
         return None
     numbers: dict[str, Value] = {

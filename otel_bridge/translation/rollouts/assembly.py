@@ -27,7 +27,15 @@ from otel_bridge.records import (
     key_of,
 )
 from otel_bridge.translation.decode import spans as reading
-from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.attributes import (
+    as_float,
+    as_int,
+    as_ints,
+    as_name,
+    int_in,
+    mapping_of,
+    value_of,
+)
 from otel_bridge.translation.decode.content_events import folded
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.shared_messages import with_messages
@@ -109,7 +117,7 @@ class RolloutAssembler:
         *process_key*: the process's own setting.
         """
         return key_of(
-            role, (reading.as_name(process_key) or self.key).replace("{split}", split)
+            role, (as_name(process_key) or self.key).replace("{split}", split)
         )
 
     def facts(self, trace: ReceivedTrace) -> SamplingFacts:
@@ -136,12 +144,12 @@ class RolloutAssembler:
         reward, _ = _rewards(attributes, spans)
         split = _split(attributes) or TRAIN
         step = _step(attributes, spans)
-        version = reading.as_int(attributes.get(semconv.POLICY_VERSION))
+        version = int_in(attributes, semconv.POLICY_VERSION)
         return SamplingFacts(
-            role=reading.as_name(attributes.get(semconv.ROLE)) or origin.role,
+            role=as_name(attributes.get(semconv.ROLE)) or origin.role,
             split=split,
             step=step,
-            group=reading.as_name(attributes.get(semconv.GROUP_ID)),
+            group=as_name(attributes.get(semconv.GROUP_ID)),
             reward=reward,
             failed=reading.error_of(subject) is not None,
             truncated=reason in _TRUNCATED,
@@ -150,8 +158,8 @@ class RolloutAssembler:
             run_id=origin.run_id,
             staleness=_staleness(step, split, version),
             policy_version=version,
-            dataset=reading.as_name(attributes.get(semconv.DATASET)),
-            open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
+            dataset=as_name(attributes.get(semconv.DATASET)),
+            open_steps=as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
         )
 
     def rollout(
@@ -184,7 +192,7 @@ class RolloutAssembler:
         }
         reward = score_values.pop("reward", reward)
         advantage = score_values.pop(
-            "advantage", reading.as_float(attributes.get(semconv.ADVANTAGE))
+            "advantage", as_float(attributes.get(semconv.ADVANTAGE))
         )
         rewards.update(score_values)
         return RolloutRecord(
@@ -207,18 +215,17 @@ class RolloutAssembler:
             metadata=metadata,
             error=root.error,
             incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
-            clipped_bytes=clipped
-            + max(reading.as_int(attributes.get(semconv.CLIPPED)) or 0, 0),
+            clipped_bytes=clipped + max(int_in(attributes, semconv.CLIPPED) or 0, 0),
             steps=_with_axis(steps, axis, facts.step),
             remarks=_remarks(scores),
             split=_split(attributes),
-            sample=reading.as_int(attributes.get(semconv.SAMPLE_INDEX)),
-            trajectory_id=reading.as_name(attributes.get(semconv.TRAJECTORY_ID)),
-            prompt_index=reading.as_int(attributes.get(semconv.PROMPT_INDEX)),
-            batch_index=reading.as_int(attributes.get(semconv.BATCH_INDEX)),
-            policy_version=reading.as_int(attributes.get(semconv.POLICY_VERSION)),
-            dataset=reading.as_name(attributes.get(semconv.DATASET)),
-            dataset_index=reading.as_int(attributes.get(semconv.DATASET_INDEX)),
+            sample=int_in(attributes, semconv.SAMPLE_INDEX),
+            trajectory_id=as_name(attributes.get(semconv.TRAJECTORY_ID)),
+            prompt_index=int_in(attributes, semconv.PROMPT_INDEX),
+            batch_index=int_in(attributes, semconv.BATCH_INDEX),
+            policy_version=int_in(attributes, semconv.POLICY_VERSION),
+            dataset=as_name(attributes.get(semconv.DATASET)),
+            dataset_index=int_in(attributes, semconv.DATASET_INDEX),
             tools=_below(semconv.TOOL_PREFIX, attributes),
         )
 
@@ -320,7 +327,7 @@ def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
 
 
 def _split(attributes: Mapping[str, Json]) -> str | None:
-    return reading.as_name(attributes.get(semconv.SPLIT))
+    return as_name(attributes.get(semconv.SPLIT))
 
 
 def _step(
@@ -329,7 +336,7 @@ def _step(
     """Return the step of the subject, else the first step that any span names."""
     keys = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
     for key in keys:
-        step = reading.as_int(attributes.get(key))
+        step = int_in(attributes, key)
         if step is not None:
             return step
     steps: list[tuple[int, int, int]] = []
@@ -337,7 +344,7 @@ def _step(
         for pair in span.attributes:
             step = None
             if pair.key in keys:
-                step = reading.as_int(value_of(pair.value))
+                step = as_int(value_of(pair.value))
             if step is not None:
                 steps.append((keys.index(pair.key), span.start_time_unix_nano, step))
     if steps:
@@ -375,10 +382,10 @@ def _rewards(
     for key, value in attributes.items():
         part = None
         if key.startswith(semconv.REWARDS_PREFIX):
-            part = reading.as_float(value)
+            part = as_float(value)
         if part is not None:
             parts[key.removeprefix(semconv.REWARDS_PREFIX)] = part
-    reward = reading.as_float(attributes.get(semconv.REWARD))
+    reward = as_float(attributes.get(semconv.REWARD))
     if reward is not None or parts:
         return reward, parts
     with_reward = [
@@ -409,15 +416,11 @@ def _agent_lightning_rewards(
         if not key.startswith(_AGENT_LIGHTNING_REWARD):
             continue
         index, _, field = key.removeprefix(_AGENT_LIGHTNING_REWARD).partition(".")
-        reward = reading.as_float(value)
+        reward = as_float(value)
         if field == "value" and reward is not None:
-            name = reading.as_name(
-                attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name")
-            )
+            name = as_name(attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name"))
             rewards[name or index] = reward
-    return reading.as_float(
-        attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")
-    ), rewards
+    return as_float(attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), rewards
 
 
 def _metadata(
@@ -425,13 +428,13 @@ def _metadata(
 ) -> dict[str, Json]:
     """Return the user's metadata, and the facts without a field of their own."""
     metadata = _below(semconv.METADATA_PREFIX, attributes)
-    rollout_id = reading.as_name(attributes.get(semconv.ROLLOUT_ID))
+    rollout_id = as_name(attributes.get(semconv.ROLLOUT_ID))
     # An id that is the trace's own would only repeat it.
     if rollout_id is not None and rollout_id != trace_id:
         metadata.setdefault("rollout_id", rollout_id)
     version = attributes.get(semconv.POLICY_VERSION)
     # A version that is not a number, such as a commit, has no field of its own.
-    if version is not None and reading.as_int(version) is None:
+    if version is not None and as_int(version) is None:
         metadata.setdefault("policy_version", version)
     # What the user wrote under that name stays.
     for key, value in origin.facts.items():

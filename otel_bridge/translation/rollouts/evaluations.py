@@ -16,8 +16,12 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.translation.decode import spans as reading
-from otel_bridge.translation.decode.attributes import mapping_of
+from otel_bridge.translation.decode.attributes import (
+    as_float,
+    as_name,
+    int_in,
+    mapping_of,
+)
 from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.state import TranslationState, named
@@ -114,15 +118,15 @@ def read_evaluation(
         # A scorer outside the trace names the rollout by its id.
         trace_id = _as_trace_id(attributes.get(semconv.ROLLOUT_ID))
     score = EvaluationScore(
-        name=reading.as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
-        value=reading.as_float(attributes.get(semconv.EVALUATION_VALUE)),
+        name=as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
+        value=as_float(attributes.get(semconv.EVALUATION_VALUE)),
         label=_label(attributes.get(semconv.EVALUATION_LABEL)),
-        explanation=reading.as_name(attributes.get(semconv.EVALUATION_EXPLANATION)),
+        explanation=as_name(attributes.get(semconv.EVALUATION_EXPLANATION)),
     )
     has_value = score.value is not None or score.label is not None
     if not trace_id or not score.name or not has_value:
         return None
-    seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+    seq = int_in(attributes, semconv.EVENT_SEQ)
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     evaluation_id = f"{_SENT}{instance_id}:{seq}"
     if seq is None:
@@ -135,8 +139,8 @@ def read_evaluation(
         instance_id=instance_id if seq is not None else "",
         seq=seq,
         time_unix_ns=time_unix_ns,
-        role=reading.as_name(attributes.get(semconv.ROLE)) or role,
-        step=reading.as_int(attributes.get(semconv.STEP)),
+        role=as_name(attributes.get(semconv.ROLE)) or role,
+        step=int_in(attributes, semconv.STEP),
         span_id=_span_id(log_record),
     )
 
@@ -169,7 +173,7 @@ def _label(value: Json) -> str | None:
     # The content policy emptied this label; the label still counts as a value.
     if value == "":
         return ""
-    return reading.as_name(value)
+    return as_name(value)
 
 
 class Evaluations:

@@ -12,8 +12,14 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
 from otel_bridge.records import Json, trace_id_of
-from otel_bridge.translation.decode import spans as reading
-from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.attributes import (
+    as_int,
+    as_ints,
+    as_name,
+    int_in,
+    mapping_of,
+    value_of,
+)
 from otel_bridge.translation.generated_rollouts import GeneratedRollout
 from otel_bridge.translation.rollouts.assembly import TRAIN
 from otel_bridge.translation.state import TranslationState, named
@@ -86,17 +92,17 @@ def read_sampled_out(
     """
     attributes = mapping_of(log_record.attributes)
     sums = value_of(log_record.body)
-    number = reading.as_int(attributes.get(semconv.ROLLOUTS_COUNT)) or 0
+    number = int_in(attributes, semconv.ROLLOUTS_COUNT) or 0
     if not isinstance(sums, dict) or number < 0:
         return None
-    seq = reading.as_int(attributes.get(semconv.EVENT_SEQ))
+    seq = int_in(attributes, semconv.EVENT_SEQ)
     ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
     datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
-        role=reading.as_name(attributes.get(semconv.ROLE)) or role,
-        split=reading.as_name(attributes.get(semconv.SPLIT)) or TRAIN,
-        step=reading.as_int(attributes.get(semconv.STEP)),
+        role=as_name(attributes.get(semconv.ROLE)) or role,
+        split=as_name(attributes.get(semconv.SPLIT)) or TRAIN,
+        step=int_in(attributes, semconv.STEP),
         rollouts=number,
         sums=sums,
         sender_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
@@ -108,7 +114,7 @@ def read_sampled_out(
         ),
         # Lists of different lengths cannot be matched.
         datasets=datasets if len(datasets) == len(ids) else (),
-        open_steps=reading.as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
+        open_steps=as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
 
 
@@ -131,9 +137,9 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
     """
     if not isinstance(value, dict):
         return None
-    number = reading.as_int(value.get("count"))
-    total = reading.as_int(value.get("sum"))
-    highest = reading.as_int(value.get("max"))
+    number = as_int(value.get("count"))
+    total = as_int(value.get("sum"))
+    highest = as_int(value.get("max"))
     if number is None or total is None or highest is None:
         return None
     is_in_range = 0 < number < 1 << 53 and abs(total) < 1 << 62

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from otel_bridge.records import Json, Value
-from otel_bridge.translation.decode.spans import as_float, as_int
+from otel_bridge.translation.decode.attributes import as_float, as_int
 
 NO_GROUP = ""
 """Key of rollouts without a group; these rollouts do not form a group together."""

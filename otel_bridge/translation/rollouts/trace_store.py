@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.translation.decode import spans as reading
-from otel_bridge.translation.decode.attributes import value_of
+from otel_bridge.translation.decode.attributes import as_int, value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.packing import packed, unpacked
@@ -209,7 +209,7 @@ class PendingTrace:
 def _integer(span: Span, *keys: str) -> int | None:
     """Return the integer attribute of the first of *keys* that *span* has."""
     integers = {
-        pair.key: reading.as_int(value_of(pair.value))
+        pair.key: as_int(value_of(pair.value))
         for pair in span.attributes
         if pair.key in keys
     }

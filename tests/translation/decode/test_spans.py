@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from otel_bridge import records
+from otel_bridge.translation.decode.attributes import as_float, as_int, as_name
 from otel_bridge.translation.decode.spans import (
-    as_float,
-    as_int,
-    as_name,
     is_marked,
     is_rollout,
     kind_of,
