@@ -8,7 +8,7 @@ in time. Source: ``ProtobufErrorHandler`` in wandb/sdk/lib and ``runupdateerror.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,10 @@ _STATUS = re.compile(
 )
 _LOST_ACCESS = re.compile(
     r"permission denied|unauthori[sz]ed|forbidden|api key|not logged in|invalid credentials",
+    re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"connection|timeout|timed out|refused|reach|network|deadline|no such host|eof|in time",
     re.IGNORECASE,
 )
 _GONE = re.compile(
@@ -94,7 +98,7 @@ def _help_of(exc: BaseException, text: str) -> str | None:
     if status is not None:
         return _HELP.get(status, "") if status in _BLOCKING else None
     # "in use": the stream of a failed init() in wandb's service, which `sdk` closes.
-    if "in use" in text or _unreachable(text):
+    if "in use" in text or _NO_ANSWER.search(text):
         return None
     kinds = _class_names(exc)
     if _LOST_ACCESS.search(text) or "AuthenticationError" in kinds:
@@ -110,8 +114,10 @@ def _help_of(exc: BaseException, text: str) -> str | None:
 def _class_names(exc: BaseException) -> set[str]:
     """Return the names of the classes of *exc* and of its causes, which wandb's own errors often are not."""
     names: set[str] = set()
-    for link in _chain(exc):
+    link: BaseException | None = exc
+    while link is not None:
         names.update(base.__name__ for base in type(link).__mro__)
+        link = link.__cause__
     return names
 
 
@@ -130,31 +136,6 @@ def status_of(text: str) -> int | None:
         if status >= 400:
             return status
     return None
-
-
-def _unreachable(text: str) -> bool:
-    words = (
-        "connection",
-        "timeout",
-        "timed out",
-        "refused",
-        "reach",
-        "network",
-        "deadline",
-        "no such host",
-        "eof",
-        "in time",
-    )
-    return any(word.lower() in text.lower() for word in words)
-
-
-def _chain(exc: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = exc
-    for _ in range(8):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
 
 
 def _text(exc: BaseException) -> str:
