@@ -49,6 +49,9 @@ def unpacked(kind: type[T], value: object) -> T:
 def _unpacked(kind: Any, value: Any) -> Any:
     if kind is bytes:
         return b64decode(value)
+    # Most values by far: a bridge that begins again may read a million.
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if is_dataclass(kind):
         types = _field_types(cast("Hashable", kind)).items()
         return cast("Any", kind)(
@@ -81,7 +84,7 @@ def _unpacked_container(kind: Any, value: Any) -> Any:
             _unpacked(key_kind, key): _unpacked(entry_kind, entry)
             for key, entry in pairs
         }
-    # Numbers, texts and JSON are stored as they are.
+    # JSON is stored as it is.
     return value
 
 
