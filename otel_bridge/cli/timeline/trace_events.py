@@ -106,8 +106,8 @@ class _TraceWriter:
     def _mark(self, pid: int, step: int, event: TimelineEvent) -> None:
         self._instant((pid, 0), f"step {step}", event.start_ns, "p")
         for key, value in event.facts.items():
-            counter = {"ph": "C", "name": key, "pid": pid, "args": {"value": value}}
-            self.events.append({**counter, "ts": self._time_us(event.start_ns)})
+            arguments = {"value": value}
+            self._event("C", (pid, 0), event.start_ns, name=key, args=arguments)
 
     def _span(
         self,
@@ -116,20 +116,28 @@ class _TraceWriter:
         name: str,
         arguments: dict[str, Any],
     ) -> None:
-        pid, tid = track
-        self.events.append({
-            "ph": "X", "name": name, "cat": event.kind, "pid": pid, "tid": tid, "ts": self._time_us(event.start_ns),
-            "dur": (event.end_ns - event.start_ns) / 1000, "args": arguments,
-        })  # fmt: skip
+        self._event(
+            "X",
+            track,
+            event.start_ns,
+            name=name,
+            cat=event.kind,
+            dur=(event.end_ns - event.start_ns) / 1000,
+            args=arguments,
+        )
 
     def _instant(
         self, track: tuple[int, int], name: str, time_ns: int, scope: str
     ) -> None:
+        self._event("i", track, time_ns, name=name, s=scope)
+
+    def _event(
+        self, kind: str, track: tuple[int, int], time_ns: int, **facts: object
+    ) -> None:
+        """Add an event on a track: process and thread."""
         pid, tid = track
-        time_us = self._time_us(time_ns)
-        self.events.append(
-            {"ph": "i", "name": name, "s": scope, "pid": pid, "tid": tid, "ts": time_us}
-        )
+        time_us = (time_ns - self._zero_ns) / 1000
+        self.events.append({"ph": kind, "pid": pid, "tid": tid, "ts": time_us, **facts})
 
     def _process(self, name: str) -> int:
         self._processes += 1
@@ -146,9 +154,6 @@ class _TraceWriter:
         for fact, argument in (("name", name), ("sort_index", tid or pid)):
             event = {"ph": "M", "name": f"{kind}_{fact}", "pid": pid, "tid": tid}
             self.events.append({**event, "args": {fact: argument}})
-
-    def _time_us(self, time_ns: int) -> float:
-        return (time_ns - self._zero_ns) / 1000
 
 
 def _by_start(entry: _StepEvent) -> tuple[int, int]:
