@@ -171,6 +171,10 @@ def _text_chars(rows: Sequence[list[CellValue]]) -> int:
     return sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
 
 
+_IN_TEXT = frozenset({"role", "content", "tool_calls"})
+"""Keys of a message that its text shows."""
+
+
 def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     """Return one row of `COLUMNS`."""
     last = len(rollout.messages)
@@ -181,7 +185,8 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
             last = index
             answers += 1
     if answers:
-        answer = _content(rollout.messages[last])
+        after = _turns(rollout.messages[last + 1 :])
+        answer = "\n\n".join([_content(rollout.messages[last]), *after])
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get(
         "calls"
     )
@@ -208,6 +213,7 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
         "tools": dict(rollout.tools) or None,
+        "messages": _message_facts(rollout.messages) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -239,9 +245,27 @@ def _transcript(messages: Sequence[Message]) -> str:
     """Return the conversation before the last answer; return a single question unchanged."""
     if len(messages) == 1:
         return _content(messages[0])
-    return "\n\n".join(
+    return "\n\n".join(_turns(messages))
+
+
+def _turns(messages: Sequence[Message]) -> list[str]:
+    return [
         f"{message.get('role', 'message')}: {_content(message)}" for message in messages
-    )
+    ]
+
+
+def _message_facts(messages: Sequence[Message]) -> dict[str, Json]:
+    """Return what the texts of messages leave out, such as reasoning, by the number of the message."""
+    by_number: dict[str, Json] = {}
+    for number, message in enumerate(messages, 1):
+        facts: dict[str, Json] = {
+            key: value
+            for key, value in message.items()
+            if key not in _IN_TEXT and value is not None
+        }
+        if facts:
+            by_number[str(number)] = facts
+    return by_number
 
 
 def _content(message: Mapping[str, Json]) -> str:
