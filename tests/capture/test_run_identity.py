@@ -254,7 +254,7 @@ def test_names_of_an_adapter_are_those_of_a_run_that_the_program_does_not_name(
 ) -> None:
     launched(
         tmp_path,
-        f"import wandb\n{ADAPTER}\n{code}\nrun.log({{'x': 1}})\nadapter.log({{'y': 2}}, 0)",
+        f"import wandb\n{ADAPTER}\n{code}\nrun.log({{'x': 1}})\nadapter.begin().log({{'y': 2}}, 0)",
         **variables,
     )
 

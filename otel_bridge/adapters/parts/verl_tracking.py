@@ -228,10 +228,11 @@ def _log_validation(
     if CapturedReports("verl", asked["loggers"]).records_tables_and_config(run):
         return  # verl gives the tracker a table of them
     samples: Sequence[Sequence[Any]] = asked["samples"]
+    inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     run.log_generations(
-        prompts=[sample[0] for sample in samples],
-        responses=[sample[1] for sample in samples],
-        rewards=[sample[2] for sample in samples],
+        prompts=list(inputs),
+        responses=list(outputs),
+        rewards=list(scores),
         step=asked["step"],
         split="eval",
     )
