@@ -38,7 +38,7 @@ def run() -> list[Result]:
             "ms a rollout into an MLflow database, with rewards",
             "its spans alone",
             database,
-            3.0,
+            1.6,
         ),
         _result(
             "ms a rollout into an MLflow server, with rewards",

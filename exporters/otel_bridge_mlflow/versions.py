@@ -20,7 +20,7 @@ HINTS = {
 """Text of an error to the command that fixes it, where the package at fault is not MLflow."""
 _TRACES_FROM = (3, 6)
 _STARTS_FROM = (3, 13)
-"""The first version in which a repeated ``start_trace`` adds to the trace; older ones answer with an
+"""The first server on which a repeated ``start_trace`` adds to the trace; older ones answer with an
 error."""
 _CLIENT = (
     ("get_run", "run_id"),
@@ -69,7 +69,7 @@ class MlflowAbilities:
     Attributes:
         left_out: Why rollouts and their evaluations are left out; empty when they are written.
         degraded: One sentence for each ability that is missing.
-        starts_traces: Whether the store takes the rewards of a rollout in one call.
+        starts_traces: Whether the server takes the rewards of a rollout in one call.
     """
 
     left_out: str = ""
@@ -119,12 +119,11 @@ def abilities_of(
         not left_out, f"rollouts and evaluations are left out: {left_out}"
     )
     # Unknown counts as old: each reward is then a call, which every version takes.
-    store_version = (server_version or "") if remote else package.version
+    starts = server_version is not None and release_of(server_version) >= _STARTS_FROM
     return MlflowAbilities(
         left_out,
         capabilities.degraded,
-        starts_traces=release_of(store_version) >= _STARTS_FROM
-        and hasattr(package.entities, "TraceInfo"),
+        starts and hasattr(package.entities, "TraceInfo"),
     )
 
 

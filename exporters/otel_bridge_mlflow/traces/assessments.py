@@ -16,6 +16,7 @@ from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Evaluation, RolloutRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
+from otel_bridge_mlflow.traces.database import StoreWithRewards
 from otel_bridge_mlflow.traces.feedback import Feedback, feedback_of, rewards_of
 from otel_bridge_mlflow.traces.spans import trace_id_of
 
@@ -24,7 +25,9 @@ _SOURCE = "otel-bridge"
 
 
 class AssessmentWriter:
-    """Makes assessments of one store, and writes those whose traces exist, one a call.
+    """Makes assessments of one store, and writes those whose traces exist.
+
+    A database takes many in one transaction; a server takes one a call.
 
     Args:
         connection: The store.
@@ -32,6 +35,10 @@ class AssessmentWriter:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        # A server has no call for assessments of several traces.
+        self._database = None
+        if not connection.settings.remote:
+            self._database = StoreWithRewards(connection.store)
 
     def rewards(self, rollout: RolloutRecord) -> list[Any]:
         """Return the reward of *rollout* and its parts as MLflow's assessments."""
@@ -60,8 +67,11 @@ class AssessmentWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        for value in values:
-            assessment = self._entity(feedback_of(value))
+        assessments = [self._entity(feedback_of(value)) for value in values]
+        unwritten = set(map(id, self._written_together(assessments)))
+        for value, assessment in zip(values, assessments, strict=True):
+            if id(assessment) not in unwritten:
+                continue
             try:
                 if not self._create(assessment):
                     self._update(assessment)
@@ -72,6 +82,24 @@ class AssessmentWriter:
                 # Values before this one are written: the bridge goes on here.
                 exc.position = value.position
                 raise
+
+    def _written_together(self, assessments: Sequence[Any]) -> Sequence[Any]:
+        """Write new *assessments* in one transaction.
+
+        Return those that need a call of their own.
+        """
+        # One alone is written by its own call, which also finds out whether it exists.
+        if self._database is None or len(assessments) < 2:
+            return assessments
+        try:
+            with as_bridge_errors(f"assessing {len(assessments)} traces"):
+                return self._database.write(assessments)
+        except (
+            RetryableError,
+            Refused,
+        ) as exc:  # nothing is stored; the calls find out which one it is
+            _log.debug("%s; each is written alone", exc)
+            return assessments
 
     def _create(self, assessment: Any) -> bool:
         """Create an assessment; return ``False`` when it already exists."""

@@ -23,6 +23,8 @@ from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.runs import OpenMlflowRun
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
+from otel_bridge_mlflow.traces.database import DatabaseTraces
+from otel_bridge_mlflow.traces.server import ServerTraces
 from otel_bridge_mlflow.traces.spans import (
     SESSION,
     TRACE_NAME,
@@ -34,7 +36,6 @@ from otel_bridge_mlflow.traces.spans import (
     tags_of,
     trace_id_of,
 )
-from otel_bridge_mlflow.traces.stores import DatabaseTraces, ServerTraces
 
 _log = logging.getLogger(__name__)
 REQUEST_ROLLOUTS = 50
@@ -70,8 +71,11 @@ class TraceWriter:
         self._size = RequestSize(
             REQUEST_ROLLOUTS, memory=memory, key="request_size/traces"
         )
-        traces_of = ServerTraces if connection.settings.remote else DatabaseTraces
-        self._traces = traces_of(connection, run.experiment_id)
+        self._traces: ServerTraces | DatabaseTraces
+        if connection.settings.remote:
+            self._traces = ServerTraces(connection, run.experiment_id)
+        else:
+            self._traces = DatabaseTraces(connection, run.experiment_id)
         self._tags_missing: bool | None = None
         self._session_missing: bool | None = None
 

@@ -1,11 +1,13 @@
-"""Rewards come with their rollouts: once, whatever is killed or redelivered."""
+"""Rewards come with their rollouts: in the same transaction, once, whatever is killed or redelivered."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from otel_bridge.errors import PermanentError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import RolloutRecord
 from otel_bridge.testing import samples
+from otel_bridge_mlflow.traces import database
 from support.trackers import mlflow_reading
 from support.trackers.mlflow_writing import opened
 
@@ -108,6 +111,17 @@ def test_a_bridge_killed_while_it_writes_rewards_is_followed_by_one_that_writes_
     assert (rows_of_rewards(uri, one), rows_of_rewards(uri, two)) == (3, 3)
 
 
+def test_rewards_are_in_the_transaction_of_the_spans(uri: str, run: RunInfo) -> None:
+    (one,) = rollouts(run, 1)
+    opened(uri, run)
+
+    kill_in_a_child(uri, run, [one], "INSERT INTO assessments")
+
+    assert mlflow_reading.contents(uri, run).rollouts == []
+    with pytest.raises(Exception, match="not found"):
+        mlflow_reading.client(uri).get_trace(f"tr-{one.id}")
+
+
 def test_a_redelivered_rollout_does_not_take_back_a_later_reward(
     uri: str, run: RunInfo
 ) -> None:
@@ -122,13 +136,22 @@ def test_a_redelivered_rollout_does_not_take_back_a_later_reward(
     }
 
 
-def test_of_later_values_of_many_rollouts_the_last_of_a_name_is_shown(
+def test_later_values_of_many_rollouts_are_one_transaction_and_the_last_of_a_name_is_shown(
     uri: str, run: RunInfo
 ) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
     writer, records = opened(uri, run), rollouts(run, 3)
     writer.write_rollouts(records)
     first = [samples.evaluation(one, 1.5, name="late") for one in records]
-    writer.write_evaluations(samples.placed(first))
+    commits: list[object] = []
+    listener = commits.append
+    event.listen(Engine, "commit", listener)
+    try:
+        writer.write_evaluations(samples.placed(first))
+    finally:
+        event.remove(Engine, "commit", listener)
 
     again = [
         samples.evaluation(records[0], 2.5, name="late"),
@@ -137,6 +160,7 @@ def test_of_later_values_of_many_rollouts_the_last_of_a_name_is_shown(
     ]
     writer.write_evaluations(samples.placed([*again, *first[2:]]))
 
+    assert len(commits) == 1
     assert shown(uri, run) == {
         records[0].id: sorted([*ALL, ("late", 2.5)]),
         records[1].id: sorted([*ALL, ("late", 1.5), ("other", 3.5)]),
@@ -158,6 +182,57 @@ def test_a_later_value_of_a_missing_rollout_is_refused_by_its_place_and_those_be
 
     assert refused.value.position == values[1].position
     assert shown(uri, run) == {one.id: sorted([*ALL, ("late", 1.5)])}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("_SESSIONS", "Sessions"), ("_ROWS", "mlflow.no_rows")]
+)
+def test_an_mlflow_with_other_sessions_or_rows_gets_each_reward_by_a_call(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(database, name, value)
+    writer, (one, two) = opened(uri, run), rollouts(run, 2)
+
+    writer.write_rollouts([one])
+    writer.write_rollouts([one, two])
+
+    assert shown(uri, run) == {one.id: ALL, two.id: ALL}
+
+
+RENAMED = [
+    ("SqlAssessments", "from_mlflow_entity"),
+    ("SqlAssessments", "assessment_id"),
+    ("SqlAssessments", "trace_id"),
+    ("SqlTraceInfo", "request_id"),
+    ("SqlTraceInfo", "experiment_id"),
+    ("SqlTraceInfo", "timestamp_ms"),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), RENAMED)
+def test_an_mlflow_that_renamed_a_column_gets_each_reward_by_a_call(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch, table: str, column: str
+) -> None:
+    from mlflow.store.tracking.dbmodels import models
+
+    real = getattr(models, table)
+    names = {
+        name: getattr(real, name)
+        for _, name in RENAMED
+        if hasattr(real, name) and name != column
+    }
+    tables = {
+        "SqlAssessments": models.SqlAssessments,
+        "SqlTraceInfo": models.SqlTraceInfo,
+    }
+    renamed = SimpleNamespace(**{**tables, table: SimpleNamespace(**names)})
+    monkeypatch.setitem(sys.modules, "renamed_models", renamed)  # type: ignore[arg-type]
+    monkeypatch.setattr(database, "_ROWS", "renamed_models")
+    writer, (rollout,) = opened(uri, run), rollouts(run, 1)
+
+    writer.write_rollouts([rollout])
+
+    assert shown(uri, run) == {rollout.id: ALL}
 
 
 def test_labels_and_explanations_that_came_before_the_rollout_are_shown_as_those_that_come_after_it(

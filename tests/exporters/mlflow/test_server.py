@@ -16,7 +16,7 @@ from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import RolloutRecord, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
-from otel_bridge_mlflow.traces.stores import ServerTraces
+from otel_bridge_mlflow.traces.server import ServerTraces
 from support.free_ports import free_port
 from support.media_samples import image, media, text
 from support.trackers import mlflow_reading
@@ -316,7 +316,7 @@ def test_a_bridge_killed_between_the_rewards_and_the_spans_is_followed_by_one_th
     if not child:
         try:
             writer = opened(server, run)
-            ServerTraces._store_spans = lambda *_: os.kill(os.getpid(), 9)
+            ServerTraces._post = lambda *_: os.kill(os.getpid(), 9)
             writer.write_rollouts(rollouts)
         finally:
             os._exit(1)
