@@ -40,27 +40,35 @@ _OPAQUE = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:
 _ALNUM = "[A-Za-z0-9]"
 _WORD = "[A-Za-z0-9_-]"
 _PREFIXES = {
-    "hf_": rf"{_ALNUM}{{20,}}", "api_org_": rf"{_ALNUM}{{20,}}", "sk-": rf"{_WORD}{{16,}}",
-    "ghp_": rf"{_ALNUM}{{20,}}", "gho_": rf"{_ALNUM}{{20,}}", "ghu_": rf"{_ALNUM}{{20,}}",
-    "ghs_": rf"{_ALNUM}{{20,}}", "ghr_": rf"{_ALNUM}{{20,}}", "github_pat_": "[A-Za-z0-9_]{20,}",
-    "glpat-": rf"{_WORD}{{16,}}", "xox": "[abeoprs]-[A-Za-z0-9-]{10,}", "AKIA": r"[0-9A-Z]{16}\b",
-    "ASIA": r"[0-9A-Z]{16}\b", "AIza": rf"{_WORD}{{30,}}", "ya29.": rf"{_WORD}{{20,}}", "dapi": "[0-9a-f]{32}",
-    "gsk_": rf"{_ALNUM}{{20,}}", "xai-": rf"{_ALNUM}{{20,}}", "nvapi-": rf"{_WORD}{{20,}}",
-    "wandb_v": "[0-9]+_[A-Za-z0-9_]{20,}", "npm_": rf"{_ALNUM}{{30,}}", "pypi-": rf"{_WORD}{{30,}}",
-    "eyJ": rf"{_WORD}{{8,}}\.{_WORD}{{8,}}\.{_WORD}*",
+    "_": {
+        "hf_": rf"{_ALNUM}{{20,}}", "api_org_": rf"{_ALNUM}{{20,}}", "gh": rf"[oprsu]_{_ALNUM}{{20,}}",
+        "github_pat_": "[A-Za-z0-9_]{20,}", "gsk_": rf"{_ALNUM}{{20,}}", "npm_": rf"{_ALNUM}{{30,}}",
+        "wandb_v": "[0-9]+_[A-Za-z0-9_]{20,}",
+    },
+    "-": {
+        "sk-": rf"{_WORD}{{16,}}", "glpat-": rf"{_WORD}{{16,}}", "xox": "[abeoprs]-[A-Za-z0-9-]{10,}",
+        "xai-": rf"{_ALNUM}{{20,}}", "nvapi-": rf"{_WORD}{{20,}}", "pypi-": rf"{_WORD}{{30,}}",
+    },
+    "A": {"AKIA": r"[0-9A-Z]{16}\b", "ASIA": r"[0-9A-Z]{16}\b", "AIza": rf"{_WORD}{{30,}}"},
+    "J": {"eyJ": rf"{_WORD}{{8,}}\.{_WORD}{{8,}}\.{_WORD}*"},
+    ".": {"ya29.": rf"{_WORD}{{20,}}"},
+    "d": {"dapi": "[0-9a-f]{32}"},
 }  # fmt: skip
-"""Prefix of a secret to the expression of what follows it."""
+"""A character to the prefixes of secrets that hold it, each with the expression of what follows it."""
 # Each begins with a literal, for which `re` searches in C: 24 KB take 10 us an expression. One
 # expression of alternatives takes 10 ms.
-_SHAPES = (
-    *(
+_SHAPES = {
+    character: [
         re.compile(rf"{re.escape(prefix)}(?<=\b{re.escape(prefix)}){rest}")
-        for prefix, rest in _PREFIXES.items()
-    ),
+        for prefix, rest in prefixes.items()
+    ]
+    for character, prefixes in _PREFIXES.items()
+}
+_SHAPES["-"].append(
     re.compile(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
         re.DOTALL,
-    ),
+    )
 )
 _EMAIL = re.compile(
     r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"
@@ -267,29 +275,25 @@ _ANY_WORD = r"[^\s&\"',;<>(){}\[\]\\]{4,}"
 _OPAQUE_WORD = r"(?=[^\s&\"',;]*[0-9])(?=[^\s&\"',;]*[A-Za-z])[A-Za-z0-9_.=+/-]{8,}"
 _LONG_WORD = "[A-Za-z0-9._~+/=-]{12,}"
 _NAMED_IN_TEXT = tuple(
-    re.compile(f"({name}){value}")
+    re.compile(f"({name}{_IS}){value}")
     for value, names in {
-        _ANY_WORD: [end + _IS for end in ("asswd", "ASSWD", "assword", "ASSWORD")],
-        _LONG_WORD: [
-            r"earer (?<=\b[Bb]earer )",
-            *(end + _IS for end in ("API_KEY", "SECRET", "_TOKEN")),
-        ],
-        _OPAQUE_WORD: [
-            *(end + _IS for end in ("oken", "OKEN", "ecret", "ECRET", "pikey")),
-            *(end + _IS for end in ("piKey", "pi_key", "pi-key", "PI-KEY", "PI_KEY")),
-        ],
+        _ANY_WORD: ["assw(?:or)?d", "ASSW(?:OR)?D"],
+        _LONG_WORD: ["API_KEY", "SECRET", "_TOKEN"],
+        _OPAQUE_WORD: ["oken", "OKEN", "ecret", "ECRET", "pi[_-]?[kK]ey", "PI[_-]KEY"],
     }.items()
     for name in names
 )
 """A password, key or token after the end of its name in free text; each begins with a literal, as shapes do."""
+_BEARER_IN_TEXT = re.compile(rf"(earer (?<=\b[Bb]earer )){_LONG_WORD}")
 
 
 def redact_message(value: str) -> str:
     """Return *value*, input or output of a model, without secrets; words and links stay."""
     value = _without_shapes(value)
-    for named in _NAMED_IN_TEXT:
-        value = named.sub(_KEEP_NAME, value)
-    value = _IN_URL.sub(_KEEP_NAME, value)
+    if "=" in value or ":" in value:
+        for named in (*_NAMED_IN_TEXT, _IN_URL):
+            value = named.sub(_KEEP_NAME, value)
+    value = _BEARER_IN_TEXT.sub(_KEEP_NAME, value)
     # The names of all keys in JSON take a tenth of the search for secrets below them.
     if may_name_secret(value.encode("utf-8", "replace")):
         return redact_named(value)
@@ -297,8 +301,11 @@ def redact_message(value: str) -> str:
 
 
 def _without_shapes(value: str) -> str:
-    for shape in _SHAPES:
-        value = shape.sub(REDACTED, value)
+    for character, shapes in _SHAPES.items():
+        # Its search takes a tenth of that for a prefix, and most texts have none of some characters.
+        if character in value:
+            for shape in shapes:
+                value = shape.sub(REDACTED, value)
     return value
 
 
