@@ -74,7 +74,8 @@ def _unpacked_container(kind: Any, value: Any) -> Any:
         kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
         return tuple(map(_unpacked, kinds, value))
     if container in {list, set, frozenset}:
-        return container(_unpacked(arguments[0], entry) for entry in value)
+        collection: Any = cast("Any", container)
+        return collection(_unpacked(arguments[0], entry) for entry in value)
     if container is dict:
         pairs: Any = value
         if isinstance(value, dict):
