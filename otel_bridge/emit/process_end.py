@@ -172,5 +172,8 @@ def status_at_exit() -> EndStatus:
 
 
 def _is_good(code: object) -> bool:
-    """Return whether an argument of ``sys.exit()``, which may be any object, is exit code 0."""
-    return code is None or (isinstance(code, int) and code == 0)
+    """Return whether an argument of ``sys.exit()``, which may be any object, gives exit code 0.
+
+    The system keeps the lowest eight bits of a code.
+    """
+    return code is None or (isinstance(code, int) and code & 0xFF == 0)

@@ -13,6 +13,7 @@ from otel_bridge.emit.process_end import status_after, status_now
         (None, "finished"),
         (SystemExit(), "finished"),
         (SystemExit(0), "finished"),
+        (SystemExit(256), "finished"),  # whose lowest eight bits are 0
         (GeneratorExit(), "finished"),
         (SystemExit(3), "failed"),
         (SystemExit("out of memory"), "failed"),

@@ -50,7 +50,9 @@ def _of_object(value: object) -> Mapping[str, Any] | None:
     dumped: object = dump() if callable(dump) else None
     if isinstance(dumped, dict):
         return cast("dict[str, Any]", dumped)
-    if not any(all(hasattr(value, name) for name in names) for names in _TELLING):
+    is_told = any(all(hasattr(value, name) for name in names) for names in _TELLING)
+    # A table of pandas has its columns as attributes; it is no message, but holds one in each row.
+    if not is_told or _is_table(value):
         return None
     return {
         name: item
@@ -136,22 +138,28 @@ def text_or_none(value: object) -> str | None:
     return any_text(value)
 
 
-_CONVERSIONS = ("tolist", "to_pylist", "as_py", "to_list")
+_CONVERSIONS = ("tolist", "to_pylist", "as_py", "to_list", "to_dicts")
 """Methods by which arrays, tables and scalars of numpy, torch, pandas, pyarrow and polars give plain values."""
 
 
 def plain(value: object) -> object:
-    """Return an array (numpy, pandas, polars, pyarrow, torch) as a list, a `UserString` as text.
+    """Return an array (numpy, pandas, polars, pyarrow, torch) as a list, a table as its rows.
 
-    Anything else unchanged.
+    A `UserString` is its text, anything else unchanged.
     """
     if isinstance(value, UserString):
         return value.data
+    if _is_table(value):
+        return cast("Any", value).to_dict("records")
     for name in _CONVERSIONS:
         convert = getattr(value, name, None)
         if callable(convert):
             return convert()
     return value
+
+
+def _is_table(value: object) -> bool:
+    return hasattr(value, "iterrows")
 
 
 def entries_of(value: object) -> Sequence[object]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+import pandas
 import pytest
 from pydantic import BaseModel, ConfigDict
 
@@ -168,6 +169,8 @@ SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
     "a row of a data set": ({"messages": [{"role": "user", "content": "Q"}]}, [_QUESTION]),
     "texts": (["Q"], [_QUESTION]),
     "an array from parquet": (np.array([{"role": "user", "content": np.array([{"text": "Q"}])}]), [_QUESTION]),
+    "a table of pandas": (
+        pandas.DataFrame({"role": ["user", "assistant"], "content": ["Q", "A"]}), [_QUESTION, _ANSWER]),
     "a generator": (({"role": "user", "content": text} for text in "Q"), [_QUESTION]),
     "pictures beside the content": (
         {"role": "user", "content": "Q", "images": [_PNG]}, [("user", [{"type": "text", "content": "Q"}, _BLOB])]),
