@@ -50,9 +50,9 @@ def _of_object(value: object) -> Mapping[str, Any] | None:
     dumped: object = dump() if callable(dump) else None
     if isinstance(dumped, dict):
         return cast("dict[str, Any]", dumped)
-    is_told = any(all(hasattr(value, name) for name in names) for names in _TELLING)
-    # A table of pandas has its columns as attributes; it is no message, but holds one in each row.
-    if not is_told or _is_table(value):
+    is_known = any(all(hasattr(value, name) for name in names) for names in _TELLING)
+    # A table of pandas has its columns as attributes, and a message in each row.
+    if not is_known or _is_table(value):
         return None
     return {
         name: item
