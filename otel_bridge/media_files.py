@@ -50,10 +50,14 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
 def put_synced(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write *data* to a file that has its name only once it is whole and synced; its folder exists.
 
+    A file of that name is replaced. The folder is not synced: a power cut may take a new name away,
+    but leaves no torn file.
+
     Raises:
         OSError: It cannot be written; no part of it stays.
     """
-    # Several processes may write one file at a time. A file that a kill left is replaced.
+    # Several processes may write one file at a time: each has its own name until then. What a
+    # killed process of the same id left there is replaced.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(create_regular(unfinished, mode=mode), "wb") as file:

@@ -31,6 +31,10 @@ def name_of(store: EntrySink, run: RunInfo, memory: WriterMemory) -> str:
         store: Store of the run.
         run: The run as its processes name it.
         memory: Keeps the name for a store that cannot be read.
+
+    Raises:
+        RetryableError: The store is locked or cannot be reached; nothing was changed.
+        BlockedError: This user may not read or write the store.
     """
     remembered_name = _text_in(memory, _NAME)
     row_name = store.name_held() or remembered_name
@@ -38,7 +42,7 @@ def name_of(store: EntrySink, run: RunInfo, memory: WriterMemory) -> str:
     if (
         row_name
         and row_name != run.name
-        and not _is_renamed(store, run, row_name, memory)
+        and not _rename_generated(store, run, row_name, memory)
     ):
         name = row_name
     if name != remembered_name:
@@ -49,12 +53,13 @@ def name_of(store: EntrySink, run: RunInfo, memory: WriterMemory) -> str:
     return name
 
 
-def _is_renamed(
+def _rename_generated(
     store: EntrySink, run: RunInfo, row_name: str, memory: WriterMemory
 ) -> bool:
-    """Give rows with a generated name the name that a user gave.
+    """Give rows with a generated name the name that a user gave; return whether they have it now.
 
-    Return whether they have it now.
+    ``False`` when a user gave *row_name*, when the new name is generated too, and when the store
+    cannot rename. Raises as `name_of`.
     """
     # A process that knows only the id uses the id as the generated name.
     is_generated = row_name in {run.id, _text_in(memory, _GENERATED)}
@@ -62,6 +67,7 @@ def _is_renamed(
 
 
 def _text_in(memory: WriterMemory, key: str) -> str:
+    """Return the text under *key*, empty without one."""
     return (memory.get(key) or b"").decode()
 
 
@@ -104,6 +110,7 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
 
 
 def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
+    """Return the tables of this Trackio whose rows have the name and the id of their run."""
     tables: list[str] = []
     for table in _TABLES:
         columns = {

@@ -25,6 +25,7 @@ from otel_bridge.journal.locks import RecordLock
 HOUSEKEEPING_POLLS = 20
 """Polls between two checks of living processes, deletable data and named exporters: a second."""
 ENDING_HOUSEKEEPING_POLLS = 4
+"""The same while the run ends: a fifth of a second."""
 
 
 class RunBridge:
@@ -116,6 +117,9 @@ class RunBridge:
     def poll(self) -> bool:
         """Read one batch and do what is due; return whether there is more to read at once.
 
+        Return ``False`` too when the folder is another bridge's or gone: `outcome` is then
+        ``GONE``.
+
         Raises:
             JournalError: A disk operation failed; nothing is lost, call this again later.
             LedgerDamagedError: The ledger is damaged; close this object and open a new one.
@@ -132,6 +136,11 @@ class RunBridge:
             raise
 
     def _poll(self) -> bool:
+        """Do one poll while the lease is held; return whether there is more to read at once.
+
+        Raises:
+            JournalError: As `poll`.
+        """
         self._requests.receive()
         # Found by an exporter's thread, but only this one may close the ledger and open a new one.
         if any(
@@ -167,13 +176,18 @@ class RunBridge:
     def _read(self) -> bool:
         """Read and commit one batch, after the headers of new processes.
 
-        Return whether there is more to read.
+        Return whether there is more to read at once. ``False`` too when no writer can use more: the
+        next poll looks again.
+
+        Raises:
+            JournalError: The batch was not committed; the next call collects it again.
         """
         # Unread records stay in the segments, where they are as safe as in the ledger.
         may_wait = self.options.lazy and self.reader.behind()
         if may_wait and no_writer_ready(
             self.workers, self.ledger.position, self.processes
         ):
+            # Else the run would count as read: processes would be ended, waiting data released.
             self.reader.falls_behind()
             return False
         try:
@@ -189,6 +203,7 @@ class RunBridge:
         return batch.has_more
 
     def _commit(self, batch: ReadBatch) -> None:
+        """Commit *batch*, and wake the writers when it held anything."""
         self.reader.commit(batch)
         if batch.frames or batch.records:
             self.pipeline.report.set_due()
@@ -308,6 +323,11 @@ class RunBridge:
         )
 
     def _housekeeping(self) -> None:
+        """Do what is due about once a second: heartbeat, checks of processes, exporters, metrics, space.
+
+        Raises:
+            JournalError: A disk operation failed; what follows it is done by a later call.
+        """
         now_ns = time.time_ns()
         # Other hosts judge this bridge by the age of its last heartbeat; the rest may take long.
         self.lease.heartbeat()

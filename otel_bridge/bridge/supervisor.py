@@ -28,6 +28,7 @@ from otel_bridge.records import Status
 from otel_bridge.text.printable import shown
 
 _SNAPSHOT_S = 0.1
+"""Least seconds between two snapshots."""
 _SNAPSHOT_COST = 4
 """Ratio of the pause between two snapshots to the duration of one."""
 _POLL_COST = 2.0
@@ -318,7 +319,10 @@ class BridgeSupervisor:
 
     # --- the thread -------------------------------------------------------------------------------
     def serve(self) -> None:
-        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do."""
+        """Serve in this thread until stopped, or, with *until_done*, until nothing is left to do.
+
+        Then close all runs. An exception ends only its round; an interrupt ends this call too.
+        """
         has_more = False
         try:
             while self._stop_by_s is None:
@@ -331,6 +335,7 @@ class BridgeSupervisor:
                     if not has_more:
                         pause_s = self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
+                    # What it left is read at the next poll that is due, not whenever a worker wakes this.
                     has_more = False
                     pause_s = self._stall_watch.round_failed(exc)
                 if pause_s:
@@ -341,6 +346,11 @@ class BridgeSupervisor:
             self._end()
 
     def _round(self, has_more: bool) -> bool:
+        """Carry out requests, open and close runs, and poll when it is due; return whether more is to do at once.
+
+        Args:
+            has_more: What the last round returned: then the runs are polled before that is due.
+        """
         self._stall_watch.record()
         # Before runs are polled: what was requested applies to this round already.
         while self._requests:
@@ -356,8 +366,11 @@ class BridgeSupervisor:
         return has_more
 
     def _end(self) -> None:
+        """Close all runs; writers may take until the deadline of the stop. Never raise."""
+        # There is no deadline when nothing was left to do, or after an interrupt.
         deadline_s = self._stop_by_s or time.monotonic() + CLOSE_S
         try:
+            # Before the runs are closed too: closing may take long, and may fail.
             self._snapshots.take(self._runs)
             self._runs.close_all(deadline_s)
             self._snapshots.take(self._runs)

@@ -211,6 +211,9 @@ class SegmentWriter:
         """Create the segment of *header* and make it the open one.
 
         On an error nothing is changed.
+
+        Raises:
+            JournalError: It cannot be created, or its header is too large.
         """
         name = segment_name(header.instance_id, header.number)
         path = self._segments_dir / f"{name}{SUFFIX}"
@@ -249,6 +252,12 @@ class SegmentWriter:
         self._limit = self._segment_bytes
 
     def _roll(self, append_unix_ns: int) -> None:
+        """Close the segment and open the next one.
+
+        Raises:
+            SegmentClosedError: The segment's file was moved or deleted.
+            JournalError: The next segment cannot be created; the old one stays open.
+        """
         if self._fd < 0:
             raise JournalError(
                 f"{self._path}: the segment is closed; open a new writer"
@@ -269,15 +278,15 @@ class SegmentWriter:
     def _write_rest(self, frame: bytes, written: int) -> None:
         """Write the rest of a frame after its first *written* bytes.
 
-        Remove those bytes when the rest does not fit.
-
         Raises:
-            OSError: The rest does not fit.
+            OSError: The rest cannot be written, as on a full disk; what was written is removed.
         """
+        # A write moves the position to its end, also of a file opened with O_APPEND.
         begin = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         try:
             while written < len(frame):
                 count = os.write(self._fd, memoryview(frame)[written:])
+                # A file that takes nothing more would keep this loop here for ever.
                 if not count:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 written += count
@@ -288,14 +297,17 @@ class SegmentWriter:
             raise
 
     def _take_back(self, begin: int) -> None:
+        """Cut the open segment off at *begin*, where its torn frame begins.
+
+        Never raise: where that fails, the next frame begins a new segment, and readers skip the torn
+        one as a gap.
+        """
         try:
             os.ftruncate(self._fd, begin)
             os.lseek(self._fd, begin, os.SEEK_SET)
             self._size = begin
         except OSError:
-            self._limit = (
-                -1
-            )  # the torn frame stays: the next frame begins a new segment
+            self._limit = -1
 
 
 def read_segment(
@@ -397,6 +409,11 @@ def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
 
 
 def _header(data: bytes) -> SegmentHeader | None:
+    """Return the header that *data* begins with; ``None`` when it is cut off or damaged.
+
+    Raises:
+        FormatVersionError: A newer version wrote it.
+    """
     if header_end(data) is None:
         return None
     try:
@@ -406,6 +423,7 @@ def _header(data: bytes) -> SegmentHeader | None:
 
 
 def _error(exc: OSError, path: Path, failure: str) -> JournalError:
+    """Return the error of this project for *exc*; *failure* is the end of the sentence about *path*."""
     if exc.errno in DISK_FULL:
         return JournalFullError(
             f"{path} {failure}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"

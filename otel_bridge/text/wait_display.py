@@ -22,6 +22,7 @@ _TROUBLED = frozenset({"blocked", "retrying"})
 _PATIENCE_S = 2.0
 """Seconds of a wait before a bar is drawn; most waits end before."""
 _REFRESH_S = 0.2
+"""Seconds between two drawings of the bars."""
 _LINE_S = 10.0
 """Seconds between two lines where the output is not a terminal."""
 
@@ -182,7 +183,11 @@ def _counted(label: str, amount: Amount) -> str:
 
 
 def _bars_on(terminal: Console) -> Progress:
-    """Return bars that are drawn on *terminal* until `Progress.stop`."""
+    """Return bars that are drawn on *terminal* until `Progress.stop`.
+
+    Raises:
+        OSError: The terminal has gone; another exception when its stream is closed.
+    """
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         MofNCompleteColumn,
@@ -192,6 +197,7 @@ def _bars_on(terminal: Console) -> Progress:
     )
 
     columns = (
+        # As wide as most labels, so that the bars of several trackers begin in one column.
         TextColumn("{task.description:<28}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
@@ -200,6 +206,7 @@ def _bars_on(terminal: Console) -> Progress:
     bars = Progress(
         *columns,
         console=terminal,
+        # What the program prints next takes the place of the bars.
         transient=True,
         # Else rich refreshes from a thread, which a training process must not get.
         auto_refresh=False,

@@ -20,6 +20,7 @@ keys) or bytes."""
 FIRST_KEY = "dropkey/"
 """Key space of the state: drop reason to the first key that was dropped for this reason."""
 _MAX_KEY_CHARS = 256
+"""Most characters of such a key: a program's keys may have any length, and `status` shows it in one line."""
 
 
 class TranslationState(Protocol):
@@ -63,7 +64,7 @@ def count(
 ) -> None:
     """Add *number* to the drop counter ``drop/<reason>``.
 
-    *name* is stored if it is the first one.
+    *name* is the key of what was dropped; the first of each reason is stored as an example.
     """
     key = f"drop/{reason}"
     state.set(key, number_at(state, key) + number)

@@ -134,6 +134,7 @@ def install() -> None:
 
 
 def _wrap_tracking(tracking: Any) -> None:
+    """Wrap the class ``Tracking``: it gets the backend when it is made, and ends the run when it is finished."""
     real_init, real_finish = tracking.__init__, tracking.finish
 
     @functools.wraps(real_init)
@@ -150,13 +151,17 @@ def _wrap_tracking(tracking: Any) -> None:
             # finish() of verl 0.9.1 names its own backends, and so ends no other.
             logger = getattr(self, "logger", {}).get(BACKEND)
             if logger is not None:
+                # From ``__del__()`` the code is 0, also after an exception.
                 logger.finish(exit_code or _code_of_deletion(logger))
 
     tracking.__init__, tracking.finish = init, finish
 
 
 def _code_of_deletion(logger: VerlLogger) -> int:
-    """Return 1 where ``Tracking.__del__()`` ends what an exception has cut off in ``fit()``, else 0."""
+    """Return 1 where ``Tracking.__del__()`` ends what an exception has cut off in ``fit()``, else 0.
+
+    Only the wrapped ``finish()`` may call this, and directly: the frames above are counted.
+    """
     own = inspect.currentframe()
     finish = None if own is None else own.f_back
     deletion = None if finish is None else finish.f_back
@@ -197,6 +202,7 @@ def _add_backend(
 
 
 def _wrap_generations(generations: Any) -> None:
+    """Wrap the class ``ValidationGenerationsLogger``: what it has logged is recorded afterwards."""
     real_log = generations.log
 
     @functools.wraps(real_log)
@@ -268,6 +274,7 @@ def _wrap_class_of(trainer: Any, logger: VerlLogger) -> None:
 
 
 def _is_first_time(cls: Any) -> bool:
+    """Return whether *cls* itself is not wrapped yet, and mark it as wrapped; its base classes do not count."""
     first = _WRAPPED not in vars(cls)
     setattr(cls, _WRAPPED, True)
     return first
@@ -301,6 +308,10 @@ def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
 
 
 def _wrap_trainer(trainer: Any) -> None:
+    """Wrap the class of a trainer: while it logs the rollouts of a batch, their dump is recorded too.
+
+    Only the first of the two methods is given the batch, and only the second the decoded texts.
+    """
     real_log, real_dump = trainer._log_rollout_data, trainer._dump_generations
 
     @functools.wraps(real_log)
@@ -323,6 +334,7 @@ def _wrap_trainer(trainer: Any) -> None:
 
 @contextlib.contextmanager
 def _batch_of_step(batch: Any) -> Generator[None]:
+    """Make *batch* the one that a dump inside belongs to; ``None``: a dump inside is not recorded."""
     token = _batch.set(batch)
     try:
         yield
@@ -476,6 +488,7 @@ def _advantages(batch: Any, number: int) -> Sequence[float | None]:
 
 
 def _is_named(backends: Any) -> bool:
+    """Return whether *backends*, one name or several, has the backend ``otel_bridge``."""
     return backends == BACKEND or (
         not isinstance(backends, str) and BACKEND in backends
     )

@@ -37,6 +37,7 @@ _NO_GRPC = (
     "pip install 'otel-bridge[collector]'"
 )
 _UNREAD_S = 1.0
+"""Seconds until segments or a ledger that could not be read are read again."""
 _ACCEPTING = "otlp_accepting"
 """Key of the ledger's facts: servers that have accepted a signal of this run."""
 
@@ -271,19 +272,20 @@ class Forwarder(ExporterWorker):
     def _may_send(self, lane: SignalLane) -> bool:
         """Return whether requests of *lane* may be sent now.
 
-        To an otel-bridge that is busy no signal overtakes another, so that the end of a process
-        comes after its rows.
+        No signal overtakes one that waits to be retried at the same otel-bridge, so that the end of
+        a process comes after its rows. A blocked signal holds up no other: it waits for a person.
+        To other servers, and before the first accepted request, each signal is sent by itself.
         """
         if not lane.is_open or not lane.sender.to_bridge:
             return lane.is_open
         for waiting_lane in self._lanes:
             failure = waiting_lane.failure
-            is_busy = (
+            is_retrying = (
                 not waiting_lane.is_open
                 and failure is not None
                 and failure.state == "retrying"
             )
-            if is_busy and waiting_lane.sender.server == lane.sender.server:
+            if is_retrying and waiting_lane.sender.server == lane.sender.server:
                 return False
         return True
 

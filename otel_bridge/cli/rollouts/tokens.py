@@ -85,9 +85,11 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
 
 def _style(strength: float | None) -> str:
     """Return the style of a token: darker red for more, green for an advantage above 0."""
+    # Below a twentieth of the highest a token keeps the terminal's own colors.
     if strength is None or abs(strength) < 0.05:
         return ""
-    level = round(60 + 150 * min(abs(strength), 1.0))
+    # From 60 to 210 of 255: white letters stay readable on it.
+    level = round(60 + 150 * abs(strength))
     if strength < 0:
         return f"white on rgb(0,{level},60)"
     return f"white on rgb({level},40,40)"

@@ -41,6 +41,7 @@ from otel_bridge.text.printable import printable, shown
 _AWAITED_S = 5.0
 """Time that ranks have waited for one before `status` names it."""
 _OLD_NS = 10_000_000_000
+"""Age of a report from which its rates no longer hold: ten seconds."""
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 _DELIVERING = frozenset({"idle", "writing"})
@@ -112,7 +113,7 @@ def warnings(report: Report) -> Sequence[str]:
 
 
 def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
-    """Yield one line for each problem of the exporter *name*."""
+    """Yield one line for each problem of the exporter *name*, nothing for one without."""
     if exporter.state in {"blocked", "retrying"}:
         help_text = f"; {exporter.help}" if exporter.help else ""
         yield f"{name} is {exporter.state}: {exporter.reason}{help_text}"

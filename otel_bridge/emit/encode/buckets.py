@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import cast
 
 from otel_bridge.emit.encode.protobuf import (
+    DELTA,
     double,
     fixed64,
     message,
@@ -148,6 +149,8 @@ def encode_buckets(point: BucketPoint, time_unix_ns: int, attributes: bytes) -> 
         time_unix_ns: Time of the point.
         attributes: Attributes of the point, already encoded as field 9.
     """
+    # The numbers are those of HistogramDataPoint. A point has no start (field 2): it is of one
+    # moment.
     fields = (
         fixed64(3, time_unix_ns),
         fixed64(4, point.count),
@@ -158,4 +161,4 @@ def encode_buckets(point: BucketPoint, time_unix_ns: int, attributes: bytes) -> 
         double(11, point.min),
         double(12, point.max),
     )
-    return message(9, message(1, b"".join(fields)) + b"\x10\x01")
+    return message(9, message(1, b"".join(fields)) + DELTA)

@@ -14,7 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from otel_bridge.emit.encode.protobuf import double, fixed64, message, varint, zigzag
+from otel_bridge.emit.encode.protobuf import (
+    DELTA,
+    double,
+    fixed64,
+    message,
+    varint,
+    zigzag,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,11 +135,14 @@ def encode_point(point: HistogramPoint, time_unix_ns: int, attributes: bytes) ->
         time_unix_ns: Time of the point.
         attributes: Attributes of the point, already encoded as field 1.
     """
+    # The numbers are those of ExponentialHistogramDataPoint. A point has no start (field 2): it is
+    # of one moment.
     fields = (
         attributes,
         fixed64(3, time_unix_ns),
         fixed64(4, point.count),
         double(5, point.sum),
+        # Field 6, a sint32.
         b"\x30" + zigzag(point.scale) if point.scale else b"",
         fixed64(7, point.zero_count),
         _encode_buckets(8, point.positive),
@@ -140,7 +150,7 @@ def encode_point(point: HistogramPoint, time_unix_ns: int, attributes: bytes) ->
         double(12, point.min),
         double(13, point.max),
     )
-    return message(10, message(1, b"".join(fields)) + b"\x10\x01")
+    return message(10, message(1, b"".join(fields)) + DELTA)
 
 
 def _encode_buckets(field: int, buckets: Buckets) -> bytes:

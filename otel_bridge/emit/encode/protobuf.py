@@ -24,6 +24,10 @@ _DECIMAL_BITS = 2_000
 _ONE_BYTE = tuple(bytes((number,)) for number in range(128))
 
 
+DELTA = b"\x10\x01"
+"""Field 2 of a histogram, ``aggregation_temporality``, as DELTA: each point counts its own values alone."""
+
+
 def varint(number: int) -> bytes:
     """Encode *number*.
 
@@ -96,6 +100,11 @@ def any_value(value: Attribute) -> bytes:
 
 
 def _number(value: bool | int | float | None) -> bytes:
+    """Encode the one field of an ``AnyValue`` for *value*; ``None`` has none.
+
+    The first byte is the tag: 0x10 of ``bool_value``, 0x18 of ``int_value``, 0x21 of
+    ``double_value``.
+    """
     if value is None:
         return b""
     if isinstance(value, bool):

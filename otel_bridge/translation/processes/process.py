@@ -164,7 +164,8 @@ class Process:
     def determines_status(self) -> bool:
         """Return whether the end of this process may decide the run's status.
 
-        The ends of forked children and of ranks above 0 never do.
+        Forked children and ranks above 0 decide only while no other process of the run has ended.
+        Launchers count apart (`run_status`).
         """
         return not self.forked and self.rank == 0 and not self.launcher
 

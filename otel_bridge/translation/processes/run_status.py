@@ -92,9 +92,9 @@ def run_status(
 
 
 def _last_owner(counted: Iterable[Process], owner_role: str) -> Process | None:
-    """Return the process of the owner role that started last.
+    """Return the process of the owner role that started last: the newest start of a resumed run.
 
-    ``None`` without one that may decide.
+    ``None`` when none of *counted* has the role and `Process.determines_status`.
     """
     owners = [
         process
