@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.messages.fields import entries_of
-from otel_bridge.emit.messages.reader import messages_of, role_of
+from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.values.scalars import any_text
 
@@ -210,7 +210,7 @@ def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
 def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the tokens of each assistant message, when there is one generation for each."""
     generations = [span for span in spans if span.get("kind") == "generation"]
-    answers = sum(role_of(message) == _ANSWER for message in messages)
+    answers = sum(first_role(message) == _ANSWER for message in messages)
     # Else it is not known which generation made which message.
     if not generations or len(generations) != answers:
         return []

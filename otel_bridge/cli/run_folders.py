@@ -62,7 +62,9 @@ def existing_folders(directory: Path | None, run: str | None = None) -> list[Run
 
 
 def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or those of the *run*: a name or part of an id.
+    """Return the run folders of *directory*, or those of the *run*: a name or the beginning of an id.
+
+    A name is known once a bridge has read the folder, because it stands in the report.
 
     When the folder of the environment has no run, that is printed, and nothing is returned.
 

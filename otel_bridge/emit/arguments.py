@@ -32,9 +32,13 @@ _KILLED = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"
 _EARLIEST_NS = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
 _END_NS = 1 << 63
+"""The first number beyond a signed 64-bit integer, the largest of SQLite."""
 _MAX_ROLE_CHARS = 256
+"""Bounds the text of an object that is given as a role; a string stays as the program wrote it."""
 DEFAULT_FLUSH_S = 10.0
+"""Longest wait of `Run.flush`: training continues after it."""
 DEFAULT_FINISH_S = 30.0
+"""Longest wait of `Run.finish`; what is not delivered by then, the bridge still delivers."""
 
 
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -111,6 +115,7 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
 
 def status_of(status: object) -> EndStatus:
     """Return the end status from a tracker's word or an exit code; anything else means failed."""
+    # ``True`` means success, though as a number it would be the exit code 1.
     if status is None or status is True:
         return "finished"
     if isinstance(status, int):

@@ -35,6 +35,7 @@ _DEFAULT = (
 )
 _PREFIX = "0_featured/"
 _MAX_VALUES = 40
+"""Values of a curve, each of which is one character on the terminal."""
 
 
 def section_prefix(place: int) -> str:

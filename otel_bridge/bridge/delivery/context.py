@@ -120,13 +120,16 @@ class DeliveryRequests:
             self._wake()
 
     def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable, so that they can be evicted."""
+        """Count records written up to *through* as durable, so that they can be evicted.
+
+        A later request replaces one that is not carried out yet; eviction repeats those that failed.
+        """
         with self._lock:
             self._skip_through = through
         self._wake()
 
     def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record, because its description has changed."""
+        """Reopen the run in the tracker with its next record, because its project or name has changed."""
         with self._lock:
             self._reopen = True
         self._wake()

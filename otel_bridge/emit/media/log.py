@@ -123,6 +123,7 @@ def _described(item: EncodedMedium) -> Mapping[str, Attribute]:
         "type": item.kind,
         "mime_type": item.mime_type,
         "size": len(item.data),
+        # Shows the bridge that a part is missing or mixed up, before a tracker stores the file.
         "sha256": hashlib.sha256(item.data).hexdigest(),
     }
     if item.caption:

@@ -121,7 +121,7 @@ def is_item(kind: object) -> bool:
     return isinstance(kind, str) and shapes.KINDS.get(kind) in shapes.ITEM_ROLES
 
 
-def role_of(entry: object) -> str:
+def first_role(entry: object) -> str:
     """Return the role of the first message in *entry*; empty without one."""
     return next((message.role for message in read(entry, _few())), "")
 

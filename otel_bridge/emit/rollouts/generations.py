@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.messages.reader import messages_of, role_of
+from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
@@ -352,7 +352,7 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
     if len(entries) < len(messages):
         return False
     return all(
-        role_of(entry) == role_of(former)
+        first_role(entry) == first_role(former)
         for entry, former in zip(entries, messages, strict=False)
     )
 

@@ -234,7 +234,7 @@ class SpanOrigin:
     scope: str = ""
 
 
-def role_of(resource_attributes: Mapping[str, object]) -> str | None:
+def resource_role(resource_attributes: Mapping[str, object]) -> str | None:
     """Return the role of a process: ``rl.role``, else the service name of a third-party producer."""
     role = text_in(resource_attributes, semconv.ROLE)
     if not role and semconv.INSTANCE_ID not in resource_attributes:
@@ -252,7 +252,9 @@ def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrig
     if not is_native:
         facts = _agent_lightning_facts(resource_attributes)
     run_id = run_of(resource_attributes).id
-    return SpanOrigin(role_of(resource_attributes), run_id, is_native, facts, scope)
+    return SpanOrigin(
+        resource_role(resource_attributes), run_id, is_native, facts, scope
+    )
 
 
 def _agent_lightning_facts(

@@ -17,7 +17,11 @@ from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_log
 from otel_bridge.records import Record
 from otel_bridge.translation.decode.content_events import content_span
-from otel_bridge.translation.decode.resources import SpanOrigin, origin_of, role_of
+from otel_bridge.translation.decode.resources import (
+    SpanOrigin,
+    origin_of,
+    resource_role,
+)
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.metrics.keys import NO_PROCESSES, StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
@@ -169,7 +173,7 @@ class RolloutPipeline:
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._options.content)
         evaluation = read_evaluation(
-            log_record, instance_id, role_of(resource_attributes)
+            log_record, instance_id, resource_role(resource_attributes)
         )
         if (
             evaluation is None
@@ -217,7 +221,7 @@ class RolloutPipeline:
         sampled_out = read_sampled_out(
             log_record,
             instance_id,
-            role_of(resource_attributes),
+            resource_role(resource_attributes),
             run_id=run_id if isinstance(run_id, str) else "",
         )
         if sampled_out is None:

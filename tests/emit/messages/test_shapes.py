@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.conversation import MessageLimits, content_of
-from otel_bridge.emit.messages.reader import is_message, messages_of, role_of
+from otel_bridge.emit.messages.reader import first_role, is_message, messages_of
 from otel_bridge.translation.decode.messages import read_chat
 from support.media_samples import png
 from support.trainers.emit_rollout_doubles import unread
@@ -249,7 +249,7 @@ def test_a_part_that_cannot_be_read_is_kept_as_text_and_counted(part: object) ->
     ("question", "answer"),
     [
         (is_message, True),
-        (role_of, "assistant"),
+        (first_role, "assistant"),
     ],
 )
 def test_whether_a_value_is_a_message_and_whose_is_known_of_every_shape(
