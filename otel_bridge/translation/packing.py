@@ -50,7 +50,9 @@ def _unpacked(kind: Any, value: Any) -> Any:
     if kind is bytes:
         return b64decode(value)
     # Most values by far: a bridge that begins again may read a million.
-    if value is None or isinstance(value, (str, int, float)):
+    is_plain = value is None or isinstance(value, (str, int, float))
+    # A member of an enum is stored as its text or number too.
+    if is_plain and not _has_enum(kind):
         return value
     if is_dataclass(kind):
         types = _field_types(cast("Hashable", kind)).items()
@@ -98,6 +100,12 @@ def _alternative(kinds: tuple[Any, ...], value: object) -> object:
         ):
             return kind
     return object
+
+
+@cache
+def _has_enum(kind: Hashable) -> bool:
+    """Return whether *kind* is an enum, or a union with one."""
+    return any(map(_is_enum, get_args(kind) or (kind,)))
 
 
 def _is_enum(kind: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
-from otel_bridge.records import Json
+from otel_bridge.records import Json, Status
 from otel_bridge.translation.packing import packed, unpacked
 
 
@@ -24,6 +24,7 @@ class Whole:
     parts: dict[Key, list[float]]
     by_step: dict[tuple[tuple[str, int], int], bytes]
     facts: dict[str, Json]
+    status: Status | None
     keys: list[Key] = field(default_factory=list[Key])
 
 
@@ -36,9 +37,13 @@ def test_a_dataclass_with_others_inside_is_restored_from_the_ledger() -> None:
         {Key("a", ("x", "y")): [0.5, float("inf")], Key("b", ()): []},
         {(("", 1), 7): b"half"},
         {"messages": [{"role": "user", "parts": []}], "empty": {}},
+        Status.FAILED,
         [Key("", ("z",))],
     )
 
     stored = encode_value(packed(whole))
 
-    assert unpacked(Whole, decode_value(stored)) == whole
+    restored = unpacked(Whole, decode_value(stored))
+    assert restored == whole
+    # Equal to its text as well, which has no `value`.
+    assert restored.status is Status.FAILED
