@@ -24,8 +24,8 @@ def packed(value: object) -> Json:
     A dataclass is the list of its fields, bytes are base 64. A mapping with keys of another type
     than text is a list of pairs.
     """
-    if value is None or isinstance(value, (str, int, float)):
-        return value
+    if _is_plain(value):
+        return cast("Json", value)
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, dict):
@@ -50,9 +50,8 @@ def _unpacked(kind: Any, value: Any) -> Any:
     if kind is bytes:
         return b64decode(value)
     # Most values by far: a bridge that begins again may read a million.
-    is_plain = value is None or isinstance(value, (str, int, float))
     # A member of an enum is stored as its text or number too.
-    if is_plain and not _has_enum(kind):
+    if _is_plain(value) and not _has_enum(kind):
         return value
     if is_dataclass(kind):
         types = _field_types(cast("Hashable", kind)).items()
@@ -106,6 +105,10 @@ def _alternative(kinds: tuple[Any, ...], value: object) -> object:
 def _has_enum(kind: Hashable) -> bool:
     """Return whether *kind* is an enum, or a union with one."""
     return any(map(_is_enum, get_args(kind) or (kind,)))
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float))
 
 
 def _is_enum(kind: Any) -> bool:
