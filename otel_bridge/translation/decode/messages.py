@@ -20,15 +20,6 @@ from dataclasses import dataclass, field
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
 
-_MESSAGE_KEYS = (
-    "name",
-    "tool_calls",
-    "tool_call_id",
-    "reasoning_content",
-    "refusal",
-    "function_call",
-    "audio",
-)
 _PARTS_KEYS = frozenset({"role", "parts", "name"})
 """Keys of a message of the parts form; any other is a fact of the message."""
 _PART_FACTS = "part_facts"
@@ -211,11 +202,11 @@ def _content(value: Json) -> Json:
 
 
 def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
-    """Convert one message of OpenAI's form: the keys of that form, as far as they have a value."""
+    """Convert one message of OpenAI's form; keys beside that form are facts of the message."""
     message: Message = {"role": role, "content": _content(entry.get("content"))}
-    for key in _MESSAGE_KEYS:
-        if entry.get(key) is not None and not too_deep(entry[key]):
-            message[key] = entry[key]
+    for key, value in entry.items():
+        if key not in message and value is not None and not too_deep(value):
+            message[key] = value
     return message
 
 

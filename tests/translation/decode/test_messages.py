@@ -103,7 +103,7 @@ def test_images_sounds_and_files_become_openai_parts_and_unknown_parts_stay() ->
     ]
 
 
-def test_openai_messages_pass_as_they_are_less_what_is_not_a_part_of_one() -> None:
+def test_openai_messages_pass_as_they_are_with_what_is_beside_their_form() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = [
         {
@@ -119,7 +119,7 @@ def test_openai_messages_pass_as_they_are_less_what_is_not_a_part_of_one() -> No
     chat = read_chat(given, "user")
 
     assert chat.messages == [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        given[0],
         {"role": "tool", "content": '{"a":1}', "tool_call_id": "c"},
     ]
     assert chat.finish_reason == "tool_calls"
