@@ -105,11 +105,9 @@ def annotate_rollouts(
         if isinstance(turns, (list, tuple)):
             with_turns.append((fields.get("id"), cast("Sequence[object]", turns)))
     if with_turns:
-        from otel_bridge.emit.tokens.annotate import TokensCall  # noqa: PLC0415  # only rollouts with turns pay for it
-        from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415
+        from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415  # only rollouts with turns pay for it
 
-        call = TokensCall(defaults.step, defaults.role, decode)
-        annotate_turns(run, with_turns, call)
+        annotate_turns(run, with_turns, defaults.step, defaults.role, decode)
 
 
 def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:

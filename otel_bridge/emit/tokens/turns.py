@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.rollouts.columns import token_ids
-from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.tokens.names import ENGINE, LOSS_MASK, TOKEN_IDS
 
 if TYPE_CHECKING:
@@ -18,11 +17,18 @@ _NO_VALUE = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 
 
 def annotate_turns(
-    run: EmitRun, rollouts: Sequence[tuple[object, Sequence[object]]], call: TokensCall
+    run: EmitRun,
+    rollouts: Sequence[tuple[object, Sequence[object]]],
+    *call: Any,
 ) -> None:
     """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does.
 
     A turn of another type than a mapping has no tokens; the rollout's own reader counts it.
+
+    Args:
+        run: The run.
+        rollouts: Id and turns of each rollout.
+        call: Fields of `TokensCall`.
     """
     ids: list[object] = []
     streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
@@ -39,7 +45,10 @@ def annotate_turns(
         if any(row is not None for row in rows)
     }
     if sent:
-        annotate(run, ids, sent, call)
+        # It imports numpy, which starts threads: turns without tokens must not.
+        from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415
+
+        annotate(run, ids, sent, TokensCall(*call))
 
 
 def _joined(turns: Sequence[object]) -> dict[str, list[object] | None]:
