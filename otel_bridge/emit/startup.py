@@ -38,6 +38,7 @@ from otel_bridge.emit.config.resource import (
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.config.snapshot import RunStart, check_settings
 from otel_bridge.emit.config.tracker_ids import named_elsewhere
+from otel_bridge.emit.encode.known_names import with_known_names
 from otel_bridge.emit.media.log import MediaLog
 from otel_bridge.emit.recording.process_segment import MakeHeader
 from otel_bridge.emit.recording.recorder import Recorder, RowRules
@@ -131,6 +132,7 @@ def begin(
         console.notify(line)
     choice = choose(request.exporters, env, cwd, launched=launched, elsewhere=True)
     base = find_base(env, cwd)
+    identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
     facts = RunStart(identity, choice, env, cwd, variables)
     if choice.refused and not choice.names:

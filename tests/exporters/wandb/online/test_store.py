@@ -227,7 +227,8 @@ def test_the_table_of_rollouts_goes_on_after_a_resume(
         "tools": 1, "duration_s": 4.0, "trace": rollouts[0].id, "rewards": '{"format": 0.25, "answer": 0.5}',
         "metadata": '{"difficulty": "easy", "temperature": 0.7}', "error": None,
         "staleness": 0, "trajectory": None, "dataset": "gsm8k",
-        "facts": '{"dataset_index": 101, "prompt_index": 0, "batch_index": 1, "tools": {"calls": 1, "errors": 0}}',
+        "facts": '{"dataset_index": 101, "prompt_index": 0, "batch_index": 1, "tools": {"calls": 1, "errors": 0}, '
+        '"messages": {"4": {"tool_call_id": "call_1"}}}',
     }  # fmt: skip
 
 
