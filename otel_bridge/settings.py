@@ -531,13 +531,13 @@ def content_of(exporter: str) -> Setting[str]:
 
 def truncate_for_some(env: Mapping[str, str]) -> bool:
     """Return whether *env* reduces the message text of the run or of any exporter."""
-    given = (
+    limits = (
         value
         for name, value in env.items()
         if name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END)
     )
     return content_mode(env) != "full" or any(
-        value.strip() not in {"", "full"} for value in given
+        value.strip() not in {"", "full"} for value in limits
     )
 
 

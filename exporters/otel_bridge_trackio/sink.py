@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ class StoreEntry(NamedTuple):
     metrics: Payload
 
 
-class EntrySink:
+class EntrySink(ABC):
     """Stores the entries of one run; what only some stores can do is refused here.
 
     Each method raises only `RetryableError`, `BlockedError` or `PermanentError`.
@@ -32,11 +33,11 @@ class EntrySink:
 
     abilities: TrackioAbilities
 
+    @abstractmethod
     def write(
         self, entries: Sequence[StoreEntry], config: Payload | None = None
     ) -> None:
         """Store *entries*, and *config* with them; an error names the first entry that is not stored."""
-        raise NotImplementedError
 
     def rows(self) -> int:
         """Return how many records the store holds of the run, 0 where they cannot be read."""
@@ -66,5 +67,5 @@ class EntrySink:
         """Return what stores the files of media, ``None`` when the store takes none."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most keep nothing open
         """Release what the store keeps open between calls."""

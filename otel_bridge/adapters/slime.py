@@ -163,11 +163,11 @@ def _step(args: Any, rollout_id: int) -> int:
 
 def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
     """Return the rollouts of the readable samples; an unreadable one is counted."""
-    found = (
+    rollouts = (
         _rollout_of(sample, place, reward_key)
         for place, sample in enumerate(_flat(samples))
     )
-    return [one for one in found if one is not None]
+    return [rollout for rollout in rollouts if rollout is not None]
 
 
 def _flat(samples: Any) -> Iterable[Any]:
@@ -226,12 +226,12 @@ def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
 
 
 def _reward(
-    given: Any, reward_key: str | None
+    reward: Any, reward_key: str | None
 ) -> tuple[Any, dict[str, float], dict[str, Any]]:
     """Return the reward, its parts, and the other entries of a dict of rewards; without a key there are parts only."""
-    if not isinstance(given, Mapping):
-        return given, {}, {}
-    entries = cast("Mapping[str, Any]", given)
+    if not isinstance(reward, Mapping):
+        return reward, {}, {}
+    entries = cast("Mapping[str, Any]", reward)
     parts = {name: float(value) for name, value in entries.items() if is_number(value)}
     others = {
         name: value

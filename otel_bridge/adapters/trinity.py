@@ -125,11 +125,11 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
     """Return arguments of ``init()``; an unknown one is named on stderr and ignored."""
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
-    given: Mapping[str, Any] = (
+    monitor_args: Mapping[str, Any] = (
         getattr(getattr(config, "monitor", None), "monitor_args", None) or {}
     )
     arguments: dict[str, Any] = {"group": group or None}
-    for name, value in given.items():
+    for name, value in monitor_args.items():
         if value is None:
             continue
         try:

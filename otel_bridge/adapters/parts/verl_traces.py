@@ -51,13 +51,13 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
             if not trace or config.get_backend() != _BACKEND:
                 yield
                 return
-            given = {
+            attributes = {
                 "group": sample_index,
                 "sample": rollout_n,
                 "step": step,
                 "split": "eval" if validate else "train",
             }
-            fields = {key: _plain(value) for key, value in given.items()}
+            fields = {key: _plain(value) for key, value in attributes.items()}
             with (
                 _recording()
                 .begin()
@@ -87,23 +87,23 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
         traced = real_op(func)
 
         @functools.wraps(func)
-        async def later(self: Any, *given: Any, **named: Any) -> Any:
+        async def later(self: Any, *arguments: Any, **keywords: Any) -> Any:
             live = _live.get()
             # Another backend, or a rollout that verl does not trace: its own decorator goes on.
             if live is None or config.get_backend() != _BACKEND:
-                return await traced(self, *given, **named)
-            with _call(live, func, self, given, named) as done:
-                result = await func(self, *given, **named)
+                return await traced(self, *arguments, **keywords)
+            with _call(live, func, self, arguments, keywords) as done:
+                result = await func(self, *arguments, **keywords)
                 done(result)
                 return result
 
         @functools.wraps(func)
-        def now(self: Any, *given: Any, **named: Any) -> Any:
+        def now(self: Any, *arguments: Any, **keywords: Any) -> Any:
             live = _live.get()
             if live is None or config.get_backend() != _BACKEND:
-                return traced(self, *given, **named)
-            with _call(live, func, self, given, named) as done:
-                result = func(self, *given, **named)
+                return traced(self, *arguments, **keywords)
+            with _call(live, func, self, arguments, keywords) as done:
+                result = func(self, *arguments, **keywords)
                 done(result)
                 return result
 
@@ -119,11 +119,11 @@ def _call(
     live: LiveRollout,
     func: Callable[..., Any],
     owner: Any,
-    given: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> Generator[Callable[[Any], object]]:
     """Record one traced call: the outermost one is the rollout, the others are spans inside it."""
-    inputs = _inputs(func, owner, given, named) or {}
+    inputs = _inputs(func, owner, arguments, keywords) or {}
     if _outermost.get():
         token = _outermost.set(False)
         try:
@@ -146,10 +146,10 @@ def _call(
 def _inputs(
     func: Callable[..., Any],
     owner: Any,
-    given: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> dict[str, Any]:
-    bound = inspect.signature(func).bind(owner, *given, **named)
+    bound = inspect.signature(func).bind(owner, *arguments, **keywords)
     inputs = dict(bound.arguments)
     inputs.update(inputs.pop("kwargs", {}))
     inputs.pop("self", None)

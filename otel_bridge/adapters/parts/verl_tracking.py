@@ -138,9 +138,9 @@ def _wrap_tracking(tracking: Any) -> None:
     real_init, real_finish = tracking.__init__, tracking.finish
 
     @functools.wraps(real_init)
-    def init(self: Any, *given: Any, **named: Any) -> None:
-        real_init(self, *given, **named)
-        _add_backend(self, inspect.signature(real_init), given, named)
+    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+        real_init(self, *arguments, **keywords)
+        _add_backend(self, inspect.signature(real_init), arguments, keywords)
 
     @functools.wraps(real_finish)
     def finish(self: Any, exit_code: int = 0) -> None:
@@ -179,17 +179,17 @@ def _code_of_deletion(logger: VerlLogger) -> int:
 def _add_backend(
     tracking: Any,
     signature: inspect.Signature,
-    given: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> None:
     """Add the backend to a new ``Tracking``, if its arguments name the backend."""
-    asked = signature.bind(tracking, *given, **named).arguments
-    backends = asked.get("default_backend", ())
+    bound = signature.bind(tracking, *arguments, **keywords).arguments
+    backends = bound.get("default_backend", ())
     if _is_named(backends):
         logger = VerlLogger(
-            asked["project_name"],
-            asked["experiment_name"],
-            asked.get("config"),
+            bound["project_name"],
+            bound["experiment_name"],
+            bound.get("config"),
             backends,
         )
         tracking.logger[BACKEND] = logger
@@ -206,9 +206,9 @@ def _wrap_generations(generations: Any) -> None:
     real_log = generations.log
 
     @functools.wraps(real_log)
-    def log(self: Any, *given: Any, **named: Any) -> Any:
-        result = real_log(self, *given, **named)
-        _log_validation(self, inspect.signature(real_log), given, named)
+    def log(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = real_log(self, *arguments, **keywords)
+        _log_validation(self, inspect.signature(real_log), arguments, keywords)
         return result
 
     generations.log = log
@@ -218,12 +218,12 @@ def _wrap_generations(generations: Any) -> None:
 def _log_validation(
     generations: Any,
     signature: inspect.Signature,
-    given: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> None:
     """Record validation samples, if the arguments name the backend."""
-    asked = signature.bind(generations, *given, **named).arguments
-    if not _is_named(asked["loggers"]):
+    bound = signature.bind(generations, *arguments, **keywords).arguments
+    if not _is_named(bound["loggers"]):
         return
     if VerlLogger.current is not None:
         recording = VerlLogger.current.recording
@@ -231,15 +231,15 @@ def _log_validation(
         # The fully async mode of verl 0.9.1 validates in the rollouter, which has no Tracking.
         recording = rollouter_run(generations.project_name, generations.experiment_name)
     run = recording.begin()  # what fails below is counted in the run
-    if CapturedReports("verl", asked["loggers"]).records_tables_and_config(run):
+    if CapturedReports("verl", bound["loggers"]).records_tables_and_config(run):
         return  # verl gives the tracker a table of them
-    samples: Sequence[Sequence[Any]] = asked["samples"]
+    samples: Sequence[Sequence[Any]] = bound["samples"]
     inputs, outputs, scores = zip(*samples, strict=True) if samples else ((), (), ())
     run.log_generations(
         prompts=list(inputs),
         responses=list(outputs),
         rewards=list(scores),
-        step=asked["step"],
+        step=bound["step"],
         split="eval",
     )
 
@@ -294,12 +294,12 @@ def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
     )
 
     @functools.wraps(real_step)
-    async def fit_step(self: Any, *arguments: Any, **named: Any) -> Any:
+    async def fit_step(self: Any, *arguments: Any, **keywords: Any) -> Any:
         task = asyncio.current_task()  # Ray awaits fit(), which awaits this
         if task is not None and task not in awaited:
             awaited.add(task)
             task.add_done_callback(end)
-        return await real_step(self, *arguments, **named)
+        return await real_step(self, *arguments, **keywords)
 
     def end(task: Any) -> None:
         logger.finish(1 if task.cancelled() or task.exception() is not None else 0)
@@ -315,16 +315,18 @@ def _wrap_trainer(trainer: Any) -> None:
     real_log, real_dump = trainer._log_rollout_data, trainer._dump_generations
 
     @functools.wraps(real_log)
-    def log_rollout_data(self: Any, batch: Any, *arguments: Any, **named: Any) -> Any:
+    def log_rollout_data(
+        self: Any, batch: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
         with _batch_of_step(batch):
-            return real_log(self, batch, *arguments, **named)
+            return real_log(self, batch, *arguments, **keywords)
 
     @functools.wraps(real_dump)
-    def dump_generations(self: Any, *arguments: Any, **named: Any) -> Any:
+    def dump_generations(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if (batch := _batch.get()) is not None:  # else a validation
-            _log_dump(self, batch, real_dump, arguments, named)
+            _log_dump(self, batch, real_dump, arguments, keywords)
         with _batch_of_step(None):  # the method of a base class may be wrapped too
-            return real_dump(self, *arguments, **named)
+            return real_dump(self, *arguments, **keywords)
 
     trainer._log_rollout_data, trainer._dump_generations = (
         log_rollout_data,
@@ -348,12 +350,12 @@ def _log_dump(
     batch: Any,
     dump: Callable[..., Any],
     arguments: tuple[Any, ...],
-    named: Mapping[str, Any],
+    keywords: Mapping[str, Any],
 ) -> None:
     """Record a training batch: groups by ``uid``, numbers of the reward function as parts of the reward."""
-    given = inspect.signature(dump).bind(trainer, *arguments, **named).arguments
-    inputs, outputs, truths = given["inputs"], given["outputs"], given["gts"]
-    extra: Mapping[str, Sequence[Any]] = given["reward_extra_infos_dict"]
+    dumped = inspect.signature(dump).bind(trainer, *arguments, **keywords).arguments
+    inputs, outputs, truths = dumped["inputs"], dumped["outputs"], dumped["gts"]
+    extra: Mapping[str, Sequence[Any]] = dumped["reward_extra_infos_dict"]
     number = len(outputs)
     columns = {
         name: list(values) for name, values in extra.items() if len(values) == number
@@ -373,7 +375,7 @@ def _log_dump(
             {
                 "messages": messages_of(inputs[place])
                 + messages_of(outputs[place], "assistant"),
-                "reward": given["scores"][place],
+                "reward": dumped["scores"][place],
                 "rewards": {
                     name: float(values[place]) for name, values in parts.items()
                 },

@@ -74,13 +74,13 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
         return Finding([f"{name}: {sentence}" for sentence in exporter.probe(settings)])
     except Exception as exc:  # noqa: BLE001  # a tracker may raise anything while it is imported
         packages = " ".join(exporter.requires)
-        shown = (
+        error = (
             incompatibility(exc, packages, f"pip install --upgrade {packages}") or exc
         )
         help_ = (
-            f"; {shown.help}" if isinstance(shown, BlockedError) and shown.help else ""
+            f"; {error.help}" if isinstance(error, BlockedError) and error.help else ""
         )
-        return Finding(wrong=[f"{name}: {shown}{help_}"])
+        return Finding(wrong=[f"{name}: {error}{help_}"])
 
 
 def tokens(env: Mapping[str, str]) -> Finding:
