@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.encode.span import span_attributes
-from otel_bridge.emit.lineage.linked_span import append_linked_span
+from otel_bridge.emit.lineage.linked_span import append_linked_span, step_pairs
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
-from otel_bridge.semconv import ROLE, STEP, TRAIN_SPAN, TRAIN_UNUSED
+from otel_bridge.semconv import TRAIN_SPAN, TRAIN_UNUSED
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -44,14 +42,11 @@ def train_on(
             ``filtered``; rollouts alone have the reason ``unknown``.
         role: Another role than the run's own.
     """
-    number = step_of(run, step, role)
-    pairs: list[tuple[str, Attribute]] = [(STEP, number)]
-    if role is not None and role != run.role:
-        pairs.append((ROLE, role))
-    _append(run, pairs, _trace_ids(run, rollouts))
+    pairs = step_pairs(run, step, role)
+    _append(run, pairs, rollouts)
     for reason, unused_rollouts in _by_reason(unused).items():
         name = (coerce.name(reason) or "unknown")[:_MAX_REASON_CHARS]
-        _append(run, [*pairs, (TRAIN_UNUSED, name)], _trace_ids(run, unused_rollouts))
+        _append(run, [*pairs, (TRAIN_UNUSED, name)], unused_rollouts)
 
 
 def _by_reason(unused: object) -> Mapping[object, object]:
@@ -61,18 +56,11 @@ def _by_reason(unused: object) -> Mapping[object, object]:
 
 
 def _append(
-    run: EmitRun, pairs: Sequence[tuple[str, Attribute]], trace_ids: Sequence[bytes]
+    run: EmitRun, pairs: Sequence[tuple[str, Attribute]], rollouts: object
 ) -> None:
+    """Append the links to *rollouts*, each once; a rollout without an id is counted."""
+    ids = filter(None, rollout_ids(run, rollouts, "train"))
+    trace_ids = list(dict.fromkeys(trace_id_bytes(run.id, name) for name in ids))
     for start in range(0, len(trace_ids), _MAX_LINKS):
         linked_ids = trace_ids[start : start + _MAX_LINKS]
-        append_linked_span(run, TRAIN_SPAN, span_attributes(pairs), linked_ids)
-
-
-def _trace_ids(run: EmitRun, rollouts: object) -> list[bytes]:
-    """Return the trace id of each rollout, each once; a rollout without an id is counted."""
-    ids = rollout_ids(run, rollouts, "train")
-    return list(
-        dict.fromkeys(
-            trace_id_bytes(run.id, rollout_id) for rollout_id in ids if rollout_id
-        )
-    )
+        append_linked_span(run, TRAIN_SPAN, pairs, linked_ids)

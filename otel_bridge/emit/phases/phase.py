@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
 from inspect import iscoroutinefunction
 from time import perf_counter_ns, time_ns
@@ -38,56 +39,28 @@ _CLOCK_NS = time_ns() - perf_counter_ns()
 """Added to a clock that only goes forward: no phase of a process jumps when the machine's clock is set."""
 
 
+@dataclass(slots=True, eq=False)
 class _OpenPhase:
-    """Holds one phase that is open, on the way from `Phase.__enter__` to `Phase.__exit__`."""
+    """Holds one phase that is open, on the way from `Phase.__enter__` to `Phase.__exit__`.
 
-    __slots__ = (
-        "before",
-        "name",
-        "number",
-        "outer",
-        "pid",
-        "role",
-        "run",
-        "span_id",
-        "start_ns",
-        "step",
-        "trace_id",
-    )
+    Attributes:
+        enclosing: Phase around it in this context, which may be of another run.
+        outer: Phase of the same run and process around it.
+        number: Its number in `live_registry`.
+        start_ns: By a clock that only goes forward.
+    """
 
-    def __init__(
-        self,
-        run: EmitRun,
-        name: str,
-        step: int | None,
-        role: str | None,
-        enclosing: _OpenPhase | None,
-    ) -> None:
-        self.run = run
-        self.name = name
-        self.role = role
-        self.pid = os.getpid()
-        self.before = enclosing
-        # A phase of another run may lie between this one and the phase of its own run around it.
-        outer = enclosing
-        while outer is not None and (outer.run is not run or outer.pid != self.pid):
-            outer = outer.before
-        self.outer = outer
-        if step is None:
-            step = _default_step(run, role, outer)
-        self.step = step
-        if outer is None:
-            ids = os.urandom(24)
-            self.trace_id = ids[8:]
-            self.span_id = ids[:8]
-        else:
-            self.trace_id = outer.trace_id
-            self.span_id = os.urandom(8)
-        self.number = opened(
-            run, name, (run.id, role or "", ""), None, reason=UNFINISHED
-        )
-        # Last, so that the phase does not measure its own begin.
-        self.start_ns = perf_counter_ns()
+    run: EmitRun
+    name: str
+    step: int
+    role: str | None
+    pid: int
+    enclosing: _OpenPhase | None
+    outer: _OpenPhase | None
+    trace_id: bytes
+    span_id: bytes
+    number: int
+    start_ns: int
 
     def encoded(self, end_ns: int, error: str | None) -> bytes:
         """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`."""
@@ -169,18 +142,15 @@ class Phase:
         phase = self._open.pop() if self._open else None
         if phase is None:
             return
-        if (
-            _current.get() is phase
-        ):  # not when the block ends in another context than it began in
-            _current.set(phase.before)
+        # Not when the block ends in another context than it began in.
+        if _current.get() is phase:
+            _current.set(phase.enclosing)
         # The run ended meanwhile and counted the phase, or this is a forked child.
         if not closed(phase.number):
             return
+        error_name = None if kind is None else kind.__name__
         try:
-            phase.run.append(
-                Signal.TRACES,
-                phase.encoded(end_ns, None if kind is None else kind.__name__),
-            )
+            phase.run.append(Signal.TRACES, phase.encoded(end_ns, error_name))
         except any_error():
             phase.run.count_drop(INTERNAL_ERROR)
 
@@ -228,11 +198,43 @@ class Phase:
             if step is None:
                 run.count_drop("bad_step", 1, name)
         role = None if self._role is None else role_of(self._role)
-        phase = _OpenPhase(
-            run, name, step, None if role == run.role else role, _current.get()
-        )
+        if role == run.role:
+            role = None
+        phase = _opened(run, name, step, role)
         _current.set(phase)
         return phase
+
+
+def _opened(run: EmitRun, name: str, step: int | None, role: str | None) -> _OpenPhase:
+    """Return a phase that begins now, within that of its own run and process, if one is open here.
+
+    Without a step it has that of the phase around it if that is of the same role, else that of the
+    role's next row.
+    """
+    enclosing = _current.get()
+    pid = os.getpid()
+    # A phase of another run may lie between this one and the phase of its own run around it, and a
+    # forked child has the phases of its parent around it.
+    outer = enclosing
+    while outer is not None and (outer.run is not run or outer.pid != pid):
+        outer = outer.enclosing
+    if step is None and outer is not None and outer.role == role:
+        step = outer.step
+    ids = os.urandom(24)
+    return _OpenPhase(
+        run,
+        name,
+        next_step(run, role) if step is None else step,
+        role,
+        pid,
+        enclosing,
+        outer,
+        ids[8:] if outer is None else outer.trace_id,
+        ids[:8],
+        opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED),
+        # Last, so that the phase does not measure its own begin.
+        perf_counter_ns(),
+    )
 
 
 def _text_of(name: object, run: EmitRun) -> str:
@@ -241,13 +243,6 @@ def _text_of(name: object, run: EmitRun) -> str:
         run.count_drop("phase_name")
         return "phase"
     return text[:_MAX_NAME_CHARS]
-
-
-def _default_step(run: EmitRun, role: str | None, outer: _OpenPhase | None) -> int:
-    """Return the step of the phase around, else that of the role's next row."""
-    if outer is not None and outer.role == role:
-        return outer.step
-    return next_step(run, role)
 
 
 def phase_of(

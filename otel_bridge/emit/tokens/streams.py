@@ -1,98 +1,126 @@
-"""Per-token values of many rollouts, as a program has them -> flat streams of one length. Pure.
+"""Per-token values of a rollout, as a program has them -> numbers of one length. Pure.
 
-Nothing is copied but into the flat stream.
+Numpy arrays are not copied.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeVar, cast
 
 import numpy
 
-from otel_bridge.emit.rollouts.columns import Column
 from otel_bridge.errors import any_error
 from otel_bridge.tokens.names import REFERENCES
 from otel_bridge.tokens.statistics import Numbers
 
+TOKENS = "tokens"
+"""Stream of the texts of the tokens."""
 UNREADABLE = "token_unreadable"
 OTHER_LENGTH = "token_length"
-NOT_FINITE = "token_not_finite"
 _NUMBERS = "fiub"
-_AS_THEY_ARE = frozenset({"<f4", "<f8"})
 
+Entry = TypeVar("Entry", bound=Sized)
 CountDrop = Callable[[str, int, str], None]
 
 
 @dataclass(slots=True)
-class TokenColumn:
-    """Holds one stream: the numbers of each rollout, ``None`` where a rollout has none.
+class TokenRollout:
+    """Holds the values of the tokens of one rollout.
 
     Attributes:
-        without: Number of tokens of each rollout that have ``None`` instead of a number.
+        streams: Numbers by name of the stream, one for each token, NaN for a token without one.
+        without: Number of tokens by stream that have ``None`` instead of a number.
+        length: Number of tokens.
+        raw_texts: Texts of the tokens, as the call has them; ``None``: it has none.
+        texts: Those that may leave; ``None``: none.
+        sent: Names of the streams that leave whole.
     """
 
-    rows: list[Numbers | None]
-    without: list[int]
+    trace_id: bytes
+    streams: dict[str, Numbers] = field(default_factory=dict[str, Numbers])
+    without: dict[str, int] = field(default_factory=dict[str, int])
+    length: int = 0
+    raw_texts: object = None
+    texts: Sequence[str] | None = None
+    sent: Sequence[str] = ()
 
-    def of(self, indices: Sequence[int]) -> TokenColumn:
-        """Return the values of some of the rollouts, in this order."""
-        return TokenColumn(
-            [self.rows[index] for index in indices],
-            [self.without[index] for index in indices],
-        )
+    def __len__(self) -> int:
+        return self.length
 
-    def remove(self, index: int) -> None:
-        """Remove the values of one rollout."""
-        self.rows[index] = None
-        self.without[index] = 0
-
-    def missing(self, lengths: Sequence[int]) -> int:
-        """Return the number of tokens that have no value by the program's own statement."""
-        absent = sum(
-            length
-            for row, length in zip(self.rows, lengths, strict=True)
-            if row is None
-        )
-        return absent + sum(self.without)
+    def missing(self, name: str) -> int:
+        """Return the number of tokens without a value in a stream by the program's own statement."""
+        if name in self.streams:
+            return self.without[name]
+        return self.length
 
 
-def column_of(
-    name: str, stream: object, rollouts: int, count_drop: CountDrop
-) -> TokenColumn:
-    """Read a stream: an array with a row for each rollout, or a list of arrays or lists."""
-    column = TokenColumn([], [])
-    for row in _rows(stream, rollouts):
-        numbers: Numbers | None = None
-        without = 0
-        if row is not None:
-            try:
-                numbers, without = _numbers(row)
-            except any_error():  # whatever the program put there
-                count_drop(UNREADABLE, 1, name)
-        column.rows.append(numbers)
-        column.without.append(without)
-    if len(column.rows) != rollouts:
-        count_drop(OTHER_LENGTH, abs(len(column.rows) - rollouts), name)
-        column.rows = [*column.rows, *[None] * rollouts][:rollouts]
-        column.without = [*column.without, *[0] * rollouts][:rollouts]
-    return column
+def first_within(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
+    """Return the first entries that together have at most *limit* tokens, or characters."""
+    ends = list(accumulate(map(len, entries)))
+    return entries[: bisect_right(ends, limit)]
 
 
-def _rows(stream: object, rollouts: int) -> Iterable[object]:
-    if hasattr(stream, "detach"):  # one copy to the CPU instead of one a rollout
-        stream = _tensor(stream)
-    if hasattr(stream, "__array__") and hasattr(stream, "__iter__"):
-        return cast("Iterable[object]", stream)
-    return Column(stream).at_all(range(max(rollouts, len(Column(stream)))))
+def rows_of(stream: object, rollouts: int) -> Iterable[object]:
+    """Return what a stream has of each of the *rollouts*, which may be more or fewer than these.
+
+    Raises:
+        TypeError: It cannot be iterated; also what the program's own objects raise.
+    """
+    if rollouts == 1 and not _is_nested(stream):
+        return [stream]
+    # One copy to the CPU instead of one a rollout.
+    return cast("Iterable[object]", _on_cpu(stream))
 
 
-def _tensor(tensor: Any) -> Numbers:
+def _is_nested(stream: object) -> bool:
+    """Return whether a stream of one rollout is in a list: a call may give it alone or in a list of one."""
+    shape = getattr(stream, "shape", None)
+    if shape is not None:
+        return len(shape) > 1
+    if not isinstance(stream, (list, tuple)) or len(cast("list[object]", stream)) != 1:
+        return False
+    (entry,) = cast("Sequence[object]", stream)
+    return hasattr(entry, "__len__") and not isinstance(entry, str)
+
+
+def _on_cpu(values: Any) -> Any:
     """Return the numbers of a torch tensor; numpy lacks some of its types, such as bfloat16."""
-    return tensor.detach().float().cpu().numpy()
+    if hasattr(values, "detach"):
+        return values.detach().float().cpu().numpy()
+    return values
+
+
+def read_rollout(
+    trace_id: bytes, name: str, rows: dict[str, object], count_drop: CountDrop
+) -> TokenRollout:
+    """Return the rollout *name* with its streams.
+
+    What cannot be read, and streams of another length than the others, are left out and counted.
+    """
+    rollout = TokenRollout(trace_id, raw_texts=rows.pop(TOKENS, None))
+    for stream, row in rows.items():
+        if row is None:
+            continue
+        try:
+            numbers, without = _numbers(row)
+        except any_error():  # whatever the program put there
+            count_drop(UNREADABLE, 1, stream)
+            continue
+        rollout.streams[stream] = numbers
+        rollout.without[stream] = without
+    sizes = {stream: len(numbers) for stream, numbers in rollout.streams.items()}
+    rollout.length = _length_of(sizes)
+    for stream, size in sizes.items():
+        if size != rollout.length:
+            count_drop(OTHER_LENGTH, 1, f"{stream} of {name}")
+            del rollout.streams[stream]
+    return rollout
 
 
 def _numbers(row: object) -> tuple[Numbers, int]:
@@ -101,54 +129,24 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     Raises:
         TypeError: They are not numbers; also what the program's own objects raise.
     """
-    if hasattr(row, "detach"):
-        row = _tensor(row)
+    row = _on_cpu(row)
     if isinstance(row, numpy.ndarray):
         return _floats_of(row), 0
     values = list(cast("Iterable[Any]", row))
     numbers = [math.nan if value is None else float(value) for value in values]
-    return numpy.array(numbers), sum(value is None for value in values)
+    return numpy.array(numbers), values.count(None)
 
 
 def _floats_of(array: Any) -> Numbers:
-    """Return the values of a numpy array as floats.
+    """Return the values of a numpy array as floats, in doubles only where they are doubles already.
 
     Raises:
-        TypeError: They are not numbers.
+        TypeError: They are not numbers. Numpy itself would read texts as numbers.
     """
-    if array.ndim == 1 and array.dtype.str in _AS_THEY_ARE:  # nearly every row
-        return array
     if array.dtype.kind not in _NUMBERS:
         raise TypeError(array.dtype)
     is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
     return array.reshape(-1).astype("f8" if is_double else "f4", copy=False)
-
-
-def lengths_of(
-    columns: Mapping[str, TokenColumn], names: Sequence[str], count_drop: CountDrop
-) -> list[int]:
-    """Return the number of tokens of each rollout.
-
-    Streams of another length lose that rollout, and are counted.
-
-    Args:
-        columns: Streams by name; without any, nothing is returned.
-        names: Name of each rollout.
-        count_drop: Notified of each stream of another length.
-    """
-    if not columns:
-        return []
-    lengths: list[int] = []
-    for index, rollout in enumerate(names):
-        rows = {name: column.rows[index] for name, column in columns.items()}
-        sizes = {name: len(row) for name, row in rows.items() if row is not None}
-        length = _length_of(sizes)
-        for name, size in sizes.items():
-            if size != length:
-                count_drop(OTHER_LENGTH, 1, f"{name} of {rollout}")
-                columns[name].remove(index)
-        lengths.append(length)
-    return lengths
 
 
 def _length_of(sizes: Mapping[str, int]) -> int:
@@ -161,19 +159,3 @@ def _length_of(sizes: Mapping[str, int]) -> int:
             return sizes[name]
     streams = Counter(sizes.values())
     return max(streams, key=streams.__getitem__, default=0)
-
-
-def flat(
-    column: TokenColumn, lengths: Sequence[int], missing: float = math.nan
-) -> Numbers:
-    """Return the numbers of all rollouts, one after the other, *missing* for rollouts without the stream."""
-    arrays = [
-        numpy.full(length, missing, "f4") if row is None else row
-        for row, length in zip(column.rows, lengths, strict=True)
-    ]
-    return numpy.concatenate(arrays)
-
-
-def masked(stream: Numbers, mask: Numbers) -> Numbers:
-    """Return *stream* with NaN for the tokens whose *mask* is 0: they were not sampled."""
-    return numpy.where(mask > 0, stream, numpy.nan).astype(stream.dtype, copy=False)

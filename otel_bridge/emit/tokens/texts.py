@@ -1,78 +1,78 @@
-"""Texts of the tokens of one rollout -> what of them may leave the process.
+"""Texts of the tokens of rollouts -> what of them may leave the process.
 
 Pure, but for the program's decoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy
 
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
+from otel_bridge.emit.tokens.streams import (
+    OTHER_LENGTH,
+    TOKENS,
+    TokenRollout,
+    first_within,
+)
+from otel_bridge.tokens.names import TOKEN_IDS
 
-_MAX_CACHED = 200_000
+if TYPE_CHECKING:
+    from otel_bridge.emit.emit_run import EmitRun
 
 
-class TokenTexts:
-    """Decodes tokens one by one, each id once, and applies the content policy to the texts of a rollout.
+def add_texts(run: EmitRun, rollouts: Sequence[TokenRollout], decode: Any) -> None:
+    """Add to *rollouts* the texts that may leave, and remove ids of tokens whose texts may not.
 
     Args:
+        run: Its content policy applies; it counts what is left out.
+        rollouts: Those whose texts are wanted.
         decode: The program's function from token ids to text, or ``None``.
-        limits: Content policy and size.
-        count_drop: Notified of each failure.
+
+    Raises:
+        Exception: What the program's own objects raise; a failure of *decode* is counted instead.
     """
+    limits = run.rollout_options.limits
+    decoder = TokenDecoder(decode, run.count_drop)
 
-    def __init__(
-        self,
-        decode: Callable[[Any], Any] | None,
-        limits: MessageLimits,
-        count_drop: Callable[..., None],
-    ) -> None:
-        self._decoder = None if decode is None else TokenDecoder(decode, count_drop)
-        self._limits = limits
-        self._count_drop = count_drop
-        self._texts: dict[int, str] = {}
+    @cache  # most tokens of a call are not the first of their kind
+    def text_of(token_id: float) -> str:
+        return decoder.text([int(token_id)])
 
-    @property
-    def is_off(self) -> bool:
-        """Return whether neither texts nor ids, which stand for texts, leave."""
-        return self._limits.policy.off
+    for rollout in rollouts:
+        ids = rollout.streams.get(TOKEN_IDS)
+        if rollout.raw_texts is not None:
+            texts = list(map(str, cast("Iterable[object]", rollout.raw_texts)))
+        # A turn may lack ids, and then it has no text either.
+        elif decode is None or ids is None or numpy.isnan(ids).any():
+            continue
+        else:
+            texts = [text_of(token_id) for token_id in ids.tolist()]
+        if len(texts) != rollout.length:
+            run.count_drop(OTHER_LENGTH, 1, TOKENS)
+        else:
+            rollout.texts = _allowed(texts, limits)
+            if rollout.texts is None:
+                run.count_drop("token_text")
+        if rollout.texts is None:
+            rollout.streams.pop(TOKEN_IDS, None)
 
-    def of_ids(self, token_ids: Sequence[float] | None) -> list[str] | None:
-        """Return the text of each token; ``None`` without ids, or without a decoder."""
-        if self._decoder is None or token_ids is None:
-            return None
-        ids = [int(token_id) for token_id in token_ids]
-        if len(self._texts) > _MAX_CACHED:
-            self._texts.clear()
-        for token_id in set(ids).difference(self._texts):
-            self._texts[token_id] = self._decoder.text([token_id])
-        return [self._texts[token_id] for token_id in ids]
 
-    def allowed(self, texts: Sequence[str]) -> list[str] | None:
-        """Return the texts that may leave: those within the limit, all or none of them.
+def _allowed(texts: list[str], limits: MessageLimits) -> Sequence[str] | None:
+    """Return the first *texts* within the limit; ``None`` if they hold what is redacted.
 
-        A secret may lie in several tokens. So the whole text is redacted, and no token leaves if
-        that changes it.
-        """
-        max_chars = self._limits.policy.limit
-        within: list[str] = []
-        chars = 0
-        for text in texts:
-            chars += len(text)
-            if max_chars is not None and chars > max_chars:
-                break
-            within.append(text)
-        content_filter = ContentFilter(self._limits.policy, self._limits.rollout_bytes)
-        whole = "".join(within)
-        if content_filter.text(whole) == whole:
-            return within
-        self._count_drop("token_text", 1, "")
-        return None
-
-    @property
-    def ids_leave(self) -> bool:
-        """Return whether token ids leave: anybody with the tokenizer can read them."""
-        return not self.is_off and self._limits.policy.limit is None
+    A secret may lie in several tokens. So the whole text is redacted, and no token leaves if that
+    changes it.
+    """
+    within: Sequence[str] = texts
+    if limits.policy.limit is not None:
+        within = first_within(texts, limits.policy.limit)
+    whole = "".join(within)
+    if ContentFilter(limits.policy, limits.rollout_bytes).text(whole) == whole:
+        return within
+    return None

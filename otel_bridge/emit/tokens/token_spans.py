@@ -10,10 +10,8 @@ import numpy
 import orjson
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import span_attributes
 from otel_bridge.emit.lineage.linked_span import append_linked_span
-from otel_bridge.emit.tokens import streams as reading
-from otel_bridge.emit.tokens.batch import TokenBatch
+from otel_bridge.emit.tokens.streams import TokenRollout
 from otel_bridge.semconv import (
     TOKENS_BUCKETS,
     TOKENS_DECILES,
@@ -31,60 +29,68 @@ if TYPE_CHECKING:
 
 
 def append_token_span(
-    run: EmitRun, batch: TokenBatch, pairs: Sequence[tuple[str, Attribute]]
+    run: EmitRun,
+    rollouts: Sequence[TokenRollout],
+    names: Sequence[str],
+    pairs: Sequence[tuple[str, Attribute]],
 ) -> None:
-    """Append one span of the rollouts of *batch*, with the attributes *pairs* first."""
-    streams: dict[str, Numbers] = {}
-    for name, column in batch.columns.items():
-        # All tokens of a rollout without a mask were sampled.
-        missing = 1.0 if name == LOSS_MASK else math.nan
-        streams[name] = reading.flat(column, batch.lengths, missing)
-    values = _sampled_values(streams)
-    figures = figures_of(values, batch.lengths)
-    _count_not_finite(
-        run,
-        batch,
-        streams.get(LOSS_MASK),
-        {name: figures[figure_of_stream(name)] for name in values},
-    )
+    """Append one span of *rollouts*, those first whose streams leave. Values that are not finite are counted.
+
+    Args:
+        run: The run.
+        rollouts: At least one.
+        names: Streams of the call.
+        pairs: Further attributes.
+    """
+    streams = {name: _flat(name, rollouts) for name in names}
+    values = _values(streams)
+    figures = figures_of(values, list(map(len, rollouts)))
+    mask = streams.get(LOSS_MASK)
+    sampled = sum(map(len, rollouts)) if mask is None else int((mask > 0).sum())
+    for name in values:
+        figure_count = sum(figures[figure_of_stream(name)].counts)
+        missing = sum(rollout.missing(name) for rollout in rollouts)
+        not_finite = int(sampled - figure_count) - missing
+        if not_finite > 0:
+            run.count_drop("token_not_finite", not_finite, name)
     attributes = list(pairs)
     for name, figure in figures.items():
         attributes += _figure_pairs(name, figure)
-    attributes += _stream_pairs(batch, {**streams, **values})
-    texts = {
-        str(index): text for index, text in enumerate(batch.texts) if text is not None
-    }
+    attributes += _stream_pairs(rollouts, {**streams, **values})
+    texts: dict[str, Sequence[str]] = {}
+    for index, rollout in enumerate(rollouts):
+        if rollout.texts is not None:
+            texts[str(index)] = rollout.texts
     if texts:
         attributes.append((TOKENS_TEXTS, orjson.dumps(texts).decode()))
-    packed = span_attributes(attributes)
-    append_linked_span(run, TOKENS_SPAN, packed, batch.trace_ids)
+    trace_ids = [rollout.trace_id for rollout in rollouts]
+    append_linked_span(run, TOKENS_SPAN, attributes, trace_ids)
 
 
-def _sampled_values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """Return the streams of which there are figures, NaN for tokens that the mask says were not sampled."""
+def _flat(name: str, rollouts: Sequence[TokenRollout]) -> Numbers:
+    """Return the numbers of all rollouts, one after the other."""
+    # All tokens of a rollout without a mask were sampled.
+    missing = 1.0 if name == LOSS_MASK else math.nan
+    arrays: list[Numbers] = []
+    for rollout in rollouts:
+        numbers = rollout.streams.get(name)
+        if numbers is None:
+            numbers = numpy.full(rollout.length, missing, "f4")
+        arrays.append(numbers)
+    return numpy.concatenate(arrays)
+
+
+def _values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """Return the streams of which there are figures, NaN for tokens that were not sampled, such as those of a tool."""
     mask = streams.get(LOSS_MASK)
-    values = {
-        name: stream for name, stream in streams.items() if name not in REFERENCES
-    }
-    if mask is None:
-        return values
-    return {name: reading.masked(stream, mask) for name, stream in values.items()}
-
-
-def _count_not_finite(
-    run: EmitRun, batch: TokenBatch, mask: Numbers | None, figures: Mapping[str, Figure]
-) -> None:
-    """Count the tokens whose value is not finite: the figure of their stream lacks them without a statement of that."""
-    if mask is None:
-        sampled = sum(batch.lengths)
-    else:
-        sampled = int((mask > 0).sum())
-    for name, figure in figures.items():
-        not_finite = int(sampled - sum(figure.counts)) - batch.columns[name].missing(
-            batch.lengths
-        )
-        if not_finite > 0:
-            run.count_drop(reading.NOT_FINITE, not_finite, name)
+    values: dict[str, Numbers] = {}
+    for name, stream in streams.items():
+        if name in REFERENCES:
+            continue
+        values[name] = stream
+        if mask is not None:
+            values[name] = numpy.where(mask > 0, stream, stream.dtype.type(math.nan))
+    return values
 
 
 def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
@@ -98,18 +104,18 @@ def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
 
 
 def _stream_pairs(
-    batch: TokenBatch, streams: Mapping[str, Numbers]
+    rollouts: Sequence[TokenRollout], streams: Mapping[str, Numbers]
 ) -> Iterator[tuple[str, Attribute]]:
     """Yield the lengths of the rollouts whose streams leave, and these streams.
 
     Nothing if none leaves.
     """
-    sent = max(batch.shown, batch.joined)
+    sent = [rollout for rollout in rollouts if rollout.sent]
     if not sent:
         return
-    yield TOKENS_LENGTHS, numpy.array(batch.lengths[:sent], "<i8").tobytes()
+    yield TOKENS_LENGTHS, numpy.array(list(map(len, sent)), "<i8").tobytes()
     for name, stream in streams.items():
-        rollouts = sent if name == batch.half else batch.shown
-        if any(row is not None for row in batch.columns[name].rows[:rollouts]):
-            numbers = stream[: sum(batch.lengths[:rollouts])]
+        members = [rollout for rollout in sent if name in rollout.sent]
+        if any(name in rollout.streams for rollout in members):
+            numbers = stream[: sum(map(len, members))]
             yield f"{TOKENS_STREAM}{name}", numbers.astype("<f4", copy=False).tobytes()

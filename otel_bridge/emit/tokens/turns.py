@@ -34,37 +34,32 @@ def annotate_turns(
     streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
     for rollout_id, turns in rollouts:
         joined = _joined(turns)
-        if joined[ENGINE] is None and joined[TOKEN_IDS] is None:
+        if ENGINE in joined or TOKEN_IDS in joined:
+            ids.append(rollout_id)
+            for name, rows in streams.items():
+                rows.append(joined.get(name))
+    if not ids:
+        return
+    # It imports numpy, which starts threads: turns without tokens must not.
+    from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415
+
+    # A stream that no turn has: of one rollout it would be read as that of one token.
+    sent = {name: rows for name, rows in streams.items() if any(rows)}
+    annotate(run, ids, sent, TokensCall(*call))
+
+
+def _joined(turns: Sequence[object]) -> dict[str, list[object]]:
+    """Return the streams of one rollout that any of its turns has, turn after turn."""
+    joined: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
+    present: set[str] = set()
+    for turn in turns:
+        if not isinstance(turn, Mapping):
             continue
-        ids.append(rollout_id)
-        for name, values in joined.items():
-            streams[name].append(values)
-    sent = {
-        name: rows
-        for name, rows in streams.items()
-        if any(row is not None for row in rows)
-    }
-    if sent:
-        # It imports numpy, which starts threads: turns without tokens must not.
-        from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415
-
-        annotate(run, ids, sent, TokensCall(*call))
-
-
-def _joined(turns: Sequence[object]) -> dict[str, list[object] | None]:
-    """Return the streams of one rollout, turn after turn; ``None`` for one that no turn has."""
-    readable = [
-        cast("Mapping[str, Any]", turn) for turn in turns if isinstance(turn, Mapping)
-    ]
-    rows = [
-        {name: token_ids(turn.get(name)) or [] for name in _NO_VALUE}
-        for turn in readable
-    ]
-    joined: dict[str, list[object] | None] = {}
-    for name, missing in _NO_VALUE.items():
-        values: list[object] = []
-        for row in rows:
-            length = max(map(len, row.values()))
-            values += row[name] or [missing] * length
-        joined[name] = values if any(row[name] for row in rows) else None
-    return joined
+        fields = cast("Mapping[str, Any]", turn)
+        rows = {name: token_ids(fields.get(name)) or [] for name in _NO_VALUE}
+        length = max(map(len, rows.values()))
+        for name, row in rows.items():
+            joined[name] += row or [_NO_VALUE[name]] * length
+            if row:
+                present.add(name)
+    return {name: joined[name] for name in present}

@@ -12,6 +12,7 @@ import pytest
 from otel_bridge import Rollout
 from otel_bridge.emit.rollouts.live import LiveRollout
 from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.emit.tokens.turns import annotate_turns
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
@@ -310,6 +311,41 @@ def test_texts_and_ids_of_tokens_are_under_the_content_policy(
         if mode == "off"
         else {span.rollouts[0]: ["the ", "answer"] if leaves else ["the "]}
     )
+
+
+def test_each_token_id_of_a_call_is_decoded_once() -> None:
+    run = MemoryRun()
+    decoded: list[list[int]] = []
+
+    def decode(token_ids: list[int]) -> str:
+        decoded.append(token_ids)
+        return f"<{token_ids[0]}>"
+
+    annotate(
+        run,
+        ["decoded-1", "decoded-2"],
+        {"token_ids": [[1, 2, 1], [3, 1]]},
+        TokensCall(decode=decode),
+    )
+
+    (span,) = spans(run)
+    assert [span.texts[trace_id] for trace_id in span.rollouts] == [
+        ["<1>", "<2>", "<1>"],
+        ["<3>", "<1>"],
+    ]
+    assert sorted(decoded) == [[1], [2], [3]]
+
+
+def test_a_turn_without_ids_does_not_keep_the_log_probabilities_from_leaving() -> None:
+    run = MemoryRun()
+    turns = [{"token_ids": [1], "logprobs": [-1.0]}, {"logprobs": [-2.0]}]
+
+    annotate_turns(run, [("without-ids", turns)], 4, None, str)
+
+    (span,) = spans(run)
+    assert figures(span) == {"logprob/engine": ([2.0], [-3.0])}
+    assert span.texts == {}
+    assert not run.drops
 
 
 def test_a_secret_in_several_tokens_keeps_all_of_their_texts_from_leaving() -> None:
