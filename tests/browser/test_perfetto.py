@@ -112,9 +112,9 @@ def test_perfetto_reads_ranks_rollouts_marks_and_rates(
 
     begin = spans[0][4]
     assert [(*span[:4], (span[4] - begin) / S, span[5] / S) for span in spans] == [
-        ("explorer rollouts", "lane 1", "rollout aaaaaaaa", 0, 0, 3),
-        ("explorer rollouts", "lane 1", "chat policy", 1, 0, 2),
-        ("explorer rollouts", "lane 1", "execute_tool add", 1, 2, 1),
+        ("explorer rollouts", "lane", "rollout aaaaaaaa", 0, 0, 3),
+        ("explorer rollouts", "lane", "chat policy", 1, 0, 2),
+        ("explorer rollouts", "lane", "execute_tool add", 1, 2, 1),
         ("trainer", "rank 0", "train", 0, 1, 4),
         ("trainer", "rank 0", "forward", 1, 2, 1),
         ("trainer", "rank 1", "train", 0, 1, 3),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
@@ -39,121 +40,95 @@ class _TraceWriter:
     def __init__(self, zero_ns: int) -> None:
         self.events: list[dict[str, Any]] = []
         self._zero_ns = zero_ns
-        self._processes = 0
-        self._threads = 0
+        self._numbers = count(1)
 
     def role(self, role: str, steps: Sequence[TimelineStep]) -> None:
         """Add the tracks of one role."""
-        pid = self._process(role or "run")
+        pid = self._track(role or "run")
         # By process as well: a forked child and a restart have the rank of another one.
-        by_rank: dict[tuple[int, str], list[_StepEvent]] = {}
+        ranks: dict[tuple[int, str], list[_StepEvent]] = {}
         rollouts: list[_StepEvent] = []
         for step in steps:
             for event in step.events:
                 if event.kind == "phase":
                     process = event.facts.get("rank", 0), event.track
-                    by_rank.setdefault(process, []).append((step.step, event))
+                    ranks.setdefault(process, []).append((step.step, event))
                 elif event.kind == "mark":
                     self._mark(pid, step.step, event)
                 else:
                     rollouts.append((step.step, event))
-        for (rank, _), phases in sorted(by_rank.items()):
+        for (rank, _), phases in sorted(ranks.items()):
             host = phases[0][1].facts.get("host")
             name = f"rank {rank} on {host}" if host else f"rank {rank}"
-            self._rank(pid, name, phases)
+            self._spans(pid, name, phases)
         if rollouts:
-            self._rollouts(self._process(f"{role or 'run'} rollouts"), rollouts)
-
-    def _rank(self, pid: int, name: str, phases: Iterable[_StepEvent]) -> None:
-        lanes: list[list[int]] = []
-        tids: list[int] = []
-        for step, event in sorted(phases, key=_by_start):
-            lane = _lane_of(lanes, event)
-            if lane == len(tids):
-                tids.append(
-                    self._thread(pid, name if not lane else f"{name}, {lane + 1}")
-                )
-            track = pid, tids[lane]
-            self._span(track, event, event.name, {"step": step})
-            # Across all tracks: rollouts after it were sampled by the new weights.
-            if _SYNC.search(event.name.lower()):
-                self._instant(track, f"{event.name} done", event.end_ns, "g")
-
-    def _rollouts(self, pid: int, events: Iterable[_StepEvent]) -> None:
-        """Add the rollouts of a role, each on the first free thread, with its spans below."""
-        lanes: list[list[int]] = []
-        lane_of: dict[str, int] = {}
-        tids: list[int] = []
-        for step, event in sorted(events, key=_by_start):
-            # Its spans come after their rollout, and begin to look at the rollout's own lane.
-            lane = _lane_of(lanes, event, first=lane_of.get(event.track, 0))
-            if lane == len(tids):
-                tids.append(self._thread(pid, f"lane {lane + 1}"))
-            track = pid, tids[lane]
-            if event.kind != "rollout":
-                self._span(track, event, event.name, {"step": step})
-                continue
-            lane_of[event.name] = lane
-            self._span(
-                track,
-                event,
-                f"rollout {event.name[:8]}",
-                {"step": step, "id": event.name, **event.facts},
-            )
-            if (reward := event.facts.get("reward")) is not None:
-                self._instant(track, f"reward {reward:.4g}", event.end_ns, "t")
+            pid = self._track(f"{role or 'run'} rollouts")
+            self._spans(pid, "lane", rollouts)
 
     def _mark(self, pid: int, step: int, event: TimelineEvent) -> None:
-        self._instant((pid, 0), f"step {step}", event.start_ns, "p")
+        self._event("i", (pid, 0), event.start_ns, name=f"step {step}", s="p")
         for key, value in event.facts.items():
             arguments = {"value": value}
             self._event("C", (pid, 0), event.start_ns, name=key, args=arguments)
 
-    def _span(
-        self,
-        track: tuple[int, int],
-        event: TimelineEvent,
-        name: str,
-        arguments: dict[str, Any],
-    ) -> None:
-        self._event(
-            "X",
-            track,
-            event.start_ns,
-            name=name,
-            cat=event.kind,
-            dur=(event.end_ns - event.start_ns) / 1000,
-            args=arguments,
-        )
+    def _spans(self, pid: int, name: str, events: Iterable[_StepEvent]) -> None:
+        """Add spans to a process, each to the first of its threads on which it nests.
 
-    def _instant(
-        self, track: tuple[int, int], name: str, time_ns: int, scope: str
-    ) -> None:
-        self._event("i", track, time_ns, name=name, s=scope)
+        The spans of a rollout begin to look at the rollout's own thread.
+        """
+        lanes: list[list[int]] = []
+        threads: list[int] = []
+        lane_of: dict[str, int] = {}
+        for step, event in sorted(events, key=_by_start):
+            lane = _lane_of(lanes, event, first=lane_of.get(event.track, 0))
+            if lane == len(threads):
+                threads.append(
+                    self._track(f"{name}, {lane + 1}" if lane else name, pid)
+                )
+            track = pid, threads[lane]
+            title = event.name
+            arguments: dict[str, Any] = {"step": step}
+            if event.kind == "rollout":
+                lane_of[event.name] = lane
+                title = f"rollout {event.name[:8]}"
+                arguments |= {"id": event.name, **event.facts}
+            self._event(
+                "X",
+                track,
+                event.start_ns,
+                name=title,
+                cat=event.kind,
+                dur=(event.end_ns - event.start_ns) / 1000,
+                args=arguments,
+            )
+            # Across all tracks: rollouts after it were sampled by the new weights.
+            if event.kind == "phase" and _SYNC.search(event.name.lower()):
+                self._event("i", track, event.end_ns, name=f"{event.name} done", s="g")
+            if (reward := arguments.get("reward")) is not None:
+                self._event(
+                    "i", track, event.end_ns, name=f"reward {reward:.4g}", s="t"
+                )
 
     def _event(
         self, kind: str, track: tuple[int, int], time_ns: int, **facts: object
     ) -> None:
-        """Add an event on a track: process and thread."""
+        """Add an event on a track: process and thread, 0 for the process itself."""
         pid, tid = track
         time_us = (time_ns - self._zero_ns) / 1000
         self.events.append({"ph": kind, "pid": pid, "tid": tid, "ts": time_us, **facts})
 
-    def _process(self, name: str) -> int:
-        self._processes += 1
-        self._describe("process", self._processes, 0, name)
-        return self._processes
-
-    def _thread(self, pid: int, name: str) -> int:
-        self._threads += 1
-        self._describe("thread", pid, self._threads, name)
-        return self._threads
-
-    def _describe(self, kind: str, pid: int, tid: int, name: str) -> None:
-        """Name a process or thread, and sort it by its number."""
-        for fact, argument in (("name", name), ("sort_index", tid or pid)):
-            event = {"ph": "M", "name": f"{kind}_{fact}", "pid": pid, "tid": tid}
-            self.events.append({**event, "args": {fact: argument}})
+    def _track(self, name: str, process: int = 0) -> int:
+        """Add a process, or a thread of *process*, and return its number, by which viewers sort it."""
+        number = next(self._numbers)
+        kind = "process"
+        track = {"pid": number, "tid": 0}
+        if process:
+            kind = "thread"
+            track = {"pid": process, "tid": number}
+        for fact, argument in (("name", name), ("sort_index", number)):
+            facts = {"name": f"{kind}_{fact}", "args": {fact: argument}}
+            self.events.append({"ph": "M", **track, **facts})
+        return number
 
 
 def _by_start(entry: _StepEvent) -> tuple[int, int]:

@@ -78,9 +78,9 @@ def test_rollouts_have_lanes_with_their_turns_tools_and_reward() -> None:
     trace = trace_of([TimelineStep("explorer", 1, events)])
 
     assert spans_of(trace) == [
-        ("lane 1", "rollout aaaaaaaa", 0.0, 4.0), ("lane 1", "chat", 0.0, 2.0),
-        ("lane 2", "rollout bbbbbbbb", 1.0, 2.0), ("lane 2", "chat", 1.0, 1.0),
-        ("lane 1", "add", 2.0, 1.0), ("lane 1", "rollout cccccccc", 4.0, 1.0),
+        ("lane", "rollout aaaaaaaa", 0.0, 4.0), ("lane", "chat", 0.0, 2.0),
+        ("lane, 2", "rollout bbbbbbbb", 1.0, 2.0), ("lane, 2", "chat", 1.0, 1.0),
+        ("lane", "add", 2.0, 1.0), ("lane", "rollout cccccccc", 4.0, 1.0),
     ]  # fmt: skip
     assert [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"] == [
         "reward 0.5"
