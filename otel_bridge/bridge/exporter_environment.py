@@ -6,11 +6,11 @@ last choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.destination_seal import SEAL, is_sealed_here, names_file, names_server
@@ -93,7 +93,7 @@ def _takes_traces(name: str) -> bool:
 def chosen(
     requested_names: Mapping[str, Iterable[str]] | None,
     living: Iterable[SegmentHeader],
-    last: object,
+    last: Mapping[str, Sequence[str]],
 ) -> Names:
     """Return the exporters of a run.
 
@@ -101,17 +101,12 @@ def chosen(
         requested_names: Signal to exporters, as given to the bridge; ``None``: the processes
             decide.
         living: Headers of the living processes.
-        last: The last choice, as stored: exporter to signals; ``None`` when there is none yet.
+        last: The last choice, as stored: exporter to signals; empty when there is none yet.
     """
     if requested_names is not None:
         return by_exporter(requested_names)
-    names = together(living)
-    if names or not isinstance(last, dict):
-        return names
-    return {
-        name: tuple(signals)
-        for name, signals in cast("dict[str, list[str]]", last).items()
-    }
+    stored = {name: tuple(signals) for name, signals in last.items()}
+    return together(living) or stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from otel_bridge.bridge.delivery.context import FinalPosition, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
@@ -96,10 +95,9 @@ class ExporterSelection:
         self._other_traces = other_traces
         self._not_forwarded = not_forwarded
         self._log_line = log_line
-        self._last_names: object = view.meta("exporters")
-        self._target_variables = (
-            cast("dict[str, dict[str, str]] | None", view.meta("target_variables"))
-            or {}
+        self._last_names: Mapping[str, Sequence[str]] = view.meta("exporters") or {}
+        self._target_variables: dict[str, dict[str, str]] = (
+            view.meta("target_variables") or {}
         )
         self.requested = RequestedExporters(ledger, view)
         self.chosen = False
@@ -175,14 +173,14 @@ class ExporterSelection:
         Return the last record of each.
         """
         final_positions: dict[str, FinalPosition] = {}
-        for name, (signals, through) in self.requested.lagging().items():
+        for name, owed in self.requested.lagging().items():
             # An exporter that is named anyway delivers these records on its way.
             if name not in names:
                 status = self._processes.status_of(
                     self.requested.requested_by.get(name, "")
                 )
-                names[name] = signals
-                final_positions[name] = FinalPosition(through, status)
+                names[name] = owed.signals
+                final_positions[name] = FinalPosition(owed.through, status)
         if OTLP in self.requested.names:
             # It has no position in the ledger, so that it stays while a process has requested it.
             names.setdefault(OTLP, self.requested.signals_of(OTLP) or SIGNALS)

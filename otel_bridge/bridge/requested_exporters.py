@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
-from typing import cast
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -41,6 +40,22 @@ class DiscardedExporter:
     evicted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class OwedRecords:
+    """Describes what an exporter is owed.
+
+    Attributes:
+        signals: Signals of the records that it lacks.
+        through: Position up to which these were requested.
+        records: Number of the records that the ledger still has; 1 if only the end of the tracker's
+            run is owed.
+    """
+
+    signals: tuple[str, ...]
+    through: Position
+    records: int
+
+
 class RequestedExporters:
     """Determines which exporters are still owed records of one run. One thread.
 
@@ -56,15 +71,12 @@ class RequestedExporters:
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:
         self._ledger = ledger
         self._view = view
-        self._signals = (
-            cast("dict[str, dict[str, int]] | None", view.meta(REQUESTED)) or {}
-        )
-        self.requested_by = cast("dict[str, str] | None", view.meta(REQUESTED_BY)) or {}
+        self._signals: dict[str, dict[str, int]] = view.meta(REQUESTED) or {}
+        self.requested_by: dict[str, str] = view.meta(REQUESTED_BY) or {}
         self._segments_given_up = 0
-        stored = cast("dict[str, list[int]] | None", view.meta(GIVEN_UP)) or {}
-        self.given_up: dict[str, DiscardedExporter] = {
-            name: DiscardedExporter(*numbers) for name, numbers in stored.items()
-        }
+        self.given_up: dict[str, DiscardedExporter] = {}
+        for name, numbers in (view.meta(GIVEN_UP) or {}).items():
+            self.given_up[name] = DiscardedExporter(*numbers)
 
     @property
     def names(self) -> Iterable[str]:
@@ -99,13 +111,11 @@ class RequestedExporters:
 
     def signals_of(self, name: str) -> tuple[str, ...]:
         """Return the signals that a process requests for *name*, or that *name* has not got."""
-        lagging, _ = self.lagging().get(name, ((), 0))
-        positions = self._signals.get(name, {})
-        return tuple(
-            signal
-            for signal in SIGNALS
-            if positions.get(signal) == _OPEN or signal in lagging
-        )
+        signals = {*self.open_names().get(name, ())}
+        owed = self.lagging().get(name)
+        if owed is not None:
+            signals.update(owed.signals)
+        return tuple(signal for signal in SIGNALS if signal in signals)
 
     def open_names(self) -> Names:
         """Return exporter to signals as the last processes with any request requested them."""
@@ -118,49 +128,40 @@ class RequestedExporters:
                 names[name] = signals
         return names
 
-    def lagging(self) -> dict[str, tuple[tuple[str, ...], Position]]:
-        """Return each exporter that lacks requested records: the signals and the position that it is owed.
+    def lagging(self) -> dict[str, OwedRecords]:
+        """Return what each exporter that lacks requested records is owed; ``otlp`` is owed segments instead.
 
-        An exporter that no process requests any more is also owed the end of its tracker's run.
+        An exporter that no process requests any more is also owed the end of its tracker's run, or
+        the tracker would show that run as running for ever.
         """
         destinations = self._view.destinations()
-        lagging: dict[str, tuple[tuple[str, ...], Position]] = {}
-        for name in self._signals:
+        # Records before the oldest are gone, so they are not owed.
+        before_oldest = self._view.oldest() - 1
+        lagging: dict[str, OwedRecords] = {}
+        for name, positions in self._signals.items():
             if name == OTLP:
                 continue
             delivered = self._delivered(name, destinations)
-            signals = tuple(
-                sig for sig in SIGNALS if self._through(name, sig) > delivered
-            )
-            if not signals and self._owes_end(name, delivered, destinations):
-                signals = tuple(sig for sig in SIGNALS if sig in self._signals[name])
-            if signals:
-                through = max(self._through(name, signal) for signal in signals)
-                lagging[name] = (signals, through)
+            owes_end = self._owes_end(name, delivered, destinations)
+            through: dict[str, Position] = {}
+            for signal, position in positions.items():
+                last = self._ledger.position if position == _OPEN else position
+                if last > delivered:
+                    through[signal] = last
+            if owes_end and not through:
+                through = positions
+            if through:
+                signals = tuple(signal for signal in SIGNALS if signal in through)
+                last = max(through.values())
+                records = last - max(delivered, before_oldest)
+                # The end alone counts as one record.
+                lagging[name] = OwedRecords(signals, last, max(records, int(owes_end)))
         return lagging
 
     def owed(self) -> dict[str, int]:
-        """Return the number of stored records that each exporter is owed.
-
-        ``otlp`` is owed segments instead.
-
-        The end that its tracker's run is still owed counts as one record.
-        """
+        """Return the number of stored records that each exporter is owed."""
         lagging = self.lagging()
-        if not lagging:
-            return {}
-        destinations = self._view.destinations()
-        oldest = self._view.oldest()
-        counts: dict[str, int] = {}
-        for name, (_, through) in lagging.items():
-            delivered = self._delivered(name, destinations)
-            # Records before the oldest are gone, so they are not owed.
-            count = through - max(delivered, oldest - 1)
-            if count > 0:
-                counts[name] = count
-            elif self._owes_end(name, delivered, destinations):
-                counts[name] = 1
-        return counts
+        return {name: owed.records for name, owed in lagging.items() if owed.records}
 
     def keep_from(self) -> Position | None:
         """Return the position after which exporters without a destination are owed records.
@@ -268,12 +269,6 @@ class RequestedExporters:
         states = [state for state in destinations if state.exporter == name]
         furthest = max(states, key=lambda state: state.delivered, default=None)
         return furthest is not None and not furthest.settled
-
-    def _through(self, name: str, signal: str) -> Position:
-        through = self._signals[name].get(signal, 0)
-        if through == _OPEN:
-            return self._ledger.position
-        return through
 
     def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
         if signals != self._signals:

@@ -385,14 +385,15 @@ class RunBridge:
         Returns:
             Exporters whose writer hangs.
         """
-        if self.outcome() is Outcome.DONE:
-            with contextlib.suppress(
-                JournalError
-            ):  # a full disk: the next bridge releases them
-                self.workers.release_unrequested()
-        self.workers.stop()
-        hanging = self.workers.join(deadline_s)
-        try:
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.lease.release)
+            closing.callback(self.pipeline.close)
+            if self.outcome() is Outcome.DONE:
+                # A full disk: the next bridge releases them.
+                with contextlib.suppress(JournalError):
+                    self.workers.release_unrequested()
+            self.workers.stop()
+            hanging = self.workers.join(deadline_s)
             if not self.lease.lost:
                 self.pipeline.report.set_due()
                 self.write_report(now=True)
@@ -405,8 +406,8 @@ class RunBridge:
                 with contextlib.suppress(JournalError):
                     self.ledger.give_back()  # also of an idle run: a service has thousands of them
             self.segments_read = SegmentsRead(self.folder, self.reader.offsets())
-        finally:
-            self.pipeline.close()
-            if not keep_lock:
-                self.lease.release()
+            if keep_lock:
+                # Only here: after an error above nobody continues with the folder.
+                closing.pop_all()
+                self.pipeline.close()
         return hanging

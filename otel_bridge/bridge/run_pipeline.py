@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from otel_bridge.bridge.delivery.content_limits import ContentLimits
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
+from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.engine_scraper import EngineScraper
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
@@ -204,7 +203,7 @@ class _WorkerFactory:
             limit=partial(self.content.of, name),
             more_comes=self._more_comes,
         )
-        return DeliveryWorker(Delivery(context, requests), progressed=self._progressed)
+        return Delivery(context, requests, progressed=self._progressed)
 
     def _forwarder(self, destination: Mapping[str, str]) -> ExporterWorker:
         # Imported here, because it needs an HTTP client that no other exporter uses.
@@ -264,6 +263,6 @@ def _content_limits(
 ) -> ContentLimits:
     return ContentLimits(
         options.exporter_env.env,
-        cast("Mapping[str, str] | None", view.meta("message_content")),
+        view.meta("message_content"),
         store=lambda modes: ledger.set_meta("message_content", modes),
     )

@@ -55,7 +55,7 @@ def test_a_given_list_goes_before_the_processes_and_the_living_together_before_t
         "wandb": ("metrics",),
         "mlflow": ("traces",),
     }
-    assert (dead, chosen(None, [], None)) == ({"file": ("metrics",)}, {})
+    assert (dead, chosen(None, [], {})) == ({"file": ("metrics",)}, {})
 
 
 def test_places_of_the_segments_count_only_where_the_own_environment_is_silent() -> (

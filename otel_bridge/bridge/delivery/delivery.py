@@ -1,6 +1,4 @@
-"""Delivers one run to one exporter, from the ledger to the writer, in single steps.
-
-`DeliveryWorker` runs the steps.
+"""Delivers one run to one exporter, from the ledger to the writer, in single steps on its own thread.
 
 A write has one of four results: done; retry, with backoff; blocked, tried again every minute;
 permanent, a dead letter, after which the next records follow. No record is lost: *written* advances
@@ -18,7 +16,7 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from otel_bridge.bridge.delivery.batch import (
     Batch,
@@ -34,6 +32,7 @@ from otel_bridge.bridge.delivery.context import (
 )
 from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.delivery.retry import DeliveryPosition, RetryPolicy
+from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.delivery.writer_session import OpenWriter, WriterSession
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import RecordPage
@@ -52,26 +51,32 @@ BATCH_BYTES = 4 << 20
 DURABLE_POLL_S = 1.0
 
 
-class Delivery:
-    """Delivers the ledger's records to one writer. For one thread.
+class Delivery(ExporterWorker):
+    """Delivers the ledger's records to one writer. Its steps are for one thread.
 
     `exporter_state` and `requests` are for any.
 
     Args:
         context: The exporter, with the sources and settings of its delivery.
         requests: Requests of other threads, carried out by the steps.
+        progressed: See `ExporterWorker`.
 
     Attributes:
-        requests: The same.
         dead_letters: Its dead letters to retry.
         pausing: Whether it pauses after its last step, so that more records collect and new ones
             need not wake it.
     """
 
-    def __init__(self, context: DeliveryContext, requests: DeliveryRequests) -> None:
+    def __init__(
+        self,
+        context: DeliveryContext,
+        requests: DeliveryRequests,
+        *,
+        progressed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(f"deliver-{context.name}", requests, progressed)
         self._context = context
         self._ledger = context.ledger
-        self.requests = requests
         self._view = context.ledger.view()
         self._position = DeliveryPosition(context)
         self._retry = RetryPolicy(context, self._position)
@@ -95,6 +100,18 @@ class Delivery:
     def requested_wait_s(self) -> float:
         """Return how long after the last failure the tracker requested not to be called."""
         return self._retry.requested_wait_s
+
+    @property
+    def rests(self) -> bool:
+        """Return whether the exporter fails or pauses.
+
+        New records shorten neither wait; a flush does, which ``finish()`` requests.
+        """
+        return self._position.state.failing or self.pausing
+
+    def dead_letters_waiting(self) -> int:
+        """Return the number of dead letters that wait for a retry."""
+        return self.dead_letters.waiting
 
     def step(self) -> float | None:
         """Do one step; exceptions other than `Exception` are for `failed`.
@@ -143,8 +160,9 @@ class Delivery:
                 self._batch = None
                 return 0.0
             if batch.calls:
-                # One call a step, so that requests and a stop are noticed between slow calls.
                 self._writer.write(opened, batch, ordered=target[0].ordered)
+            if batch.calls:
+                # One call a step, so that requests and a stop are noticed between slow calls.
                 return 0.0
             if batch.end is not None:
                 self._pass_end(opened, batch, batch.end)
@@ -249,7 +267,7 @@ class Delivery:
         if limit is not None:
             # Here and not in the writer, so that no exporter can forget it.
             records = [truncate(record, limit) for record in records]
-        end = _end_of(page, final) or _owed_end(page, final, state, records)
+        end = _end_of(page) or _owed_end(page, final, state, records)
         if self._writer.opened is None and not needs_writer(state, records, end):
             # A config alone opens no run in the tracker, but its end must be passed as well.
             self._passed_end = 0
@@ -276,11 +294,10 @@ class Delivery:
                 kinds,
                 limit=exporter.window_records,
                 limit_bytes=BATCH_BYTES,
+                end=None if final is None else final.position,
             )
             if kinds == self._kinds:
-                if final is None:
-                    return page
-                return page.up_to(max(final.position, state.written))
+                return page
 
     def _advance(self, through: Position, batch: Batch) -> None:
         opened = self._writer.opened
@@ -405,8 +422,6 @@ class Delivery:
 
     def close(self) -> None:
         """Release the writer and the connection; written records stay written. Raises nothing."""
-        with contextlib.suppress(Exception):
-            self._note_whole_batch()
         opened = self._writer.opened
         if opened is not None:
             with contextlib.suppress(Exception):
@@ -416,24 +431,11 @@ class Delivery:
             self._rewind()
         self._view.close()
 
-    def _note_whole_batch(self) -> None:
-        """Store the position of a batch that was written just before the end, so that it is not written again."""
-        batch = self._batch
-        # Calls that were not made are read from the ledger again by the next bridge.
-        if batch is None or batch.calls:
-            return
-        self._advance(
-            batch.through if batch.end is None else batch.end.position - 1, batch
-        )
 
-
-def _end_of(page: RecordPage, final: FinalPosition | None) -> End | None:
+def _end_of(page: RecordPage) -> End | None:
     """Return the end that closes *page*; a later record for the exporter cancels the end."""
     last = page.records[-1] if page.records else None
-    last_position = page.last
-    if final is not None:
-        last_position = max(final.position, page.through)
-    if isinstance(last, End) and last.position == last_position:
+    if isinstance(last, End) and last.position == page.last:
         return last
     return None
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests
-from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 
 FAILED_S = 1.0
@@ -45,15 +44,17 @@ class ExporterWorker(ABC):
 
     Attributes:
         requests: The same.
+        notice: What the worker was notified of before the present step.
     """
 
     def __init__(
         self, name: str, requests: DeliveryRequests, progressed: Callable[[], None]
     ) -> None:
         self.requests = requests
+        self.notice = Notice()
         self._progressed = progressed
         self._wake = threading.Condition()
-        self._notice = Notice()
+        self._next_notice = Notice()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         requests.wake_by(partial(self.notify, retry=True))
@@ -68,21 +69,24 @@ class ExporterWorker(ABC):
         """Return the seconds after the last step that the other end requested; a flush waits for them too."""
         return 0.0
 
+    @property
+    def rests(self) -> bool:
+        """Return whether the wait after the last step must not be shortened by new data."""
+        return False
+
     @abstractmethod
-    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+    def step(self) -> float | None:
         """Make one step.
 
-        Returns:
-            Seconds until the next one, 0 for at once, ``None`` until something new arrives; and
-            whether new data shortens that wait.
+        Return the seconds until the next one, 0 for at once, ``None`` until something new arrives.
         """
 
     @abstractmethod
-    def _failed(self, exc: BaseException) -> float:
+    def failed(self, exc: BaseException) -> float:
         """Handle an exception of a step; return the seconds until the next one."""
 
     @abstractmethod
-    def _close(self) -> None:
+    def close(self) -> None:
         """Release the tracker, after the last step. Raises nothing."""
 
     def start(self) -> None:
@@ -94,7 +98,7 @@ class ExporterWorker(ABC):
         try:
             self._thread.start()
         except RuntimeError:
-            self._close()
+            self.close()
             raise
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
@@ -103,9 +107,9 @@ class ExporterWorker(ABC):
         With *flush* it does so too, but not before the time that the other end requested.
         """
         with self._wake:
-            self._notice.news = True
-            self._notice.retry = self._notice.retry or retry
-            self._notice.flush = self._notice.flush or flush
+            self._next_notice.news = True
+            self._next_notice.retry = self._next_notice.retry or retry
+            self._next_notice.flush = self._next_notice.flush or flush
             self._wake.notify()
 
     def dead_letters_waiting(self) -> int:
@@ -128,23 +132,26 @@ class ExporterWorker(ABC):
             wait_s, for_news = self._next_step()
             if wait_s != 0:
                 self._sleep(wait_s, for_news=for_news)
-        self._close()
+        self.close()
         self._progressed()
 
     def _next_step(self) -> tuple[float | None, bool]:
-        """Make one step; no exception ends the thread, not even `SystemExit` or a cancellation: trackers raise both."""
+        """Make one step; return the seconds to wait, and whether new data shortens that wait.
+
+        No exception ends the thread, not even `SystemExit` or a cancellation: trackers raise both.
+        """
         with self._wake:
             # Before the step: a notice that comes later belongs to the wait after it.
-            notice = self._notice
-            self._notice = Notice()
+            self.notice = self._next_notice
+            self._next_notice = Notice()
         last_state = self.exporter_state
         try:
-            wait = self._step(notice)
+            wait = (self.step(), not self.rests)
             if self.exporter_state != last_state:
                 self._progressed()
         except BaseException as exc:  # noqa: BLE001  # see above
             try:
-                wait = (self._failed(exc), False)
+                wait = (self.failed(exc), False)
                 self._progressed()
             except Exception:  # noqa: BLE001  # a report that fails must not end the thread either
                 # Not at once: an error that lasts would otherwise keep a core busy.
@@ -152,6 +159,11 @@ class ExporterWorker(ABC):
         return wait
 
     def _sleep(self, wait_s: float | None, *, for_news: bool) -> None:
+        """Sleep *wait_s*, ``None`` for ever, until a stop or a retry, or with *for_news* new data.
+
+        A flush shortens the sleep to what the other end requested: `finish` must not wait for the
+        rest of a backoff, and a server that asked for time must get it.
+        """
         begun_s = time.monotonic()
         due_s = math.inf
         if wait_s is not None:
@@ -159,54 +171,13 @@ class ExporterWorker(ABC):
         # Of the beginning of the wait, because a flush must not shorten what the server asked for.
         allowed_s = begun_s + self.requested_wait_s
         with self._wake:
-            while not (
-                self._stopping or self._notice.retry or (self._notice.news and for_news)
-            ):
-                if self._notice.flush:
+            while not self._stopping:
+                notice = self._next_notice
+                if notice.retry or (notice.news and for_news):
+                    break
+                if notice.flush:
                     due_s = min(due_s, allowed_s)
                 remaining_s = due_s - time.monotonic()
                 if remaining_s <= 0:
                     break
                 self._wake.wait(None if due_s == math.inf else remaining_s)
-
-
-class DeliveryWorker(ExporterWorker):
-    """Runs a `Delivery`, from the ledger to the exporter's writer.
-
-    Args:
-        delivery: The delivery, not yet used.
-        progressed: See `ExporterWorker`.
-    """
-
-    def __init__(self, delivery: Delivery, *, progressed: Callable[[], None]) -> None:
-        self._delivery = delivery
-        name = f"deliver-{delivery.exporter_state.exporter}"
-        super().__init__(name, delivery.requests, progressed)
-
-    @property
-    def exporter_state(self) -> ExporterState:
-        """Return the state of the exporter."""
-        return self._delivery.exporter_state
-
-    @property
-    def requested_wait_s(self) -> float:
-        """Return how long after the last failure the tracker requested not to be called."""
-        return self._delivery.requested_wait_s
-
-    def dead_letters_waiting(self) -> int:
-        """Return the number of dead letters that wait for a retry."""
-        return self._delivery.dead_letters.waiting
-
-    def _step(self, notice: Notice) -> tuple[float | None, bool]:
-        del notice  # each step does what is due, whatever woke the thread
-        wait_s = self._delivery.step()
-        # New records shorten neither the wait of a failing exporter nor a pause. A flush does,
-        # which finish() requests.
-        is_failing = self._delivery.exporter_state.failing
-        return wait_s, not (is_failing or self._delivery.pausing)
-
-    def _failed(self, exc: BaseException) -> float:
-        return self._delivery.failed(exc)
-
-    def _close(self) -> None:
-        self._delivery.close()

@@ -14,7 +14,7 @@ from typing import cast
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests
 from otel_bridge.bridge.delivery.retry import Backoff
-from otel_bridge.bridge.delivery.worker import ExporterWorker, Notice
+from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
@@ -112,9 +112,7 @@ class Forwarder(ExporterWorker):
         """Begin to forward."""
         view = self._ledger.view()
         try:
-            self._accepting.update(
-                cast("list[str] | None", view.meta(_ACCEPTING)) or []
-            )
+            self._accepting.update(view.meta(_ACCEPTING) or [])
             for source in view.sources():
                 self._segments[source.instance_id] = ForwardedSegments(
                     self._folder, source.instance_id
@@ -131,17 +129,18 @@ class Forwarder(ExporterWorker):
             view.close()
         super().start()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connections of all signals."""
         for lane in self._lanes:
             lane.sender.close()
 
-    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+    def step(self) -> float | None:
         """Forward the data of every process once; new data retries failed work too, see `SignalLane`."""
         # Before the segments are read: what is committed later may be of frames not sent yet.
         position = self._ledger.position
         for lane in self._lanes:
-            lane.open_if_due(retry=notice.retry, flush=notice.flush)
-        return self._forwarded(position), True
+            lane.open_if_due(retry=self.notice.retry, flush=self.notice.flush)
+        return self._forwarded(position)
 
     def _forwarded(self, position: Position) -> float | None:
         """Forward some data of every process.
@@ -371,7 +370,7 @@ class Forwarder(ExporterWorker):
     def _refused(self, count: int) -> None:
         self._show(dead_letters=self._state.dead_letters + count)
 
-    def _failed(self, exc: BaseException) -> float:
+    def failed(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""
         self._show_failure(
             LaneFailure("retrying", shown(f"{type(exc).__name__}: {exc}"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from otel_bridge.bridge.ledger.codec import decode, decode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
@@ -32,7 +32,8 @@ class RecordPage:
     Attributes:
         records: Records of the requested kinds, in order.
         through: Position up to which `records` holds all records of those kinds.
-        last: Last position of the ledger at that moment.
+        last: Position up to which the exporter gets records: the last one of the ledger at that
+            moment, or an earlier end that was asked for.
         broken: Position, kind, bytes and reason of each record that cannot be decoded.
     """
 
@@ -42,14 +43,6 @@ class RecordPage:
     broken: list[tuple[Position, int, bytes, str]] = field(
         default_factory=list[tuple[Position, int, bytes, str]]
     )
-
-    def up_to(self, position: Position) -> RecordPage:
-        """Return the part of this page up to *position*, as if the ledger ended there."""
-        if self.through <= position:
-            return replace(self, last=min(self.last, position))
-        records = [record for record in self.records if record.position <= position]
-        broken = [entry for entry in self.broken if entry[0] <= position]
-        return RecordPage(records, position, min(self.last, position), broken)
 
 
 class LedgerView:
@@ -64,19 +57,30 @@ class LedgerView:
             return position_of(sql)
 
     def records(
-        self, start: Position, kinds: Sequence[int], *, limit: int, limit_bytes: int
+        self,
+        start: Position,
+        kinds: Sequence[int],
+        *,
+        limit: int,
+        limit_bytes: int,
+        end: Position | None = None,
     ) -> RecordPage:
-        """Return the records of *kinds* after position *start*, at least one if there is any."""
+        """Return the records of *kinds* after position *start*, at least one if there is any.
+
+        With *end* as if the ledger ended there, but not before *start*.
+        """
         marks = ",".join("?" * len(kinds))
         records: list[Record] = []
         broken: list[tuple[Position, int, bytes, str]] = []
         with self._reader.snapshot() as sql:
             last = position_of(sql)
+            if end is not None:
+                last = min(last, max(start, end))
             through = last
             rows = sql.execute(
-                f"SELECT position, kind, data FROM records WHERE position > ? AND kind IN ({marks}) "  # noqa: S608
-                "ORDER BY position LIMIT ?",
-                (start, *kinds, limit),
+                "SELECT position, kind, data FROM records WHERE position > ? AND position <= ? "  # noqa: S608
+                f"AND kind IN ({marks}) ORDER BY position LIMIT ?",
+                (start, last, *kinds, limit),
             )
             size = 0
             last_read = start
@@ -149,8 +153,8 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             return dead_letter_of(sql, ids)
 
-    def meta(self, key: str) -> object:
-        """Return the value that `Ledger.set_meta` stored; ``None`` without one."""
+    def meta(self, key: str) -> Any:
+        """Return the value that `Ledger.set_meta` stored, whose form the caller knows; ``None`` without one."""
         with self._reader.snapshot() as sql:
             row = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             if row is None:
@@ -159,10 +163,7 @@ class LedgerView:
 
     def forwarded_ahead(self, instance_id: str) -> Mapping[str, tuple[int, int]]:
         """Return the positions of a process's signals that are forwarded further than the slowest one."""
-        ahead = cast(
-            "Mapping[str, tuple[int, int]] | None", self.meta(ahead_key(instance_id))
-        )
-        return ahead or {}
+        return self.meta(ahead_key(instance_id)) or {}
 
     def overview(self) -> tuple[Position, list[SegmentPosition], list[ExporterState]]:
         """Return position, sources and destinations, all of one moment."""

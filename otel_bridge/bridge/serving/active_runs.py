@@ -56,13 +56,10 @@ class _Leaving:
     Attributes:
         run: The run, which is not active any more, and whose lock this process holds.
         by_s: `time.monotonic` at which it is closed, even if its writers have not closed.
-        then: Closes the run, with its files, until the time in its second argument. It releases
-            the lock, or leaves it to the idle runs, and decides when the folder is looked at again.
     """
 
     run: RunBridge
     by_s: float
-    then: Callable[[RunBridge, float], None]
 
 
 class ActiveRuns:
@@ -182,14 +179,14 @@ class ActiveRuns:
         for leaving in list(self._leaving.values()):
             # Only then is the close short, for which all other runs wait.
             if leaving.run.stopped() or time.monotonic() >= leaving.by_s:
-                self._close(leaving)
+                self._close(leaving.run)
                 has_closed = True
                 if time.monotonic() >= until_s:
                     break
         # With half of them on the way out, more would leave nothing that is served.
         if not self._leaving_many():
             for run in self.rotation.to_give_way(self, leaving=len(self._leaving)):
-                self._leave(run, self._gave_way)
+                self._leave(run)
         return has_closed
 
     def nothing_left(self) -> bool:
@@ -249,10 +246,7 @@ class ActiveRuns:
             closed.remaining.run_id: closed.remaining
             for closed in self._discovery.closed.values()
         }
-        for run in (
-            *(leaving.run for leaving in self._leaving.values()),
-            *self._runs.values(),
-        ):
+        for run in self._open_runs():
             statuses[run.folder.run_id] = run.remaining()
         return statuses
 
@@ -260,22 +254,19 @@ class ActiveRuns:
         """Close every run until `time.monotonic` is *deadline_s*, and release all locks."""
         for run in self._runs.values():
             run.stop()
-        runs = [
-            *self._runs.values(),
-            *(leaving.run for leaving in self._leaving.values()),
-        ]
+        runs = self._open_runs()
         self._runs.clear()
         self._leaving.clear()
         for run in runs:
             try:
                 remaining = run.remaining()
-                self._close_run(run, deadline_s)
+                self.hanging += run.close(deadline_s)
                 remaining = replace(remaining, exporters=run.exporter_states())
                 self._discovery.closed[run.folder.path] = ClosedRun(
                     remaining, None, float("inf")
                 )
             except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be released
-                self.failures.failed(run.folder.path, exc)
+                self._close_failed(run, exc)
         for folder, _ in self.rotation.waiting.values():
             if folder.path not in self._discovery.closed:
                 remaining = RunStatus(folder.run_id, Outcome.BUSY, unread=True)
@@ -286,6 +277,11 @@ class ActiveRuns:
             closed.release()
 
     # --- inside -----------------------------------------------------------------------------------
+    def _open_runs(self) -> list[RunBridge]:
+        """Return the active runs and those whose writers close."""
+        leaving_runs = [leaving.run for leaving in self._leaving.values()]
+        return [*leaving_runs, *self._runs.values()]
+
     def _serves(self, path: Path) -> bool:
         return (
             path in self._runs or path in self._leaving or path in self.rotation.waiting
@@ -333,14 +329,14 @@ class ActiveRuns:
         self.failures.works(path)
         run.write_report()
         if run.outcome() is not Outcome.BUSY:
-            self._leave(run, self._ended)
+            self._leave(run)
             return True
         if self._draining:
             sleeps = bool(self.rotation.waiting) and run.drained()
         else:
             sleeps = not has_more and self.rotation.may_sleep(run)
         if sleeps:
-            self._leave(run, self._fell_asleep)
+            self._leave(run)
         return has_more
 
     def _open(self, folder: RunFolder) -> bool:
@@ -401,66 +397,61 @@ class ActiveRuns:
             )
         self.rotation.files_ran_out(len(self), pause_s=_FILES_S)
 
-    def _leave(self, run: RunBridge, then: Callable[[RunBridge, float], None]) -> None:
-        """Ask the writers of a run to close.
-
-        *then* is called once they have, or after `CLOSE_S`.
-        """
+    def _leave(self, run: RunBridge) -> None:
+        """Ask the writers of a run to close; `_close` follows once they have, or after `CLOSE_S`."""
         run.stop()
         if self._strays is not None:
             self._strays.closed(run.folder, run.reader)
         self._runs.pop(run.folder.path, None)
-        self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S, then)
+        self._leaving[run.folder.path] = _Leaving(run, time.monotonic() + CLOSE_S)
 
-    def _close(self, leaving: _Leaving) -> None:
-        """Close a run that left, without a further wait for its writers.
+    def _close(self, run: RunBridge) -> None:
+        """Close a run that left, without a further wait for its writers: it has ended, or is idle from now on.
 
         If that fails, the run is closed as far as possible, its lock is released, and its folder is
         tried again later.
         """
-        run = leaving.run
-        del self._leaving[run.folder.path]
-        self.rotation.ended(run.folder.path)
+        path = run.folder.path
+        del self._leaving[path]
+        self.rotation.ended(path)
         self._stall_watch.record(run.folder.run_id)
         try:
-            leaving.then(run, time.monotonic())
+            remaining = run.remaining()
+            if remaining.outcome is Outcome.BUSY:
+                self._make_idle(run, remaining)
+            else:
+                self._end(run, remaining)
         except Exception as exc:  # noqa: BLE001  # a failing run must not harm the others
-            # Its files must be closed, whatever failed before or fails now.
-            with contextlib.suppress(Exception):
-                run.close(time.monotonic())
-            run.lease.release()
-            self._put_off(
-                run.folder, str(exc), self.failures.failed(run.folder.path, exc)
-            )
+            self._close_failed(run, exc)
 
-    def _ended(self, run: RunBridge, deadline_s: float) -> None:
+    def _end(self, run: RunBridge, remaining: RunStatus) -> None:
         """Close a folder with nothing left to do.
 
         Data that arrived meanwhile puts the folder in the queue again.
         """
-        remaining = run.remaining()
-        self._close_run(run, deadline_s)
-        self._discovery.closed[run.folder.path] = ClosedRun(
-            remaining, run.segments_read, time.monotonic() + AGAIN_S
-        )
+        self.hanging += run.close(time.monotonic())
+        read = run.segments_read
+        again_s = time.monotonic() + AGAIN_S
+        self._discovery.closed[run.folder.path] = ClosedRun(remaining, read, again_s)
         # The lock is free now. Data from before that is found here; a process that comes later
         # finds the lock free.
-        if (
-            remaining.outcome in {Outcome.DONE, Outcome.PARKED}
-            and run.segments_read.anything_new()
-        ):
+        is_ours = remaining.outcome in {Outcome.DONE, Outcome.PARKED}
+        if is_ours and read.anything_new():
             self.rotation.wait(run.folder, first=True)
 
-    def _fell_asleep(self, run: RunBridge, deadline_s: float) -> None:
-        """Close a run. The idle runs take its lock, if they may hold one more, and wake it."""
-        remaining = run.remaining()
-        # A run that was about to sleep when the host began to drain was not drained: it wakes for
-        # that.
+    def _make_idle(self, run: RunBridge, remaining: RunStatus) -> None:
+        """Close a run that may continue. The idle runs take its lock, if they may hold one more, and wake it.
+
+        A run that gave way with something left to do goes to the end of the queue.
+        """
+        # Asked before the close, which discards what is needed to answer. A run that was about to
+        # sleep when the host began to drain was not drained: it wakes for that.
         is_drained = self._draining and run.drained()
+        is_finished = is_drained or (not self._draining and run.has_nothing_to_do())
         # Each lock is an open file, of which a process may have few.
         leases = [closed.lease for closed in self._discovery.closed.values()]
         keeps_lock = len(leases) - leases.count(None) < self._max_locks
-        self.hanging += run.close(deadline_s, keep_lock=keeps_lock)
+        self.hanging += run.close(time.monotonic(), keep_lock=keeps_lock)
         self._discovery.closed[run.folder.path] = ClosedRun(
             remaining,
             run.segments_read,
@@ -469,25 +460,27 @@ class ActiveRuns:
             lease=run.lease if keeps_lock else None,
             drained=is_drained,
         )
-
-    def _gave_way(self, run: RunBridge, deadline_s: float) -> None:
-        """Put a run to sleep in favour of waiting ones.
-
-        An unfinished run goes to the end of the queue.
-        """
-        # Asked before the close, which discards what is needed to answer.
-        finished = run.drained() if self._draining else run.has_nothing_to_do()
-        self._fell_asleep(run, deadline_s)
-        if self._until_done or not finished:
+        if self._until_done or not is_finished:
             self.rotation.wait(run.folder)
+
+    def _close_failed(self, run: RunBridge, exc: Exception) -> None:
+        """Close what a failed close left open, and try the folder again later."""
+        with contextlib.suppress(Exception):
+            run.close(time.monotonic())
+        path = run.folder.path
+        self._put_off(run.folder, str(exc), self.failures.failed(path, exc))
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
         """Set the damaged ledger of *run* aside, and open the run again from the segments that remain."""
         folder = run.folder
         self._log_line(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)
+        self.rotation.ended(folder.path)
         # SQLite would go on in a renamed file that a connection has open.
-        self._close_run(run, time.monotonic() + CLOSE_S)
+        try:
+            self.hanging += run.close(time.monotonic() + CLOSE_S)
+        except Exception as failed:  # noqa: BLE001  # its files are closed and its lock is released all the same
+            self._log_line(f"{folder.run_id}: closing failed: {failed}")
         try:
             aside = set_aside(folder.ledger_path)
             self._log_line(
@@ -496,14 +489,3 @@ class ActiveRuns:
         except OtelBridgeError as failed:
             self._log_line(f"{folder.run_id}: {failed}")
         self._open(folder)
-
-    def _close_run(self, run: RunBridge, deadline_s: float) -> None:
-        """Close a run and release its lock, in any case; an error is one line of the log."""
-        self.rotation.ended(run.folder.path)
-        try:
-            self.hanging += run.close(deadline_s)
-        except Exception as exc:  # noqa: BLE001  # the lock must be released, whatever the disk reports
-            self._log_line(
-                f"{run.folder.run_id}: closing failed: {type(exc).__name__}: {exc}"
-            )
-            run.lease.release()

@@ -158,21 +158,18 @@ class Discovery:
         if self._served(folder.path):
             return False
         closed = self.closed.get(folder.path)
-        if closed is not None and closed.is_idle:
+        if closed is None:
+            return is_requested(folder) or self._has_more(folder, None)
+        if closed.is_idle:
             return closed.wakes(folder, now=self._wake_idle_runs)
-        outcome = None
-        if closed is not None:
-            outcome = closed.remaining.outcome
-        is_due = closed is not None and self._is_due(closed)
-        if outcome not in {None, Outcome.DONE, Outcome.PARKED}:
-            return is_due
-        if is_requested(folder) or self._has_more(folder, closed):
+        outcome = closed.remaining.outcome
+        # Only of a run that this host read: another bridge may have the folder of any other.
+        was_read = outcome in {Outcome.DONE, Outcome.PARKED}
+        if was_read and (is_requested(folder) or self._has_more(folder, closed)):
             return True
-        return outcome is Outcome.PARKED and is_due
-
-    def _is_due(self, closed: ClosedRun) -> bool:
-        """Return whether a run that was closed with something left to do is served again now."""
-        return not self._until_done and time.monotonic() >= closed.again_s
+        if outcome is Outcome.DONE or self._until_done:
+            return False
+        return time.monotonic() >= closed.again_s
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
         """Return whether a folder, which changed since it was last checked, has something to read or to write."""

@@ -13,7 +13,7 @@ import pytest
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
-from otel_bridge.bridge.delivery.worker import DeliveryWorker, ExporterWorker
+from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -76,6 +76,6 @@ def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
             describe=describe,
             log_line=lambda _: None,
         )
-        return DeliveryWorker(Delivery(context, requests), progressed=lambda: None)
+        return Delivery(context, requests)
 
     return ExporterSet(ledger, create, lambda _: None)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from otel_bridge.bridge.delivery.worker import DeliveryWorker
 from otel_bridge.errors import PermanentError
 from support.bridge.bridge_doubles import refused, until
 from support.bridge.delivery_bench import Bench, Tracker, end, late, row
@@ -141,7 +140,7 @@ def test_the_thread_of_an_exporter_outlives_a_bound_that_could_not_be_noted(
 ) -> None:
     bench = Bench(tmp_path, Tracker(holds=0))
     bench.ledger.commit([row(number) for number in range(1, 9)])
-    worker = DeliveryWorker(bench.delivery, progressed=lambda: None)
+    worker = bench.delivery
     worker.start()
     until(lambda: worker.exporter_state.written == 8)
     refusals = refused(bench.ledger, "save", lambda at: at.durable > 0)

@@ -7,7 +7,7 @@ from queue import Queue
 import pytest
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests
-from otel_bridge.bridge.delivery.worker import ExporterWorker, Notice
+from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 
 
@@ -24,6 +24,7 @@ class Steps(ExporterWorker):
         self.ended = threading.Event()
         self._waits = iter(waits)
         self._count = 0
+        self._rests = False
         self._requested_s = requested_s
         self.failures: list[str] = []
 
@@ -35,18 +36,23 @@ class Steps(ExporterWorker):
     def requested_wait_s(self) -> float:
         return self._requested_s
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.ended.set()
 
-    def _step(self, notice: Notice) -> tuple[float | None, bool]:
+    @property
+    def rests(self) -> bool:
+        return self._rests
+
+    def step(self) -> float | None:
         self._count += 1
         self.made.put(self._count)
         wait = next(self._waits, (None, True))
         if isinstance(wait, BaseException):
             raise wait
-        return wait
+        self._rests = not wait[1]
+        return wait[0]
 
-    def _failed(self, exc: BaseException) -> float:
+    def failed(self, exc: BaseException) -> float:
         self.failures.append(type(exc).__name__)
         return 0.0
 

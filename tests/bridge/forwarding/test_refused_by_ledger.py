@@ -10,7 +10,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from otel_bridge.bridge.delivery.worker import Notice
 from otel_bridge.bridge.forwarding import segments
 from otel_bridge.bridge.forwarding.client import Reply
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
@@ -79,7 +78,7 @@ def test_a_header_that_cannot_be_read_at_once_is_waited_for(
         return read(path, offset, **named)
 
     monkeypatch.setattr(segments, "read_segment", reading)
-    states = [made._step(Notice()) and made.exporter_state.state for _ in range(3)]
+    states = [made.step() and made.exporter_state.state for _ in range(3)]
 
     assert (states[:2], other.rows()) == (["retrying", "retrying"], [True] * 10)
     process.die()
@@ -104,7 +103,7 @@ def test_a_process_whose_segments_are_a_newer_versions_keeps_no_other_waiting(
 
     monkeypatch.setattr(segments, "read_segment", reading)
     for _ in range(10):
-        made._step(Notice())
+        made.step()
 
     assert (other.rows(), made.exporter_state.state) == ([True] * 10, "idle")
     newer.die()
@@ -128,7 +127,7 @@ def test_what_was_taken_and_could_not_be_noted_is_noted_at_the_next_step_and_not
 
     monkeypatch.setattr(ledger, "forwarded", noting)
     for _ in range(10):
-        made._step(Notice())
+        made.step()
 
     assert other.rows() == [True] * 4
     assert noted[1:] == [(process.instance, 0, process.writer.offset)]
@@ -143,7 +142,7 @@ def test_a_lane_that_is_stopped_does_not_say_that_it_sent_what_it_did_not(
     process.log(10)
     made.stop()
 
-    made._step(Notice())
+    made.step()
 
     assert (other.rows(), made.exporter_state.state) == ([], "writing")
     process.die()
