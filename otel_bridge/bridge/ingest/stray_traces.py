@@ -95,7 +95,7 @@ class StrayTraces:
         for owner_id, owner in readers.items():
             if owner_id == run_id or not owner.consistent:
                 continue
-            owned = owner.translator.rollouts.owned(strays)
+            owned = strays & owner.translator.rollouts.own_traces()
             if owned and self._may_join(run_id, owner_id):
                 # The first owner gets them: the same spans must not be shown in two runs.
                 strays -= owned

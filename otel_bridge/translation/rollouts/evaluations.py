@@ -107,6 +107,9 @@ def read_evaluation(
 ) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
+    Only a process that numbers its events is remembered with the value: a later one of it replaces
+    it. Values of other producers stand beside each other, each once by its content.
+
     Args:
         log_record: The event.
         instance_id: Process that sent the event.
@@ -241,8 +244,11 @@ class Evaluations:
             return replace(evaluation, trace_id=key)
         return evaluation
 
-    def adopt(self, trace_id: str, targets: Mapping[str, str]) -> None:
+    def adopt(self, trace_id: str, targets: Mapping[bytes, str]) -> None:
         """Assign values about spans of a trace to their rollouts.
+
+        Called once the split of the trace is known, so that each value is part of its rollout. A
+        trace without such values changes nothing.
 
         Args:
             trace_id: The trace.
@@ -255,7 +261,8 @@ class Evaluations:
             self.forget(key)
             if entry is None:
                 continue
-            target = targets.get(key.partition(_SPAN)[2], trace_id)
+            span_id = bytes.fromhex(key.partition(_SPAN)[2])
+            target = targets.get(span_id, trace_id)
             for of_name in entry.values.values():
                 for evaluation in of_name.values():
                     moved = replace(evaluation, trace_id=target)
@@ -279,6 +286,11 @@ class Evaluations:
         )
 
     def _claim(self, trace_id: str) -> int:
+        """Note that the trace has arrived, for the values under one key; return how many of them `overdue` has yielded.
+
+        They lost what is shown when they were yielded; what is left of them only detects a
+        redelivery.
+        """
         entry = self._entry(trace_id)
         if entry is None:
             return 0
@@ -299,6 +311,8 @@ class Evaluations:
         """Note that the rollout was emitted with its values.
 
         From then on only redeliveries are detected.
+
+        Nothing changes for a rollout without values.
         """
         entry = self._entry(trace_id)
         if entry is None:
@@ -311,7 +325,11 @@ class Evaluations:
         self._store(trace_id, entry)
 
     def overdue(self, before_ns: int, limit: int) -> Iterator[list[ReceivedEvaluation]]:
-        """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces."""
+        """Yield the values of each missing trace that wait since before *before_ns*, or exceed *limit* traces.
+
+        The oldest trace first. A trace that is missing for ever would else be waited for until the
+        run ends.
+        """
         while self._pending:
             trace_id, since_ns = next(iter(self._pending.items()))
             if since_ns > before_ns and len(self._pending) <= limit:
@@ -322,6 +340,8 @@ class Evaluations:
         """Return the values of a trace that will not arrive.
 
         From then on only redeliveries are detected.
+
+        Empty when the trace has arrived, or has no values.
         """
         if trace_id not in self._pending:
             return []
@@ -367,7 +387,11 @@ class Evaluations:
             self._of_spans.setdefault(base_of(trace_id), {})[trace_id] = None
 
     def _waiting(self, trace_id: str) -> list[ReceivedEvaluation]:
-        """Return the values that were not emitted, one for each name: the latest, whichever process sent it."""
+        """Return the values that were not emitted, one for each name: the latest, whichever process sent it.
+
+        Empty for a trace without values, or whose values are all emitted. Across processes the time
+        decides: their numbers are not comparable.
+        """
         entry = self._entry(trace_id)
         if entry is None:
             return []

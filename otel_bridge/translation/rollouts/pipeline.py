@@ -7,8 +7,8 @@ one stopped. Pure. Bad input is counted (``drop/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -37,16 +37,11 @@ from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
-from otel_bridge.translation.rollouts.trace_split import (
-    SpanRouter,
-    SubTrace,
-    moved_to,
-    sub_traces,
-)
+from otel_bridge.translation.rollouts.trace_split import SpanRouter, sub_traces
 from otel_bridge.translation.rollouts.trace_store import (
-    FURTHER,
     PendingTrace,
     TraceStore,
+    unknown,
 )
 from otel_bridge.translation.state import TranslationState, count
 
@@ -96,9 +91,7 @@ class RolloutPipeline:
             axes=axes or StepAxes(state, options.max_keys),
             generated=generated or GeneratedRollouts(state),
         )
-        self._router = SpanRouter(
-            state, self._store, self._publisher.ended, self._evaluations
-        )
+        self._router = SpanRouter(self._store, self._publisher.ended, self._evaluations)
         # Until a receiver has received spans, nothing waits for a connection.
         self._receive_clock = ReceiveClock(0, 0)
         self._open = PendingTraces(self._store.traces, options, self._receive_clock)
@@ -107,7 +100,11 @@ class RolloutPipeline:
             self._await(trace)
 
     def listen(self, opened_unix_ns: int) -> None:
-        """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive."""
+        """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive.
+
+        Nothing waits longer in a run that never received spans from elsewhere: no connection can be
+        late.
+        """
         # A run of local processes alone has no connection that could be late.
         if self._state.get(_ELSEWHERE):
             self._receive_clock = ReceiveClock(
@@ -132,7 +129,12 @@ class RolloutPipeline:
         scope_spans: ScopeSpans,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process the spans of one scope of one process; return the records that they complete."""
+        """Process the spans of one scope of one process; return the records that they complete.
+
+        A span with an invalid trace or span id is dropped and counted (``span/invalid``): it cannot
+        be joined with others. What is due is released first, so that late data meet the state that
+        time demands; the bounds of open traces are kept last.
+        """
         records = self.tick(now_unix_ns)
         origin = origin_of(resource_attributes, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
@@ -149,13 +151,7 @@ class RolloutPipeline:
         self._sender = instance_id
         self._is_native = origin.is_native or semconv.INSTANCE_ID in resource_attributes
         for trace_id, spans in by_trace.items():
-            # The usual message holds one trace: stored as it is, without packing spans again.
-            message = None
-            if len(spans) == len(scope_spans.spans):
-                message = scope_spans
-            records += self._received(
-                trace_id.hex(), origin, spans, message, now_unix_ns
-            )
+            records += self._received(trace_id.hex(), origin, spans, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
     def evaluation(
@@ -165,7 +161,12 @@ class RolloutPipeline:
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record."""
+        """Process an evaluation (event ``gen_ai.evaluation.result``): part of a waiting rollout, else a record.
+
+        Nothing while its rollout waits, or when it is redelivered. One without a trace, a name or a
+        value is dropped and counted (``evaluation/invalid``), one for a trace that was not a
+        rollout as ``evaluation/other``.
+        """
         records = self.tick(now_unix_ns)
         # Third-party: no policy applied yet.
         if all(pair.key != semconv.EVENT_SEQ for pair in log_record.attributes):
@@ -199,7 +200,12 @@ class RolloutPipeline:
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process an event with messages: content of the span that the event names."""
+        """Process an event with messages: content of the span that the event names.
+
+        A record that names no span is dropped and counted (``event/no_span``). As a span it waits
+        with its trace, since SDKs send log records and spans by different connections, in any
+        order.
+        """
         span = content_span(log_record)
         if span is None:
             count(self._state, "event/no_span")
@@ -215,7 +221,11 @@ class RolloutPipeline:
         log_record: LogRecord,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process the statistics of rollouts that an emitter sampled out (event ``rl.rollouts``)."""
+        """Process the statistics of rollouts that an emitter sampled out (event ``rl.rollouts``).
+
+        Without statistics, or with a negative number of rollouts, it is dropped and counted
+        (``rollouts/invalid``).
+        """
         records = self.tick(now_unix_ns)
         run_id = resource_attributes.get(semconv.RUN_ID)
         sampled_out = read_sampled_out(
@@ -232,25 +242,19 @@ class RolloutPipeline:
         )
 
     def strays(self) -> set[str]:
-        """Return the ids of waiting traces that may be parts of another run's rollouts."""
+        """Return the ids of waiting traces that may be parts of another run's rollouts.
+
+        Empty unless spans wait whose root has not arrived and of which no native process sent a
+        part.
+        """
         return {
             trace.id
             for trace in self._store.traces.values()
             if not (trace.begins_rollout or trace.further)
         }
 
-    def owned(self, trace_ids: AbstractSet[str]) -> set[str]:
-        """Return those of *trace_ids* that are rollouts of this run, waiting or emitted."""
-        waiting = trace_ids & self._store.traces.keys()
-        owned = {
-            trace_id
-            for trace_id in waiting
-            if self._store.traces[trace_id].begins_rollout
-        }
-        return owned | self._publisher.ended.among(trace_ids)
-
     def own_traces(self) -> frozenset[str]:
-        """Return the ids of all rollouts of this run that are remembered."""
+        """Return the ids of all rollouts of this run that are remembered, waiting or decided on."""
         waiting = {
             trace.id for trace in self._store.traces.values() if trace.begins_rollout
         }
@@ -267,7 +271,11 @@ class RolloutPipeline:
         self._store.forget(trace)
 
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
-        """Process spans of a rollout of this run that another run received, whatever their resource says."""
+        """Process spans of a rollout of this run that another run received, whatever their resource says.
+
+        Spans that are given again, as after a kill between the two runs, are recognised by their
+        ids.
+        """
         records = self.tick(now_unix_ns)
         waiting = self._store.traces.get(stray.id)
         # The process that sent a stray is of another run, and not one of this run's workers.
@@ -276,7 +284,7 @@ class RolloutPipeline:
             self._sender = waiting.sender
         self._is_native = False
         for origin, span in stray.spans:
-            records += self._received(stray.id, origin, [span], None, now_unix_ns)
+            records += self._received(stray.id, origin, [span], now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
     def flush(self) -> None:
@@ -291,7 +299,10 @@ class RolloutPipeline:
         self._workers.forget(instance_id)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Release everything due: overdue traces, then steps, corrected statistics, values without a trace."""
+        """Release everything due: overdue traces, then steps, corrected statistics, values without a trace.
+
+        In this order, because an overdue trace may be what a step waits for.
+        """
         records: list[Record] = []
         for trace, due_ns in self._open.due(now_unix_ns):
             records += self._expire(trace, due_ns)
@@ -301,6 +312,8 @@ class RolloutPipeline:
         """Release everything that waits, since no more data are expected.
 
         Later data are processed as usual.
+
+        Incomplete rollouts are emitted as they are, traces that are not rollouts shown or counted.
         """
         records = self.tick(now_unix_ns)
         for trace in [
@@ -315,103 +328,63 @@ class RolloutPipeline:
         return len(self._store.traces) - rollouts, rollouts
 
     def _received(
-        self,
-        trace_id: str,
-        origin: SpanOrigin,
-        spans: list[Span],
-        scope_spans: ScopeSpans | None,
-        now_unix_ns: int,
+        self, trace_id: str, origin: SpanOrigin, spans: list[Span], now_unix_ns: int
     ) -> list[Record]:
-        """Process spans of one trace.
+        """Process spans of one trace; return the records that they complete.
 
-        *scope_spans* is the message that holds exactly these spans, if any.
+        Nothing of a trace that turned out not to be a rollout: it is counted, or shown, already.
         """
         if self._publisher.other.get(trace_id) is not None:
             return []
         records: list[Record] = []
-        rest = spans
-        if self._router.is_complete(trace_id):
-            further_spans = self._router.further(trace_id, spans)
-            if further_spans:
-                waiting = self._trace(f"{trace_id}{FURTHER}", now_unix_ns)
-                records = self._add(waiting, origin, further_spans, None, now_unix_ns)
-                rest = [span for span in spans if span not in further_spans]
+        for target, members in self._router.routed(trace_id, spans).items():
+            records += self._deliver(target, origin, members, now_unix_ns)
+        return records
+
+    def _deliver(
+        self, trace_id: str, origin: SpanOrigin, spans: list[Span], now_unix_ns: int
+    ) -> list[Record]:
+        """Add spans to the waiting trace of this id, or emit those that a rollout lacks which was emitted.
+
+        Return the records that they complete. A trace that is not known yet begins to wait, and
+        claims the values that arrived before it.
+        """
         ended = self._publisher.ended.get(trace_id)
         if ended is not None:
-            late = [
-                (origin, span)
-                for span in self._router.late_spans(trace_id, ended, rest)
-            ]
-            return records + self._publisher.late(ReceivedTrace(trace_id, late), ended)
-        if trace_id not in self._store.traces:
+            late = [(origin, span) for span in unknown(ended, spans)]
+            return self._publisher.late(ReceivedTrace(trace_id, late), ended)
+        trace = self._store.traces.get(trace_id)
+        if trace is None:
             self._publisher.claim(trace_id)
-        trace = self._trace(trace_id, now_unix_ns)
-        rest = self._add_to_parts(trace, origin, rest, now_unix_ns)
-        # The message holds more than the spans that are left.
-        if len(rest) < len(spans):
-            scope_spans = None
-        return records + self._add(trace, origin, rest, scope_spans, now_unix_ns)
-
-    def _trace(self, trace_id: str, now_unix_ns: int) -> PendingTrace:
-        """Return the waiting trace, or a new one, which `_add` stores."""
-        return self._store.traces.get(trace_id) or PendingTrace(
-            trace_id, now_unix_ns, now_unix_ns
-        )
-
-    def _add_to_parts(
-        self,
-        trace: PendingTrace,
-        origin: SpanOrigin,
-        spans: list[Span],
-        now_unix_ns: int,
-    ) -> list[Span]:
-        """Add spans below a rollout that was split from *trace* to that rollout.
-
-        Return the other spans.
-        """
-        rest = spans
-        for part in filter(None, map(self._store.traces.get, trace.parts)):
-            new = (span for span in rest if span.span_id not in trace.span_ids)
-            below = [span for span in new if span.parent_span_id in part.span_ids]
-            if below:
-                self._add(
-                    part,
-                    origin,
-                    [moved_to(part.id, span) for span in below],
-                    None,
-                    now_unix_ns,
-                )
-                rest = [span for span in rest if span not in below]
-        return rest
+            trace = PendingTrace(trace_id, now_unix_ns, now_unix_ns)
+        return self._add(trace, origin, spans, now_unix_ns)
 
     def _add(
         self,
         trace: PendingTrace,
         origin: SpanOrigin,
         spans: list[Span],
-        scope_spans: ScopeSpans | None,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Add spans to a waiting trace.
+        """Add spans to a waiting trace, those beyond its limit counted.
 
         Return the records of its rollout if it is complete with them.
+
+        Nothing for spans that the trace has already, and for those of a rollout that waits for its
+        step: they change its facts alone.
         """
-        fresh = self._router.fresh(trace, spans)
+        fresh, too_many = trace.fresh(spans)
+        if too_many:
+            count(self._state, "span/too_many", too_many)
         if not fresh:
             return []
         # Before the spans are added: a new root makes the trace due earlier.
         had_root = trace.root_ns is not None
         trace.sent_by(self._sender, native=self._is_native)
         trace.add(fresh, now_unix_ns)
-        if scope_spans is None or len(fresh) < len(spans):
-            scope_spans = ScopeSpans(spans=fresh)
-        # Nothing of it was stored, and nothing must be.
-        if trace.complete_rollout and not trace.chunks:
-            source = ReceivedTrace(trace.base, [(origin, span) for span in fresh])
-            return self._complete(trace, source, now_unix_ns, (origin, scope_spans))
-        self._store.keep(trace, origin, scope_spans)
+        self._store.keep(trace, origin, fresh)
         if trace.complete_rollout:
-            return self._complete(trace, self._store.read(trace), now_unix_ns)
+            return self._complete(trace, now_unix_ns)
         # Its step still waits, so further spans can change what is chosen.
         if trace.facts is not None:
             self._publisher.revise(trace)
@@ -423,7 +396,11 @@ class RolloutPipeline:
         return []
 
     def _await(self, trace: PendingTrace) -> None:
-        """Keep the step of an incomplete rollout open, once its root has arrived."""
+        """Keep the step of an incomplete rollout open, once its root has arrived.
+
+        Without a step or a root nothing is known to wait for. Its worker may be past the step
+        already, so its progress alone would close it.
+        """
         if (
             trace.facts is None
             and trace.rollout
@@ -432,97 +409,83 @@ class RolloutPipeline:
         ):
             self._workers.rooted(trace.sender, trace.id, trace.step)
 
-    def _complete(
-        self,
-        trace: PendingTrace,
-        source: ReceivedTrace,
-        now_unix_ns: int,
-        unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
-    ) -> list[Record]:
-        """Emit, sample out or hold a complete rollout.
+    def _complete(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
+        """Emit, sample out or hold a complete rollout; each rollout of a trace that has several.
 
-        *unstored*: its spans that the state does not hold.
+        Nothing while it waits for its step, unless it closes earlier ones.
         """
+        source = self._store.read(trace)
         # With one marked span or none the trace is one rollout, as nearly always.
         if trace.further or len(trace.marks) > 1:
             parts = sub_traces(source, further=trace.further)
             if trace.further or len(parts) > 1:
-                return self._part(trace, source, parts, now_unix_ns)
+                return self._split(trace, source, parts, now_unix_ns)
         self._evaluations.adopt(trace.id, {})
-        return self._publisher.rollout(trace, source, now_unix_ns, unstored)
+        return self._publisher.rollout(trace, source, now_unix_ns)
 
-    def _part(
+    def _split(
         self,
         trace: PendingTrace,
         source: ReceivedTrace,
-        parts: list[SubTrace],
+        parts: list[ReceivedTrace],
         now_unix_ns: int,
     ) -> list[Record]:
-        """Process each rollout of a trace as a trace of its own."""
-        rollout_ids: dict[str, str] = {}
+        """Process each rollout of a trace as a trace of its own, then the spans that belong to none.
+
+        Only spans behind the first rollout (`PendingTrace.further`) belong to none. If some rollout
+        was among them, the others wait on for theirs; if none was, those that no complete rollout
+        holds are counted (``span/late``).
+        """
+        rollout_ids: dict[bytes, str] = {}
         for part in parts:
-            rollout_ids.update(
-                {span_id.hex(): part.trace.id for span_id in part.span_ids}
-            )
+            for _, span in part.spans:
+                rollout_ids[span.span_id] = part.id
         # Before the trace is forgotten: values of its spans must reach the rollouts they belong to.
         self._evaluations.adopt(trace.base, rollout_ids)
         self._workers.complete(trace.sender, trace.id)
         self._store.forget(trace)
         records: list[Record] = []
-        rest = (
-            self._router.remaining_spans(trace, source, parts) if trace.further else []
-        )
-        if rest:
-            if parts:
-                self._open.add(self._router.keep_remaining_spans(trace, rest))
-            else:
-                records += self._late_rest(trace.base, rest)
         for part in parts:
-            further_ids = tuple(further_part.trace.id for further_part in parts[1:])
-            rollout = trace.split_off(
-                part.trace.id,
-                part.span_ids,
-                part.beginning,
-                now_unix_ns,
-                further_ids=further_ids,
-            )
+            rollout = trace.split_off(part.id)
             self._publisher.claim(rollout.id)
-            for origin, scope_spans in part.scopes():
-                self._store.keep(rollout, origin, scope_spans)
-            records += self._complete(rollout, part.trace, now_unix_ns)
+            for origin, spans in _by_origin(part.spans):
+                rollout.add(spans, now_unix_ns)
+                self._store.keep(rollout, origin, spans)
+            records += self._publisher.rollout(rollout, part, now_unix_ns)
+        rest = [pair for pair in source.spans if pair[1].span_id not in rollout_ids]
+        for origin, spans in _by_origin(rest):
+            routed = self._router.routed(trace.base, spans)
+            # Nothing came for a whole waiting time: the rollout of these spans never will.
+            if not parts and (lost := routed.pop(trace.id, None)):
+                count(self._state, "span/late", len(lost))
+            for target, members in routed.items():
+                # As of their arrival, so that what waits again waits no longer than others.
+                records += self._deliver(target, origin, members, trace.last_ns)
         return records
 
-    def _late_rest(
-        self, trace_id: str, rest: list[tuple[SpanOrigin, Span]]
-    ) -> list[Record]:
-        """Emit those spans that belong to the first rollout of a trace.
-
-        Count those whose rollout never came.
-        """
-        ended = self._publisher.ended.get(trace_id)
-        if ended is None:
-            count(self._state, "span/late", len(rest))
-            return []
-        lost = self._router.further(trace_id, [span for _, span in rest])
-        if lost:
-            count(self._state, "span/late", len(lost))
-        late = [(origin, span) for origin, span in rest if span not in lost]
-        return self._publisher.late(ReceivedTrace(trace_id, late), ended)
-
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
-        """Process an overdue trace as it is."""
+        """Process an overdue trace as it is: a rollout, several, or a trace of something else.
+
+        Log records whose spans never arrived are counted (``event/no_span``), a trace that is not a
+        rollout is shown or counted, by `OtherTraces`.
+        """
         # Log records alone: the spans that they name never arrived.
         if trace.contents and trace.contents == len(trace.span_ids):
             count(self._state, "event/no_span", trace.contents)
             self._store.forget(trace)
             return []
         if trace.rollout or trace.further:
-            return self._complete(trace, self._store.read(trace), now_unix_ns)
+            return self._complete(trace, now_unix_ns)
         self._workers.complete(trace.sender, trace.id)
         return self._publisher.no_rollout(trace, self._other_traces())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:
-        """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts."""
+        """Keep the bounds: release undecided traces first, then close steps early, then release incomplete rollouts.
+
+        In this order, because it costs least first: an undecided trace is rarely a rollout, a step
+        that closes early still shows its rollouts, and an incomplete rollout lacks spans (counted:
+        ``trace/evicted``).
+        """
         records: list[Record] = []
         max_traces = self._options.max_open_traces
         while True:
@@ -540,3 +503,11 @@ class RolloutPipeline:
                 records += self._expire(rollout, now_unix_ns)
             else:
                 return records
+
+
+def _by_origin(
+    pairs: Sequence[tuple[SpanOrigin, Span]],
+) -> Iterator[tuple[SpanOrigin, list[Span]]]:
+    """Yield the spans of each producer that follow each other, as the store keeps them."""
+    for origin, group in groupby(pairs, key=lambda pair: pair[0]):
+        yield origin, [span for _, span in group]

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
-
 from otel_bridge.conventions import switch_of
-from otel_bridge.records import Record, axis_of
-from otel_bridge.translation.decode.resources import SpanOrigin
+from otel_bridge.records import Evaluation, Record, axis_of
 from otel_bridge.translation.decode.spans import is_bare
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
@@ -26,6 +23,7 @@ from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from otel_bridge.translation.rollouts.assembly import (
     EVAL,
     TRAIN,
+    EvaluationScore,
     ReceivedTrace,
     RolloutAssembler,
     SamplingFacts,
@@ -39,7 +37,6 @@ from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutT
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
 from otel_bridge.translation.rollouts.step import SampledStep
 from otel_bridge.translation.rollouts.step_workers import StepWorkers
-from otel_bridge.translation.rollouts.trace_split import evaluation_record, revised
 from otel_bridge.translation.rollouts.trace_store import (
     CompletedTrace,
     CompletedTraces,
@@ -113,8 +110,8 @@ class RolloutPublisher:
         self.steps = StepSampler(
             state, options, axes.steps, iter(complete), workers, attempt_of=axes.current
         )
-        self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT)
-        self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT)
+        self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)
+        self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT, store.owners)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
 
     @property
@@ -126,11 +123,7 @@ class RolloutPublisher:
         count(self._state, reason, number)
 
     def rollout(
-        self,
-        trace: PendingTrace,
-        source: ReceivedTrace,
-        now_unix_ns: int,
-        unstored: tuple[SpanOrigin, ScopeSpans] | None = None,
+        self, trace: PendingTrace, source: ReceivedTrace, now_unix_ns: int
     ) -> list[Record]:
         """Emit, sample out or hold a complete rollout.
 
@@ -138,13 +131,12 @@ class RolloutPublisher:
             trace: The rollout; it may close earlier steps of its role and split.
             source: Spans of the rollout.
             now_unix_ns: Now.
-            unstored: Spans of the rollout that the store does not hold.
         """
         facts = self._assembler.facts(source)
         # The root does not know how often its role was started; its process does.
         facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
         records: list[Record] = []
-        current = revised(facts, self._evaluations.scores(trace.id))
+        current = _revised(facts, self._evaluations.scores(trace.id))
         # Training consumes no rollouts of an evaluation.
         if facts.split != EVAL:
             self._generated.add(
@@ -164,11 +156,7 @@ class RolloutPublisher:
             self._sample_out(trace, facts)
         else:
             trace.wait(facts, now_unix_ns)
-            # Complete at once, so that the state holds none of it yet.
-            if unstored is not None:
-                self._store.keep(trace, *unstored)
-            else:
-                self._store.note(trace)
+            self._store.note(trace)
         # Only now: the step may have been held open for this rollout.
         passed = self._advance(trace.sender, facts, now_unix_ns, done=trace.id)
         return passed + records
@@ -176,7 +164,8 @@ class RolloutPublisher:
     def revise(self, trace: PendingTrace) -> None:
         """Update the facts of a rollout that waits for its step, after more of its spans arrived.
 
-        Its step stays.
+        Role, split, step and attempt stay: its step counts on it already. Nothing happens once it
+        is decided on.
         """
         facts = trace.facts
         if facts is None:
@@ -194,7 +183,12 @@ class RolloutPublisher:
         self.steps.revise(facts, trace.id, revised)
 
     def no_rollout(self, trace: PendingTrace, fate: OtherTraces) -> list[Record]:
-        """Show or count a trace that is not a rollout, and forget its values."""
+        """Show or count a trace that is not a rollout, and forget its values.
+
+        No record if no exporter of the run takes such traces; then, or if only some do, it is
+        counted (``trace/other``). Its values are counted (``evaluation/other``), since nothing
+        shows them.
+        """
         records: list[Record] = []
         if fate is not OtherTraces.COUNTED:
             records.append(self._assembler.other(self._store.read(trace)))
@@ -206,23 +200,22 @@ class RolloutPublisher:
         self._store.forget(trace)
         self._evaluations.forget(trace.id)
         # Remembered, so that its late spans do not begin a trace that waits again.
-        self.other.add(trace.id, CompletedTrace(False, "", None, None, None))
+        self.other.add(trace.id, CompletedTrace(False, "", None, None))
         return records
 
     def late(self, source: ReceivedTrace, ended: CompletedTrace) -> list[Record]:
-        """Emit spans that arrived after their rollout was emitted.
+        """Emit spans that arrived after their rollout was emitted, with its role, key and step.
 
-        Those of a rollout that was sampled out are counted.
-
-        They are counted too when the rollout has too many spans to tell new ones from those that
-        are redelivered.
+        Nothing without spans. Those of a rollout that was sampled out are counted (``span/late``),
+        since no tracker shows it; also those of one with too many spans to tell new ones from
+        redelivered ones.
         """
         if not source.spans:
             return []
         spans = [span for _, span in source.spans]
         # Remembered first: a late span that is redelivered must not be emitted twice.
         self.ended.add(source.id, completed_by(ended, spans))
-        if not ended.emitted or ended.span_ids is None:
+        if not ended.emitted or not ended.is_whole:
             count(self._state, "span/late", len(spans))
             return []
         return [
@@ -244,7 +237,12 @@ class RolloutPublisher:
             uncount(self._state, "evaluation/no_rollout", values)
 
     def value(self, evaluation: ReceivedEvaluation, now_unix_ns: int) -> list[Record]:
-        """Keep an evaluation for its rollout, or emit it when the rollout was already emitted."""
+        """Keep an evaluation for its rollout, or emit it when the rollout was already emitted.
+
+        Nothing for a redelivered value, for one that waits for its rollout, and for one of a
+        rollout that was sampled out, which is counted. A value beyond the most of its rollout is
+        dropped and counted (``evaluation/too_many``).
+        """
         ended = self.ended.get(evaluation.trace_id)
         # Only pending values have a time limit, since their trace may never arrive.
         pending = (
@@ -271,6 +269,8 @@ class RolloutPublisher:
         """Return the record of an evaluation whose rollout was emitted.
 
         Nothing while it waits, or was sampled out.
+
+        A value of a sampled-out rollout is counted under ``sampled_out/evaluation``, not as a loss.
         """
         # Rows of training steps show the rewards of the rollouts that they consumed.
         if evaluation.score.name == REWARD:
@@ -282,12 +282,16 @@ class RolloutPublisher:
         if not ended.emitted:
             self._count_sampled_out("evaluation")
             return []
-        return [evaluation_record(evaluation, ended)]
+        return [_evaluation_record(evaluation, ended)]
 
     def sampled_out(
         self, sampled_out: SampledOut, instance_id: str, now_unix_ns: int
     ) -> list[Record]:
-        """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step."""
+        """Add statistics of sampled-out rollouts, sent by process *instance_id*, to the statistics of their step.
+
+        Nothing unless this closes steps. A redelivered event changes no statistics, but may still
+        advance its process.
+        """
         attempt = self.steps.attempt(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
         # A redelivered event adds nothing, and must not count its rollouts again.
@@ -310,7 +314,11 @@ class RolloutPublisher:
         *,
         done: str = "",
     ) -> list[Record]:
-        """Note that a process sent a rollout, and close the steps that every worker has passed as a result."""
+        """Note that a process sent a rollout, and close the steps that every worker has passed as a result.
+
+        Nothing while the progress of the workers is the same as before, as after most rollouts:
+        then no step can have become due, and the other workers need not be asked.
+        """
         role = sent.role
         split = sent.split
         # All three first: each may be what the step was held open for.
@@ -346,6 +354,9 @@ class RolloutPublisher:
         """Sample out some rollouts before their step closes.
 
         Return whether any step had more rollouts than seats.
+
+        It is for the limit of open traces: the step stays open, so that its later rollouts are
+        still compared.
         """
         sampled_out = self.steps.thin(self._reward)
         self._sample_out_all(sampled_out)
@@ -383,7 +394,7 @@ class RolloutPublisher:
                 self._sample_out(trace, trace.facts)
 
     def _reward(self, trace_id: str, facts: SamplingFacts) -> float | None:
-        return revised(facts, self._evaluations.scores(trace_id)).reward
+        return _revised(facts, self._evaluations.scores(trace_id)).reward
 
     def _row(self, step: SampledStep) -> Record:
         row = self.steps.row(step)
@@ -393,6 +404,11 @@ class RolloutPublisher:
     def _emit(
         self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts
     ) -> Record:
+        """Return the record of a kept rollout, and forget its spans.
+
+        One without messages, although the content policy allows them, names the instrumentation
+        that recorded none.
+        """
         rollout = self._assembler.rollout(
             source, facts, self._evaluations.scores(trace.id), self._axes.steps()
         )
@@ -404,7 +420,11 @@ class RolloutPublisher:
         return rollout
 
     def _note_scope(self, source: ReceivedTrace) -> None:
-        """Remember an instrumentation that recorded no messages, and the setting that makes it record them."""
+        """Remember an instrumentation that recorded no messages, and the setting that makes it record them.
+
+        Nothing for rollouts of our emitter, for a scope that is noted already, and beyond
+        `_MAX_SCOPES`, since producers choose the names. `status` shows the setting.
+        """
         scope = ""
         for origin, span in source.spans:
             if not origin.is_native and is_bare(span):
@@ -419,6 +439,7 @@ class RolloutPublisher:
             self._state.set(key, switch_of(scope))
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
+        """Count and forget a rollout without a seat, with the values that arrived for it."""
         self._generated.revise(trace.id, is_sampled_out=True)
         # The step that trained on it is the bridge's own value: no process sent it.
         values = sum(
@@ -450,9 +471,10 @@ class RolloutPublisher:
         self._state.set(key, number_at(self._state, key) + number)
 
     def _overdue(self, before_ns: int) -> list[Record]:
-        """Return values whose trace never arrived, and count them.
+        """Return values whose trace never arrived before *before_ns*, or beyond the limit of traces, and count them.
 
-        Another bridge may have written that trace.
+        They are emitted all the same, because another bridge may have written that trace. Only
+        values that a process sent count (``evaluation/no_rollout``).
         """
         records: list[Record] = []
         for values in self._evaluations.overdue(
@@ -462,11 +484,36 @@ class RolloutPublisher:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))
                 key = self._assembler.rollout_key(value.role, TRAIN)
                 records.append(
-                    evaluation_record(
-                        value, CompletedTrace(True, key, value.role, value.step, None)
+                    _evaluation_record(
+                        value, CompletedTrace(True, key, value.role, value.step)
                     )
                 )
                 if value.is_sent:
                     count(self._state, "evaluation/no_rollout", name=value.trace_id)
         self._evaluations.bound(_ENDED_LIMIT)
         return records
+
+
+def _revised(facts: SamplingFacts, scores: Iterable[EvaluationScore]) -> SamplingFacts:
+    """Return *facts* with the reward that arrived apart from the trace, if any: it is the newer one."""
+    for score in scores:
+        if score.name == REWARD and score.value is not None:
+            return replace(facts, reward=score.value)
+    return facts
+
+
+def _evaluation_record(value: ReceivedEvaluation, ended: CompletedTrace) -> Evaluation:
+    """Return the record of a value whose rollout was already emitted."""
+    return Evaluation(
+        id=value.id,
+        rollout_id=value.trace_id,
+        rollout_key=ended.key,
+        name=value.score.name,
+        value=value.score.value,
+        label=value.score.label,
+        explanation=value.score.explanation,
+        role=ended.role,
+        step=ended.step,
+        axis=axis_of(ended.role) if ended.step is not None else None,
+        time_unix_ns=value.time_unix_ns,
+    )

@@ -8,9 +8,7 @@ that a redelivery is detected.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -20,7 +18,7 @@ from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import as_int, value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
 from otel_bridge.translation.state import TranslationState, named
 
@@ -46,7 +44,7 @@ class PendingTrace:
         id: 32 hex digits.
         first_ns: Arrival time of the first span.
         last_ns: Arrival time of the last span.
-        span_ids: Ids of the received spans.
+        span_ids: Ids of the received spans; not in the state, which has the spans.
         chunks: Number of values of the state that hold its spans.
         size: Size of these values in bytes.
         root_ns: Arrival time of the root.
@@ -56,7 +54,8 @@ class PendingTrace:
         complete_ns: Time at which the trace began to wait for its step.
         marks: Ids in `span_ids` of spans marked as rollouts.
         marked_ns: Arrival time of the first marked span.
-        parts: Ids of rollouts that were split from the trace.
+        received_in: Id of the trace as received, when this rollout was split from it and has an id of
+            its own.
         sender: Process that sent the root, or the latest spans while the root is missing.
         step: Step that the root names.
         contents: Number of `span_ids` that stand for log records with messages (`content_events`).
@@ -68,7 +67,7 @@ class PendingTrace:
     id: str
     first_ns: int
     last_ns: int
-    span_ids: set[bytes] = field(default_factory=set[bytes])
+    span_ids: set[bytes] = field(default_factory=set[bytes], metadata=NOT_STORED)
     chunks: int = 0
     size: int = 0
     root_ns: int | None = None
@@ -77,7 +76,7 @@ class PendingTrace:
     facts: SamplingFacts | None = None
     marks: set[bytes] = field(default_factory=set[bytes])
     marked_ns: int | None = None
-    parts: list[str] = field(default_factory=list[str])
+    received_in: str = ""
     sender: str = ""
     step: int | None = None
     contents: int = 0
@@ -85,50 +84,29 @@ class PendingTrace:
     complete_ns: int | None = None
     native: bool = False
 
-    def split_off(
-        self,
-        trace_id: str,
-        span_ids: Iterable[bytes],
-        beginning: bytes,
-        now_unix_ns: int,
-        *,
-        further_ids: tuple[str, ...],
-    ) -> PendingTrace:
-        """Return one rollout of this trace, which holds several rollouts, as a trace of its own.
-
-        Args:
-            trace_id: Id of the rollout.
-            span_ids: Ids of its spans.
-            beginning: Id of the span that begins the rollout.
-            now_unix_ns: Now.
-            further_ids: Ids of the other rollouts, stored in the rollout that keeps the trace's id.
-        """
-        keeps_id = trace_id == self.id
+    def split_off(self, trace_id: str) -> PendingTrace:
+        """Return a trace without spans for one rollout of this trace, which holds several."""
         return PendingTrace(
             trace_id,
             self.first_ns,
             self.last_ns,
-            self.span_ids if keeps_id else {*span_ids},
-            root_ns=now_unix_ns,
-            rollout=True,
-            marks={beginning},
-            parts=[*further_ids] if keeps_id else [],
             sender=self.sender,
             native=self.native,
+            received_in=self.base if trace_id != self.base else "",
         )
 
     @property
     def begins_rollout(self) -> bool:
-        """Return whether the trace is a rollout of this run: a native process sent a part, or its root has arrived."""
+        """Return whether the trace is a rollout of this run: a native process sent a part, or its root has arrived.
+
+        Before that it may be a stray: spans of an inference server that belong to a rollout of
+        another run.
+        """
         return (
             self.native
             or (self.rollout and self.root_ns is not None)
             or self.facts is not None
         )
-
-    def add_parts(self, trace_ids: Iterable[str]) -> None:
-        """Note further rollouts that were split from the trace."""
-        self.parts.extend(trace_ids)
 
     def sent_by(self, sender: str, *, native: bool) -> None:
         """Note the process that sent the received spans, unless the sender of the root is known."""
@@ -158,7 +136,12 @@ class PendingTrace:
 
     @property
     def whole(self) -> bool:
-        """Return whether all spans that the root announced are present."""
+        """Return whether all spans that the root announced are present.
+
+        Always ``False`` without a root or an announcement, as of third-party producers: time
+        completes their rollouts. Log records with messages do not count, since no root announces
+        them.
+        """
         return (
             self.root_ns is not None
             and self.expected is not None
@@ -170,7 +153,31 @@ class PendingTrace:
         """Return whether the trace is a rollout with all its spans, and does not wait for its step yet."""
         return self.whole and self.rollout and self.facts is None
 
-    def add(self, spans: Sequence[Span], now_unix_ns: int) -> None:
+    def restore(self, span_ids: Iterable[bytes]) -> None:
+        """Add the ids of spans that were stored before a restart; all other facts of them are stored."""
+        self.span_ids.update(span_ids)
+
+    def fresh(self, received: Iterable[Span]) -> tuple[list[Span], int]:
+        """Return the spans that the trace lacks and has room for, each once, and the number of those without room.
+
+        Of spans with one id the first that was received wins, as in `assembly.first_by_id`.
+
+        The caller counts those without room: an endless source of spans must not grow without
+        bound.
+        """
+        by_id: dict[bytes, Span] = {}
+        for span in received:
+            if span.span_id not in self.span_ids:
+                by_id.setdefault(span.span_id, span)
+        fresh = list(by_id.values())
+        room = MAX_SPANS - len(self.span_ids)
+        if len(fresh) > room and self.root_ns is None:
+            # The root first, and beyond the limit too: without it the others are useless.
+            fresh.sort(key=lambda span: not reading.is_root(span))
+            room = max(room, reading.is_root(fresh[0]))
+        return fresh[:room], max(len(fresh) - room, 0)
+
+    def add(self, spans: Iterable[Span], now_unix_ns: int) -> None:
         """Update the state of the trace from new spans."""
         self.last_ns = max(self.last_ns, now_unix_ns)
         for span in spans:
@@ -182,7 +189,10 @@ class PendingTrace:
                 self._add_span(span, now_unix_ns)
 
     def _add_span(self, span: Span, now_unix_ns: int) -> None:
-        """Update the state from a span that does not stand for a log record."""
+        """Update the state from a span that does not stand for a log record.
+
+        `bare` ends with the first message, in whatever order log records and spans arrive.
+        """
         self.bare = self.bare or (not self.contents and reading.is_bare(span))
         self.rollout = self.rollout or reading.is_rollout(span)
         is_root = reading.is_root(span)
@@ -195,7 +205,11 @@ class PendingTrace:
             self._add_root(span, now_unix_ns, is_root=is_root)
 
     def _add_root(self, span: Span, now_unix_ns: int, *, is_root: bool) -> None:
-        """Note the facts of a root. A rollout's span below one of the application is its root if it announces spans."""
+        """Note the facts of a root. A rollout's span below one of the application is its root if it announces spans.
+
+        An announced number of 0 or less is ignored: the rollout is then complete by time. The first
+        step and the first root stay, so that a redelivery changes neither.
+        """
         expected = _integer(span, semconv.SPAN_COUNT)
         # Other producers announce nothing: their rollouts are complete by time alone.
         if expected is not None and expected > 0:
@@ -207,7 +221,11 @@ class PendingTrace:
 
 
 def _integer(span: Span, *keys: str) -> int | None:
-    """Return the integer attribute of the first of *keys* that *span* has."""
+    """Return the integer attribute of the first of *keys* that *span* has.
+
+    ``None`` when none of them is a whole number, which is ignored here; the keys are in order of
+    precedence.
+    """
     integers = {
         pair.key: as_int(value_of(pair.value))
         for pair in span.attributes
@@ -216,24 +234,57 @@ def _integer(span: Span, *keys: str) -> int | None:
     return next((integers[key] for key in keys if integers.get(key) is not None), None)
 
 
+class SpanOwners:
+    """Indexes the spans of rollouts that have another id than the trace in which they were received.
+
+    In memory only: waiting and completed rollouts add theirs again after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._rollout_ids: dict[tuple[str, bytes], str] = {}
+
+    def get(self, trace_id: str, span_id: bytes) -> str | None:
+        """Return the id of the rollout that holds a span of a trace, ``None`` when no such rollout does."""
+        return self._rollout_ids.get((trace_id, tail(span_id)))
+
+    def add(self, received_in: str, rollout_id: str, tails: Iterable[bytes]) -> None:
+        """Note spans of a rollout; nothing for one that has the id of its trace."""
+        if received_in:
+            for span_tail in tails:
+                self._rollout_ids[received_in, span_tail] = rollout_id
+
+    def forget(self, received_in: str, tails: Iterable[bytes]) -> None:
+        """Forget spans of a rollout."""
+        for span_tail in tails:
+            self._rollout_ids.pop((received_in, span_tail), None)
+
+
 class TraceStore:
-    """Stores every waiting trace, by id, oldest first."""
+    """Stores every waiting trace, by id, oldest first.
+
+    Attributes:
+        traces: The waiting traces.
+        size: Number of bytes that they take in the state.
+        owners: Spans of the rollouts that were split from a trace.
+    """
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        traces = [
-            _open_trace(trace_id, value)
-            for trace_id, value in named(state, _META).items()
-        ]
+        traces = [unpacked(PendingTrace, value) for _, value in state.items(_META)]
         # Oldest first, as the limits release them; the id decides between equal times.
         traces.sort(key=lambda trace: (trace.first_ns, trace.id))
         self.traces = {trace.id: trace for trace in traces}
         self.size = sum(trace.size for trace in traces)
+        self.owners = SpanOwners()
+        for trace in traces:
+            # Not stored with the trace: the ids of thousands of spans at each new one.
+            trace.restore(span.span_id for _, span in self.read(trace).spans)
+            self.owners.add(trace.received_in, trace.id, _tails(trace.span_ids))
 
     def keep(
-        self, trace: PendingTrace, origin: SpanOrigin, scope_spans: ScopeSpans
+        self, trace: PendingTrace, origin: SpanOrigin, spans: Sequence[Span]
     ) -> None:
-        """Store more spans of *trace*."""
+        """Store more spans of *trace*, which `PendingTrace.add` has noted."""
         header = [
             origin.role,
             origin.run_id,
@@ -242,44 +293,29 @@ class TraceStore:
             origin.scope,
         ]
         # JSON has no raw line break, so the first one ends the header.
-        chunk = orjson.dumps(header) + b"\n" + scope_spans.SerializeToString()
+        message = ScopeSpans(spans=spans).SerializeToString()
+        chunk = orjson.dumps(header) + b"\n" + message
         # A key for each message, so that earlier spans are not written again.
         self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
         trace.chunks += 1
         trace.size += len(chunk)
         self.size += len(chunk)
         self.traces[trace.id] = trace
+        self.owners.add(
+            trace.received_in, trace.id, (tail(span.span_id) for span in spans)
+        )
         self.note(trace)
 
     def note(self, trace: PendingTrace) -> None:
         """Store the state of *trace*."""
-        facts = trace.facts
-        self._state.set(
-            f"{_META}{trace.id}",
-            [
-                trace.first_ns,
-                trace.last_ns,
-                b"".join(sorted(trace.span_ids)).hex(),
-                trace.chunks,
-                trace.size,
-                trace.root_ns,
-                trace.expected,
-                trace.rollout,
-                packed(facts),
-                b"".join(sorted(trace.marks)).hex(),
-                trace.marked_ns,
-                trace.parts,
-                trace.sender,
-                trace.step,
-                trace.contents,
-                trace.bare,
-                trace.complete_ns,
-                trace.native,
-            ],
-        )
+        self._state.set(f"{_META}{trace.id}", packed(trace))
 
     def read(self, trace: PendingTrace) -> ReceivedTrace:
-        """Return *trace* with its spans, in order of arrival."""
+        """Return *trace* with its spans, in order of arrival.
+
+        Spans are read from the state, not kept in memory: waiting traces may hold a gigabyte
+        (``OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES``).
+        """
         spans: list[tuple[SpanOrigin, Span]] = []
         for number in range(trace.chunks):
             chunk = self._state.get(f"{_SPANS}{trace.id}/{number}")
@@ -292,10 +328,11 @@ class TraceStore:
         return ReceivedTrace(trace.base, spans)
 
     def forget(self, trace: PendingTrace) -> None:
-        """Remove *trace* from the store."""
+        """Remove *trace* and its spans from the store; a trace that is not stored is ignored."""
         if self.traces.pop(trace.id, None) is None:
             return
         self.size -= trace.size
+        self.owners.forget(trace.received_in, _tails(trace.span_ids))
         for number in range(trace.chunks):
             self._state.delete(f"{_SPANS}{trace.id}/{number}")
         self._state.delete(f"{_META}{trace.id}")
@@ -308,30 +345,36 @@ class CompletedTrace:
     Attributes:
         emitted: Whether the rollout was emitted; else it was sampled out.
         key: Key under which trackers show the rollout.
-        span_ids: Last bytes of the id of each span; ``None`` when there were too many to remember.
-        marks: In that case, last bytes of the ids of spans marked as rollouts.
+        span_ids: Last bytes of the id of each span; when they are too many to remember, of those
+            marked as rollouts, so that these are recognised when they come again.
+        is_whole: Whether `span_ids` has every span.
+        received_in: As in `PendingTrace`.
     """
 
     emitted: bool
     key: str
     role: str | None
     step: int | None
-    span_ids: frozenset[bytes] | None
-    marks: frozenset[bytes] = frozenset()
-
-    @property
-    def remembered_ids(self) -> frozenset[bytes]:
-        """Return every remembered span id."""
-        if self.span_ids is None:
-            return self.marks
-        return self.span_ids
+    span_ids: frozenset[bytes] = frozenset()
+    is_whole: bool = True
+    received_in: str = ""
 
 
 class CompletedTraces:
-    """Remembers the last *limit* finished traces, in the state below *prefix*."""
+    """Remembers the last *limit* finished traces, in the state below *prefix*.
 
-    def __init__(self, state: TranslationState, prefix: str, limit: int) -> None:
+    Args:
+        state: Key space *prefix*.
+        prefix: End of the key: the trace id.
+        limit: Most traces that are remembered.
+        owners: Gets the spans of those that were split from a trace.
+    """
+
+    def __init__(
+        self, state: TranslationState, prefix: str, limit: int, owners: SpanOwners
+    ) -> None:
         self._state = state
+        self._owners = owners
         self._prefix = prefix
         self._limit = limit
         self._ended: dict[str, CompletedTrace] = {}
@@ -340,7 +383,7 @@ class CompletedTraces:
         # By the number of their end: the state is ordered by trace id.
         for trace_id in sorted(entries, key=lambda trace_id: entries[trace_id][0]):
             self._number, stored = entries[trace_id]
-            self._ended[trace_id] = unpacked(CompletedTrace, stored)
+            self._remember(trace_id, unpacked(CompletedTrace, stored))
 
     def get(self, trace_id: str) -> CompletedTrace | None:
         """Return the outcome of a trace, ``None`` when the trace is not remembered."""
@@ -350,32 +393,36 @@ class CompletedTraces:
         """Return the ids of all remembered traces."""
         return frozenset(self._ended)
 
-    def among(self, trace_ids: AbstractSet[str]) -> set[str]:
-        """Return those of *trace_ids* that are remembered."""
-        return set(trace_ids & self._ended.keys())
-
     def add(self, trace_id: str, ended: CompletedTrace) -> str | None:
-        """Remember a trace; return the id of the trace that is forgotten in exchange."""
+        """Remember a trace; return the id of the trace that is forgotten in exchange.
+
+        ``None`` while there is room. If spans of the forgotten one still arrive, they begin a trace
+        anew.
+        """
         self._number += 1
         self._state.set(f"{self._prefix}{trace_id}", [self._number, packed(ended)])
-        self._ended[trace_id] = ended
+        self._remember(trace_id, ended)
         if len(self._ended) <= self._limit:
             return None
         oldest = next(iter(self._ended))
-        del self._ended[oldest]
+        forgotten = self._ended.pop(oldest)
+        self._owners.forget(forgotten.received_in, forgotten.span_ids)
         self._state.delete(f"{self._prefix}{oldest}")
         return oldest
+
+    def _remember(self, trace_id: str, ended: CompletedTrace) -> None:
+        self._ended[trace_id] = ended
+        self._owners.add(ended.received_in, trace_id, ended.span_ids)
 
 
 def ended_as(
     trace: PendingTrace, key: str, role: str | None, step: int | None, *, emitted: bool
 ) -> CompletedTrace:
-    """Return the remembered form of *trace*."""
-    if len(trace.span_ids) <= _KNOWN_SPANS:
-        return CompletedTrace(emitted, key, role, step, span_ids=_tails(trace.span_ids))
-    # Too many: only those that begin rollouts are remembered, to recognise them again.
+    """Return what is remembered of *trace*, which is decided on."""
+    is_whole = len(trace.span_ids) <= _KNOWN_SPANS
+    span_ids = trace.span_ids if is_whole else trace.marks
     return CompletedTrace(
-        emitted, key, role, step, span_ids=None, marks=_tails(trace.marks)
+        emitted, key, role, step, _tails(span_ids), is_whole, trace.received_in
     )
 
 
@@ -389,34 +436,25 @@ def _tails(span_ids: set[bytes]) -> frozenset[bytes]:
 
 
 def unknown(ended: CompletedTrace, spans: Sequence[Span]) -> list[Span]:
-    """Return those of *spans* that were not part of a finished trace, each once."""
-    remembered = ended.span_ids or frozenset()
+    """Return those of *spans* that were not part of a finished trace, each once.
+
+    Of a trace whose spans were too many to remember all but the marked ones are returned, also
+    those that are redelivered; the caller counts them.
+    """
     # Also within the message, since a sender may repeat a span in it.
     by_tail = {tail(span.span_id): span for span in spans}
-    return [span for span_tail, span in by_tail.items() if span_tail not in remembered]
+    return [
+        span for span_tail, span in by_tail.items() if span_tail not in ended.span_ids
+    ]
 
 
 def completed_by(ended: CompletedTrace, spans: Sequence[Span]) -> CompletedTrace:
-    """Return *ended* with *spans* among the spans that are remembered of it, as far as there is room."""
-    if ended.span_ids is None or len(ended.span_ids) + len(spans) > _KNOWN_SPANS:
+    """Return *ended* with *spans* among the spans that are remembered of it, as far as there is room.
+
+    Unchanged beyond `_KNOWN_SPANS`: a late span that is redelivered is then emitted once more.
+    """
+    if not ended.is_whole or len(ended.span_ids) + len(spans) > _KNOWN_SPANS:
         return ended
     return replace(
         ended, span_ids=ended.span_ids | _tails({span.span_id for span in spans})
     )
-
-
-def _span_ids(text: str) -> set[bytes]:
-    """Return the ids in *text*, hex digits one behind the other."""
-    raw = bytes.fromhex(text)
-    return {raw[start : start + 8] for start in range(0, len(raw), 8)}
-
-
-def _open_trace(trace_id: str, value: list[Any]) -> PendingTrace:
-    """Return a trace from its value in the state, which holds the fields of `PendingTrace` in their order."""
-    fields = list(value)
-    fields[2] = _span_ids(fields[2])
-    if fields[8] is not None:
-        fields[8] = unpacked(SamplingFacts, fields[8])
-    fields[9] = _span_ids(fields[9])
-    fields[11] = [*fields[11]]  # a value in the state must not be changed in place
-    return PendingTrace(trace_id, *fields)

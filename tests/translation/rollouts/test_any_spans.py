@@ -61,7 +61,7 @@ def test_a_span_that_ends_before_it_starts_and_values_of_wrong_types_do_no_harm(
 
 
 def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_bridge.translation.rollouts.trace_split.MAX_SPANS", 10)
+    monkeypatch.setattr("otel_bridge.translation.rollouts.trace_store.MAX_SPANS", 10)
     bench = Bench(selection="first")
 
     bench.send(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import Record
+from otel_bridge.records import PlainTrace, Record
 from otel_bridge.translation.rollouts.trace_split import sub_trace_id
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
@@ -307,6 +307,26 @@ def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step(
         TRACE: 3,
         id_of(2): 3,
     }
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_comes_after_a_further_rollout_was_written_belongs_to_that_rollout(
+    restart: bool,
+) -> None:
+    bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
+    send(bench, *rollout_below(1), *rollout_below(2), ambient())
+    bench.after(2)
+    if restart:
+        bench.restart()
+    late = sample.span("job", 25, "execute_tool x", parent=21)
+
+    traces = [record for record in send(bench, late) if isinstance(record, PlainTrace)]
+    values = late_in(bench.evaluate(judged(25, 9.0, seq=1)))
+    again = send(bench, late, *rollout_below(2)) + bench.after(600)
+
+    assert [(trace.id, len(trace.spans)) for trace in traces] == [(id_of(2), 1)]
+    assert [value.rollout_id for value in values] == [id_of(2)]
+    assert (again, bench.counted()) == (rows_in(again), {})
 
 
 SPANS = [span for number in (1, 2, 3) for span in rollout_below(number)] + [ambient()]
