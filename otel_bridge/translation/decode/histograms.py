@@ -47,23 +47,18 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
         return Distribution(point.count, total, low, high)
     edges: list[float] = []
     counts: list[int] = []
+    # Between the zero bucket and the nearest power is a bucket too, without numbers.
     if any(negative):
-        edges = [
-            -edge
-            for edge in reversed(
-                _powers(point.scale, point.negative.offset, len(negative))
-            )
-        ]
-        counts = list(reversed(negative))
-    if point.zero_count or (edges and any(positive)):
-        _append(edges, counts, -abs(point.zero_threshold), 0)
-        _append(edges, counts, abs(point.zero_threshold), point.zero_count)
+        powers = _powers(point.scale, point.negative.offset, len(negative))
+        edges += [-power for power in reversed(powers)]
+        counts += [*reversed(negative), 0]
+    threshold = abs(point.zero_threshold)
+    # Not `-threshold`, which is -0.0 for most points: it would be shown.
+    edges += [0.0 - threshold, threshold]
+    counts.append(point.zero_count)
     if any(positive):
-        powers = _powers(point.scale, point.positive.offset, len(positive))
-        # The gap between zero and the first power is a bucket too, without numbers.
-        _append(edges, counts, powers[0], 0)
-        for edge, count in zip(powers[1:], positive, strict=True):
-            _append(edges, counts, edge, count)
+        edges += _powers(point.scale, point.positive.offset, len(positive))
+        counts += [0, *positive]
     edges_closed, closed_counts = closed(edges, counts, low=low, high=high)
     return Distribution(point.count, total, low, high, edges_closed, closed_counts)
 
@@ -84,7 +79,8 @@ def closed(
     """Leave out the empty buckets at both ends and close the outer edges, so that a tracker can draw them.
 
     Args:
-        edges: Bucket edges, shape (n + 1,), not decreasing; the outer ones may be infinite.
+        edges: Bucket edges, shape (n + 1,); the outer ones may be infinite. A bucket whose end is not
+            above the one before adds its numbers to that: a zero bucket may be wider than powers.
         counts: Numbers in each bucket, shape (n,).
         low: The smallest number, ``nan`` when unknown.
         high: The largest number, ``nan`` when unknown.
@@ -156,24 +152,6 @@ def _around(edge: float) -> tuple[float, float]:
     if math.isfinite(above):
         return (edge, above)
     return (math.nextafter(edge, 0.0), edge)
-
-
-def _append(edges: list[float], counts: list[int], edge: float, count: int) -> None:
-    """Add a bucket up to *edge*.
-
-    When *edge* is not above the last edge, add *count* to the last bucket.
-    """
-    if not edges:
-        edges += _around(edge) if count else (edge,)
-        counts += (count,) if count else ()
-    elif edge > edges[-1]:
-        edges.append(edge)
-        counts.append(count)
-    elif count and counts:
-        counts[-1] += count
-    elif count:
-        edges[:] = _around(edges[-1])
-        counts.append(count)
 
 
 def _powers(scale: int, offset: int, buckets: int) -> list[float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_bridge.records import Row, Value, axis_of
+from otel_bridge.records import Row, Value
 from otel_bridge.translation.decode.rows import RowFragment
 from otel_bridge.translation.metrics.keys import SAME_KEY
 from otel_bridge.translation.packing import packed, unpacked
@@ -55,6 +55,9 @@ class RowAssembler:
         self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool
     ) -> list[Row]:
         """Add a row or a fragment of one.
+
+        Nothing while the row waits, or for what was redelivered, which is counted in `redelivered`.
+        Never raises.
 
         Args:
             process: Process that sent the row.
@@ -102,7 +105,7 @@ class RowAssembler:
         return self._record(process, fragment, id_, fragment.values, late=False)
 
     def tick(self, now_unix_ns: int) -> list[Row]:
-        """Release the rows that have waited long enough."""
+        """Release the rows that have waited long enough; incomplete ones are counted (``row/incomplete``)."""
         rows: list[Row] = []
         # A copy, because a process without waiting rows leaves the list.
         for process in list(self._holding):
@@ -113,7 +116,7 @@ class RowAssembler:
         return rows
 
     def _due(self, process: Process, now_unix_ns: int) -> list[int]:
-        """Return the times of the rows of *process* that have waited long enough, in order."""
+        """Return the times of the rows of *process* that have waited long enough, in the order of their times."""
         due: list[int] = []
         for row in process.waiting.values():  # in the order in which they began to wait
             if self._due_ns(process, row) <= now_unix_ns:
@@ -127,7 +130,11 @@ class RowAssembler:
         return self.tick(_FOREVER)
 
     def flush(self) -> None:
-        """Write the waiting rows to the state."""
+        """Write the waiting rows to the state.
+
+        Rows already written while incomplete too: a fragment that arrives after a restart must find
+        its row.
+        """
         for process, time_ns in self._changed:
             key = f"{_PREFIX}{process.instance}/{time_ns}"
             row = process.waiting.get(time_ns) or process.written.get(time_ns)
@@ -203,6 +210,11 @@ class RowAssembler:
         *,
         open_: bool,
     ) -> bool:
+        """Add *new* values, number and step of *fragment* to *row*; return ``False`` when it brings nothing of these.
+
+        The number comes once, with the fragment that has ``rl.row``; the step changes only while
+        the row is open.
+        """
         brings_number = fragment.seq > 0 and row.seq == 0
         brings_step = open_ and row.step != fragment.step
         if not (new or brings_number or brings_step):
@@ -229,6 +241,9 @@ class RowAssembler:
         """Release *oldest* although it is cut or rows before it are missing.
 
         Whole earlier rows go first.
+
+        Their order is that of the process, which trackers keep; the rows that follow directly are
+        released too.
         """
         earlier = [
             row for row in process.ready.values() if row.time_ns < oldest.time_ns
@@ -254,7 +269,12 @@ class RowAssembler:
         )
 
     def _write_cut(self, process: Process, row: PendingRow) -> Row:
-        """Return a record of an incomplete row, and remember the row for its missing fragments."""
+        """Return a record of an incomplete row, and remember the row for its missing fragments.
+
+        It is counted (``row/incomplete``), except an open row of a local process, which lacks
+        nothing. The oldest remembered row is dropped beyond `_MAX_WRITTEN`; late fragments of it
+        count as redelivered.
+        """
         late = row.time_ns <= process.rows.high_ns
         self._done(process, row)
         row.begin_writing(f"m:{process.instance}:{row.seq or f't{row.time_ns}'}")
@@ -271,7 +291,11 @@ class RowAssembler:
         return self._record(process, row, row.base_id, dict(row.values), late=late)
 
     def _further(self, process: Process, fragment: RowFragment) -> list[Row]:
-        """Return a further record, of the same step and time, for a late fragment of a row already written."""
+        """Return a further record, of the same step and time, for a late fragment of a row already written.
+
+        No record for a redelivered fragment; rows behind the gap that it closes follow. Only values
+        that were not written yet are in the record, so that none is shown twice.
+        """
         row = process.written[fragment.time_ns]
         written_values = dict(row.values)
         if not self._fill(row, fragment):
@@ -312,32 +336,19 @@ class RowAssembler:
         late: bool,
     ) -> Row:
         process.mark_changed()
-        axis = axis_of(row.role)
-        attempt = process.attempts.get(axis) or self._axes.attempt(
-            process, axis, row.step
-        )
-        if attempt > 1:
-            values = self._axes.with_attempt(values, process, row.role, attempt)
-        # A late row shows its own step, and must not take the axis back.
-        steps = (
-            self._axes.beside(axis, row.step)
-            if late
-            else self._axes.advance(axis, row.step)
-        )
-        values = self._axes.admit(values, axis)
-        return Row(
+        return self._axes.row(
             id_,
-            row.role,
-            row.step,
-            axis,
-            row.own_ns or row.time_ns,
-            values,
-            steps,
-            attempt,
+            process,
+            role=row.role,
+            step=row.step,
+            time_unix_ns=row.own_ns or row.time_ns,
+            values=values,
+            late=late,
         )
 
     # --- bounds and state -------------------------------------------------------------------------
     def _within_bounds(self) -> list[Row]:
+        """Release the oldest waiting rows while they take more than ``max_waiting_bytes``; nothing below it."""
         rows: list[Row] = []
         while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:
             # The first of each process is its oldest, so that one comparison a process is enough.
@@ -348,6 +359,7 @@ class RowAssembler:
         return rows
 
     def _restore(self, processes: Mapping[str, Process]) -> None:
+        """Read the rows that waited when the state was written, in the order in which they began to wait."""
         rows: list[tuple[Process, PendingRow]] = []
         for name, value in named(self._state, _PREFIX).items():
             instance = name.rpartition("/")[0]

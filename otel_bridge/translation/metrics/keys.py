@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from otel_bridge.records import Status, Value, axis_of
+from otel_bridge.records import Row, Status, Value, axis_of
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, named
@@ -151,7 +151,10 @@ class StepAxes:
         self._last = _integers(self._state, "axis/")
 
     def advance(self, axis: str, step: int) -> dict[str, int]:
-        """Set the last step of *axis*, and return the last step of every axis."""
+        """Set the last step of *axis*, and return the last step of every axis.
+
+        Beyond `MAX_AXES` the new axis is on this row alone, and is not remembered.
+        """
         last = self._last
         # Every row carries all axes, so their number bounds the size of each row.
         if axis not in last and len(last) >= MAX_AXES:
@@ -178,7 +181,10 @@ class StepAxes:
         return dict(self._last)
 
     def register(self, keys: Iterable[str], axis: str) -> None:
-        """Note that *keys* are drawn over *axis*; the first axis of a key wins."""
+        """Note that *keys* are drawn over *axis*; the first axis of a key wins.
+
+        Unlike `admit`, nothing is counted: keys beyond the limit belong to the bridge's own values.
+        """
         for key in keys:
             if key not in self._registered and len(self._registered) < self._max_keys:
                 self._registered.add(key)
@@ -190,6 +196,9 @@ class StepAxes:
         """Return *values* without the keys beyond the limit of the run, each counted.
 
         The others are registered.
+
+        Keys of statistics are noted as used by rows, because a program's own value wins over a
+        statistic.
 
         Args:
             values: Key to value of one row.
@@ -205,6 +214,9 @@ class StepAxes:
         self, values: Mapping[str, Value], axis: str | None
     ) -> Mapping[str, Value]:
         """Return the statistics of a step as `admit` does, without values whose key a row already uses.
+
+        Those are counted (``same_key``): two values of one key at one step would overwrite each
+        other.
 
         Args:
             values: Key to value.
@@ -226,6 +238,8 @@ class StepAxes:
         """Return *values* without new keys beyond the limit of the run, which are counted.
 
         Register the others.
+
+        They are counted as ``too_many_keys``, with the first one as the example.
         """
         new = [key for key in values if key not in self._registered]
         if not new:
@@ -287,7 +301,11 @@ class StepAxes:
         return current
 
     def _attempt_of(self, process: Process, axis: str, step: int) -> int:
-        """Return the attempt that *process* states, or else begins or joins with *step*."""
+        """Return the attempt that *process* states, or else begins or joins with *step*.
+
+        Only a worker whose step is at or below one that its role reached may begin the next
+        attempt.
+        """
         # An emitter that counts its restarts knows more than steps can show.
         if process.attempt is not None:
             return process.attempt
@@ -339,20 +357,49 @@ class StepAxes:
             if _is_worker(worker) and worker is not process
         ]
 
-    def with_attempt(
+    def row(
         self,
-        values: Mapping[str, Value],
+        id_: str,
         process: Process,
+        *,
         role: str | None,
-        attempt: int,
-    ) -> Mapping[str, Value]:
-        """Return the *values* of a row with the number of their attempt.
+        step: int | None,
+        time_unix_ns: int,
+        values: Mapping[str, Value],
+        late: bool = False,
+    ) -> Row:
+        """Return a row of *process* with its attempt and the last steps of all axes.
 
-        A user's value of that name stays.
+        Args:
+            id_: Id of the row.
+            process: Process that sent it.
+            role: Role of the row.
+            step: Its step; ``None``: the row is placed by time, and belongs to no attempt.
+            time_unix_ns: Its time.
+            values: Full key to value; those of keys beyond the limit are counted and left out.
+            late: Whether a later row was written before: the row shows its own step, and must not
+                take the axis back.
         """
-        key = full_key(role, ATTEMPT, rank=process.rank)
-        self.register((key,), axis_of(role))
-        return {key: attempt, **values}
+        if step is None:
+            return Row(
+                id_,
+                role,
+                None,
+                None,
+                time_unix_ns,
+                self.admit(values, None),
+                self.steps(),
+            )
+        axis = axis_of(role)
+        attempt = process.attempts.get(axis) or self.attempt(process, axis, step)
+        if attempt > 1:
+            key = full_key(role, ATTEMPT, rank=process.rank)
+            self.register((key,), axis)
+            # The number first: a user's value of that name stays.
+            values = {key: attempt, **values}
+        values = self.admit(values, axis)
+        steps = self.beside(axis, step) if late else self.advance(axis, step)
+        return Row(id_, role, step, axis, time_unix_ns, values, steps, attempt)
 
     def flush(self) -> None:
         """Write what changed to the state."""
@@ -373,7 +420,8 @@ def _keeps_attempt(
     """Return whether *worker* is still in the current attempt, so that *process* does not begin the next one.
 
     A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One
-    of the same rank belongs to it even before its first step, if its role has this *axis*.
+    of the same rank belongs to it even before its first step, if its role has this *axis*: a
+    supervisor may have restarted it in place of another.
     """
     has_steps = axis in worker.attempts
     if worker.rank != process.rank:
@@ -394,15 +442,17 @@ def _was_beside(worker: Process, process: Process) -> bool:
 
 
 def _runs_beside(worker: Process, process: Process) -> bool:
+    """Return whether *worker* still runs; a remote one only if it was seen in the last `QUIET_NS` before *process*."""
     if worker.status is not None or worker.drained:
         return False
     return not worker.remote or process.seen_ns - worker.seen_ns < QUIET_NS
 
 
 def _ended_after(worker: Process, process: Process) -> bool:
-    """Return whether *worker* ended after *process* began.
+    """Return whether *worker* ended after *process* began; ``False`` while it runs.
 
-    For a remote end, compare the time it was read.
+    The clocks of two machines differ, so a remote end is placed by the time it was read, unless
+    silence ended it: that end is the last time it was seen.
     """
     if worker.status is None:
         return worker.drained and worker.seen_ns > process.began_ns

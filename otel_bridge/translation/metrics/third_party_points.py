@@ -30,7 +30,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import hash_texts
-from otel_bridge.records import Row, Value, axis_of
+from otel_bridge.records import Row, Value
 from otel_bridge.translation.decode.attributes import as_int, int_in, value_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
@@ -122,7 +122,11 @@ class ThirdPartyPoints:
         self._latest: dict[str, _Latest] = {}
 
     def rows(self, received: Sequence[ReceivedMetrics], now_unix_ns: int) -> list[Row]:
-        """Return the rows of one request; points without a time get *now_unix_ns*."""
+        """Return the rows of one request; points without a time get *now_unix_ns*.
+
+        Nothing for redelivered points, points without a value, and histograms to which nothing was
+        added.
+        """
         groups: list[_Group] = []
         newest: dict[tuple[str | None, int | None, int], _Group] = {}
         for producer, process, metrics in received:
@@ -159,7 +163,10 @@ class ThirdPartyPoints:
     def of_spans(
         self, producer: Producer, process: Process, scope_spans: ScopeSpans
     ) -> list[Row]:
-        """Return a row for each span that names an iteration and has numbers, once."""
+        """Return a row for each span that names an iteration and has numbers, once.
+
+        Spans that come again are recognised by trace and span id.
+        """
         rows: list[Row] = []
         role = producer.third_party_role
         for span in scope_spans.spans:
@@ -188,7 +195,11 @@ class ThirdPartyPoints:
         self._changed.clear()
 
     def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
-        """Return whether to show a point: a new one, or a former value that its step returns to."""
+        """Return whether to show a point: a new one, or a former value that its step returns to.
+
+        ``False`` for a point that is redelivered or resent, as SDKs do at each export, and for a
+        value between which its step alternates, which is counted (``point/alternating``).
+        """
         key = f"{process.instance}/{point.key}"
         # In every case, so that the hash is remembered even if the point is not shown.
         added = self._seen.add(hash_)
@@ -213,7 +224,11 @@ class ThirdPartyPoints:
         return added
 
     def _note_latest(self, key: str, point: MetricPoint, hash_: bytes) -> None:
-        """Note the current value of a step; only the last step of each key is kept."""
+        """Note the current value of a step; only the last step of each key is kept.
+
+        In memory only: after a restart a step that returns to a former value may show it once less.
+        Of too many keys the one that was noted longest ago is forgotten.
+        """
         self._latest.pop(key, None)
         self._latest[key] = _Latest(point.step, point.time_ns, hash_)
         if len(self._latest) > self._max_keys:
@@ -229,7 +244,10 @@ class ThirdPartyPoints:
         return next(_values(added))[1]
 
     def _total(self, point: MetricPoint) -> Value:
-        """Return the value of a point; for a delta sum without a step, the running total."""
+        """Return the value of a point; for a delta sum without a step, the running total.
+
+        A total is kept for `max_keys` series; deltas of further ones are shown as sent.
+        """
         value = point.value
         if (
             not point.delta
@@ -246,33 +264,18 @@ class ThirdPartyPoints:
         return total
 
     def _row(self, group: _Group) -> Row:
+        """Return the row of a group, with an id made of its points."""
         # Sorted: a redelivered request may hold its points in another order.
         digest = hashlib.blake2b(
             b"".join(sorted(group.hashes)), digest_size=8
         ).hexdigest()
-        values: Mapping[str, Value] = group.values
-        axis = None
-        attempt = 1
-        if group.step is not None:
-            axis = axis_of(group.role)
-            attempt = group.process.attempts.get(axis) or self._axes.attempt(
-                group.process, axis, group.step
-            )
-        if attempt > 1:
-            values = self._axes.with_attempt(values, group.process, group.role, attempt)
-        values = self._axes.admit(values, axis)
-        steps = self._axes.steps()
-        if axis is not None and group.step is not None:
-            steps = self._axes.advance(axis, group.step)
-        return Row(
+        return self._axes.row(
             f"f:{digest}",
-            group.role,
-            group.step,
-            axis,
-            group.time_ns,
-            values,
-            steps,
-            attempt,
+            group.process,
+            role=group.role,
+            step=group.step,
+            time_unix_ns=group.time_ns,
+            values=group.values,
         )
 
 
@@ -286,7 +289,11 @@ def points_of(
     role: str | None,
     rank: int,
 ) -> Iterator[MetricPoint]:
-    """Yield the points of a metric that have a value."""
+    """Yield the points of a metric that have a value.
+
+    None of a metric without data. A point with the flag "no recorded value", which a producer sends
+    when a series ends, is left out.
+    """
     kind = metric.WhichOneof("data")
     if kind is None:
         return
@@ -311,7 +318,11 @@ def points_of(
 def _read_attributes(
     point: AnyPoint, role: str | None
 ) -> tuple[str | None, int | None, Mapping[str, object]]:
-    """Return role, step and the remaining attributes of a point."""
+    """Return role, step and the remaining attributes of a point.
+
+    The step is ``None`` when no attribute names a whole number of 64 bits; such an attribute stays
+    part of the key. The role is *role*, that of the resource, unless the point names its own.
+    """
     attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
     step: int | None = None
     for name in _STEPS:
@@ -331,7 +342,10 @@ def _read_attributes(
 
 
 def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
-    """Yield each suffix of the metric's name, with its value."""
+    """Yield each suffix of the metric's name, with its value.
+
+    Nothing for a number point without a number.
+    """
     if isinstance(point, pb.NumberDataPoint):
         value = number(point)
         if value is not None:
@@ -374,6 +388,9 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
     ``None`` without an iteration or without numbers.
 
     Spans of rollouts and of model calls are excluded: their numbers belong to the rollout.
+
+    Names of origins (ranks, threads) do not measure anything, and of very many numbers the first
+    thousand count.
     """
     attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
     step = as_int(attributes.pop(semconv.DL_ITERATION, None))
