@@ -59,7 +59,10 @@ class AttemptDetector:
         attributes_of_each: Iterable[Iterable[KeyValue]],
         now_unix_ns: int,
     ) -> list[Record]:
-        """Note the attempt from the first step; nothing is read once the attempt is known."""
+        """Note the attempt from the first step; nothing is read once the attempt is known.
+
+        Nothing without a whole step of the process's own role, as of rollouts without one.
+        """
         role = context.producer.role
         axis = axis_of(role)
         if axis in context.process.attempts:

@@ -33,7 +33,11 @@ class Configs:
         self._state = state
 
     def merge(self, event: ValuesEvent) -> list[Config]:
-        """Merge *event*; return the role's new config, or nothing when the config is unchanged."""
+        """Merge *event*; return the role's new config, or nothing when the config is unchanged.
+
+        A leaf beyond `_MAX_LEAVES` of a role is dropped and counted (``config/too_large``). An
+        older event that arrives late only adds what no newer one has set.
+        """
         role = event.role or ""
         leaves = dict(
             cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {})
@@ -61,7 +65,7 @@ class Configs:
         return [Config(_id(event), event.role, merged, event.origin.time_unix_ns)]
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
-        """Note the attempt in the role's config, unless the user's own config has that entry."""
+        """Note the attempt in the role's config; nothing if the user's own config has an entry of that name."""
         leaves = cast(
             "dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}
         )

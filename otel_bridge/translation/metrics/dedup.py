@@ -71,6 +71,7 @@ class Deduplicator:
         self._changed.add(self._last)
 
     def _forget_oldest(self) -> None:
+        """Forget the oldest chunk, but keep up to half of its hashes that came again since they were written."""
         oldest = next(iter(self._chunks))
         self._changed.add(oldest)
         kept_hashes = 0

@@ -50,6 +50,9 @@ class DefinedSummaries:
         """Take definitions: name, which may end with ``*``, to kinds with commas.
 
         The later one of a name holds.
+
+        A value that is not a text is ignored, an older definition too. Beyond `_MAX_KEYS` names a
+        new one is dropped and counted (``metric-summary/too_many_keys``).
         """
         for key, kinds in event.values.items():
             name = full_key(event.role, key)
@@ -95,6 +98,11 @@ class DefinedSummaries:
         self._origins[name] = origin
 
     def _take(self, row: Row) -> None:
+        """Add the numbers of *row* to the summaries of their keys.
+
+        A new key beyond `_MAX_KEYS` is counted (``metric-summary/too_many_keys``) and has none; its
+        values are shown all the same.
+        """
         for key, value in row.values.items():
             # By type: a bool is an int in Python, and has no minimum or mean to show.
             if type(value) not in _NUMBERS or not self._definitions.kinds_of(key):
@@ -122,9 +130,9 @@ class DefinedSummaries:
         return True
 
     def _summaries(self, end: End) -> list[Record]:
-        """Return the summaries that changed since the run last ended.
+        """Return the summaries that changed since the run last ended; nothing when none did.
 
-        Trackers show the last value anyway.
+        Without the kind ``last``: trackers show the last value anyway.
         """
         values: dict[str, Scalar] = {}
         for key, summary in self._keys.items():

@@ -46,6 +46,8 @@ class Increments:
         The first point of a series, and the first point after a restart of the producer, is
         returned whole.
 
+        The count shows a restart: it never falls while a producer runs.
+
         Args:
             process: Process that sent the point; processes that share an identity differ in their
                 start time.
@@ -71,6 +73,7 @@ class Increments:
         return _exponential(point, cast("pb.ExponentialHistogramDataPoint", last_point))
 
     def _keep(self, series: str, point: HistogramPoint) -> None:
+        """Keep *point* as the last of its series, without attributes and exemplars, which no difference needs."""
         last_point = deepcopy(point)
         # Not needed for a difference, and a series may have many.
         del last_point.attributes[:]
@@ -91,6 +94,11 @@ class Increments:
 def _explicit(
     point: pb.HistogramDataPoint, last_point: pb.HistogramDataPoint
 ) -> pb.HistogramDataPoint:
+    """Return *point* less *last_point*, whose count is lower; without buckets if these have changed or fallen.
+
+    Bounds change when a program is configured anew under one start time; count and sum still have a
+    difference.
+    """
     added = pb.HistogramDataPoint(
         count=point.count - last_point.count, explicit_bounds=point.explicit_bounds
     )
@@ -118,6 +126,7 @@ def _exponential(
     point: pb.ExponentialHistogramDataPoint,
     last_point: pb.ExponentialHistogramDataPoint,
 ) -> pb.ExponentialHistogramDataPoint:
+    """Return *point* less *last_point*, whose count is lower; buckets that have fallen are left out."""
     added = pb.ExponentialHistogramDataPoint(
         count=point.count - last_point.count,
         scale=point.scale,
@@ -159,7 +168,10 @@ def _by_index(
 def _totals(
     added: HistogramPoint, point: HistogramPoint, last_point: HistogramPoint
 ) -> None:
-    """Set the sum, and minimum and maximum when *point* has a new extreme."""
+    """Set the sum, and minimum and maximum when *point* has a new extreme.
+
+    The other extremes are unknown: a cumulative point has those since the start.
+    """
     if point.HasField("sum") and last_point.HasField("sum"):
         added.sum = point.sum - last_point.sum
     if (

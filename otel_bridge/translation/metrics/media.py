@@ -75,7 +75,10 @@ class MediaAssembler:
             self._note(name, kind, value)
 
     def take(self, event: MediaEvent, data: bytes) -> list[MediaRecord]:
-        """Process one event; return the record that it completes. What is not valid is counted."""
+        """Process one event; return the record that it completes. What is not valid is counted.
+
+        It is counted as ``media/invalid``, with its key as the example.
+        """
         try:
             part = part_of(event.attributes)
             # Nothing to wait for, so nothing is written to the state.
@@ -104,6 +107,14 @@ class MediaAssembler:
     def _join(
         self, event: MediaEvent, part: MediaPart, data: bytes
     ) -> list[MediaRecord]:
+        """Keep one of several parts; return the record when it is the last that was missing, else nothing.
+
+        Beyond the bytes that may wait, the oldest media are dropped and counted
+        (``media/incomplete``).
+
+        Raises:
+            InvalidRecordError: The key or the joined items are invalid; the caller counts them.
+        """
         # A hash, because an id of a third-party producer may hold anything.
         name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
         if not part.part:
@@ -129,7 +140,10 @@ class MediaAssembler:
         self._note(name, kind, value)
 
     def _note(self, name: str, kind: str, value: object) -> None:
-        """Count what waits: without the cost of an entry, parts without bytes would have no bound."""
+        """Count what waits: without the cost of an entry, parts without bytes would have no bound.
+
+        A part that comes again replaces the earlier one.
+        """
         sizes = self._waiting.setdefault(name, {})
         size = _ENTRY_BYTES + len(value if isinstance(value, bytes) else repr(value))
         self._waiting_bytes += size - sizes.get(kind, 0)
@@ -152,6 +166,11 @@ class MediaAssembler:
         time_unix_ns: int,
         data: bytes,
     ) -> list[MediaRecord]:
+        """Return the record of an event with all its bytes; nothing if the content policy leaves nothing of it.
+
+        Raises:
+            InvalidRecordError: Attributes and bytes are not what they claim to be.
+        """
         process = event.process
         key = key_in(attributes)
         items, cells = items_of(attributes, data)

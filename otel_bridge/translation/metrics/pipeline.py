@@ -52,7 +52,11 @@ class MetricsPipeline:
     def take(
         self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]
     ) -> list[Record]:
-        """Return the rows that the metrics of one frame complete, and records about engines."""
+        """Return the rows that the metrics of one frame complete, and records about engines.
+
+        Measurements of the machine (`Producer.system`) neither open nor keep alive the process that
+        they accompany.
+        """
         if frame.held:
             self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
@@ -64,7 +68,11 @@ class MetricsPipeline:
         return [*records, *self._third_party_rows(frame, inputs)]
 
     def tick(self, now_unix_ns: int) -> list[Row]:
-        """Return the rows that are due."""
+        """Return the rows that are due.
+
+        Rows of engines are due only while the run has not ended: an engine outlives the jobs that
+        use it.
+        """
         # Rows first: what they release may pass a step of the ranks, which is checked next.
         records = self.ranks.rows(self.rows.tick(now_unix_ns), now_unix_ns)
         records += self.ranks.tick(now_unix_ns)
@@ -92,7 +100,10 @@ class MetricsPipeline:
     def _native_rows(
         self, frame: DecodedFrame, batch: ResourceMetricsInput
     ) -> list[Row]:
-        """Return the rows that the fragments of one native process complete."""
+        """Return the rows that the fragments of one native process complete.
+
+        Only a new row or fragment keeps its process and the run open.
+        """
         process = batch.context.process
         records: list[Row] = []
         for fragment in batch.fragments:
@@ -107,7 +118,11 @@ class MetricsPipeline:
     def _third_party_rows(
         self, frame: DecodedFrame, inputs: Iterable[ResourceMetricsInput]
     ) -> list[Record]:
-        """Return the records of metrics that are not native rows; the engines take theirs."""
+        """Return the records of metrics that are not native rows; the engines take theirs.
+
+        All resources of the frame together, since the points of one request with one step make one
+        row.
+        """
         received: list[ReceivedMetrics] = []
         records: list[Record] = []
         for batch in inputs:

@@ -29,7 +29,11 @@ class Summaries:
         self._state = state
 
     def merge(self, event: ValuesEvent) -> list[Summary]:
-        """Merge *event*; return what it changed, or nothing."""
+        """Merge *event*; return what it changed, or nothing.
+
+        Of two values of one key the later wins. What is not a scalar is dropped and counted
+        (``summary/value``), a new key beyond the limit too (``summary/too_many_keys``).
+        """
         origin = event.origin
         changed = dict[str, Scalar]()
         for key, value in self._scalars(event.values, "", 0):
@@ -54,6 +58,7 @@ class Summaries:
         return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)]
 
     def _room(self, key: str) -> bool:
+        """Count a new key; return ``False``, counted as ``summary/too_many_keys``, when the run has the most."""
         number = cast("int", self._state.get(_KEYS) or 0)
         if number >= _MAX_KEYS:
             count(self._state, TOO_MANY, name=key)
@@ -64,6 +69,11 @@ class Summaries:
     def _scalars(
         self, values: Mapping[str, Json], prefix: str, depth: int
     ) -> Iterator[tuple[str, Scalar]]:
+        """Yield each scalar with its key, nested ones joined by ``/``; any other value is counted (``summary/value``).
+
+        Maps deeper than `_MAX_DEPTH` count as such: a producer may nest without bound, and this
+        recurses.
+        """
         for key, value in values.items():
             if isinstance(value, dict) and depth < _MAX_DEPTH:
                 yield from self._scalars(value, f"{prefix}{key}/", depth + 1)

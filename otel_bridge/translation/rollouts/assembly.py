@@ -124,6 +124,10 @@ class RolloutAssembler:
         """Return the facts that sampling needs.
 
         Messages are not read where the root names its finish reason.
+
+        Attributes of the subject decide; what it lacks is read from its other spans, as far as a
+        third-party producer puts it there. A missing or odd value gives ``None``, a missing split
+        ``train``.
         """
         spans = folded(trace.spans)
         origin, subject = _subject(spans)
@@ -172,6 +176,9 @@ class RolloutAssembler:
         """Return the record.
 
         *facts* are those that sampling used, *scores* the evaluations that arrived in time.
+
+        Never raises: an odd attribute is left out of its field. A rollout without its root has the
+        facts of its first span, and is marked as incomplete.
         """
         ordered = _ordered(folded(trace.spans))
         origin, subject = _subject(ordered)
@@ -230,7 +237,11 @@ class RolloutAssembler:
         )
 
     def other(self, trace: ReceivedTrace) -> PlainTrace:
-        """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts."""
+        """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts.
+
+        *trace* has at least one span. Messages that spans of a rollout share are not given to them,
+        since their root is not among late spans.
+        """
         ordered = _ordered(folded(trace.spans))
         limited_spans, _ = self._limited(ordered)
         spans = [reading.read_span(span).record() for span in limited_spans]
@@ -243,9 +254,11 @@ class RolloutAssembler:
     def _limited(
         self, ordered: Sequence[tuple[SpanOrigin, Span]]
     ) -> tuple[list[Span], int]:
-        """Return the spans within the limits, and the number of bytes cut.
+        """Return the spans within the limits, and the number of bytes cut from them.
 
-        Those of native producers came so.
+        Spans of our emitter have been through the policy of their own process; only the size limit
+        applies to them. Texts of unknown names that the policy cut or removed are counted
+        (``unknown_text``).
         """
         clipped = 0
         spans: list[Span] = []
@@ -305,7 +318,10 @@ def _order(pair: tuple[SpanOrigin, Span]) -> tuple[bool, int, bytes]:
 
 
 def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span]:
-    """Return the span that describes the rollout: the span marked as one, else the root, else the first span."""
+    """Return the span that describes the rollout: the span marked as one, else the root, else the first span.
+
+    Of several marked spans or roots the earliest wins, and the id decides between equal times.
+    """
     rollout_roots = [
         pair
         for pair in spans
@@ -333,7 +349,11 @@ def _split(attributes: Mapping[str, Json]) -> str | None:
 def _step(
     attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
 ) -> int | None:
-    """Return the step of the subject, else the first step that any span names."""
+    """Return the step of the subject, else the first step that any span names.
+
+    ``None`` when no span names a step as a whole number. Of several spans the first by precedence
+    of the name, then by start: frameworks put the step on any span.
+    """
     keys = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
     for key in keys:
         step = int_in(attributes, key)
@@ -356,6 +376,8 @@ def _staleness(step: int | None, split: str, version: int | None) -> int | None:
     """Return the number of steps the policy is behind.
 
     ``None`` for an evaluator, which counts its own steps.
+
+    ``None`` also without step or version, or for numbers that JSON does not hold exactly.
     """
     if (
         step is None
@@ -377,7 +399,11 @@ def _last_reason(span: Span) -> str | None:
 def _rewards(
     attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
 ) -> tuple[float | None, dict[str, float]]:
-    """Return the reward and its parts, from the subject, else from a span in the style of agent-lightning."""
+    """Return the reward and its parts, from the subject, else from a span in the style of agent-lightning.
+
+    ``None`` and no parts when neither has one. agent-lightning emits each reward as a span of its
+    own; the last one is the rollout's.
+    """
     parts: dict[str, float] = {}
     for key, value in attributes.items():
         part = None
@@ -410,6 +436,8 @@ def _agent_lightning_rewards(
     """Return the first reward, and all of them by name.
 
     A reward without a name has its number as the name.
+
+    ``None`` when the one of number 0, agent-lightning's main reward, is not a number.
     """
     rewards: dict[str, float] = {}
     for key, value in attributes.items():
@@ -426,7 +454,10 @@ def _agent_lightning_rewards(
 def _metadata(
     trace_id: str, attributes: Mapping[str, Json], origin: SpanOrigin
 ) -> dict[str, Json]:
-    """Return the user's metadata, and the facts without a field of their own."""
+    """Return the user's metadata, and the facts without a field of their own.
+
+    A user's own key wins over such a fact.
+    """
     metadata = _below(semconv.METADATA_PREFIX, attributes)
     rollout_id = as_name(attributes.get(semconv.ROLLOUT_ID))
     # An id that is the trace's own would only repeat it.
@@ -486,7 +517,10 @@ def _finish_reason(
 def _conversation(
     root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]
 ) -> list[Message]:
-    """Return the root's messages, else the messages of the chat spans (the root may be a chat span itself)."""
+    """Return the root's messages, else the messages of the chat spans (the root may be a chat span itself).
+
+    Without a chat span those of the first span that has any. Empty when no span has messages.
+    """
     turns: list[Turn] = [
         (span.prompt, span.answer) for span in spans if span.kind == GENERATION
     ]

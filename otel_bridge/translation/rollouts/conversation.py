@@ -23,6 +23,8 @@ _ASSISTANT = "assistant"
 def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Message]:
     """Merge the turns of chat spans, in their order, to one conversation.
 
+    Empty without turns. A turn that was recorded twice is left out.
+
     Args:
         turns: Input and output of each chat span, by start time.
         tool_results: Tool call id to result, from tool spans; used for calls that no message
@@ -124,7 +126,10 @@ def _ends_with(history: list[_Mark], answer: Sequence[Message]) -> bool:
 
 
 def _mark(message: Message) -> _Mark:
-    """Return the identity of a message, without ids and reasoning, which many clients strip from the history."""
+    """Return the identity of a message, without ids and reasoning, which many clients strip from the history.
+
+    Arguments of tool calls are compared as JSON, since clients write them with other spaces.
+    """
     content = message.get("content")
     calls = message.get("tool_calls")
     return (
@@ -148,7 +153,10 @@ def _call_mark(call: Json) -> Json:
 def _with_results(
     messages: list[Message], tool_results: Mapping[str, str]
 ) -> list[Message]:
-    """Return *messages* with the results of tool spans after calls that no message answers."""
+    """Return *messages* with the results of tool spans after calls that no message answers.
+
+    A call without a known result stays open.
+    """
     answered_ids = {
         str(message.get("tool_call_id"))
         for message in messages

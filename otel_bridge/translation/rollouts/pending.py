@@ -71,6 +71,12 @@ class PendingTraces:
         return (trace for trace in self._traces.values() if trace.facts is None)
 
     def _due_ns(self, trace: PendingTrace) -> int:
+        """Return the time at which *trace* is released although spans of it may be missing.
+
+        With its root after the grace, which is longer while log records may bring its messages.
+        Without a root after the time-out, counted from the first marked span, so that a rollout
+        which gets spans for ever is released too.
+        """
         if trace.root_ns is not None:
             grace_ns = self._options.trace_grace_ns * (_BARE if trace.bare else 1)
             return self._receive_clock.due(trace.root_ns, grace_ns)

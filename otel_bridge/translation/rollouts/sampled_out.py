@@ -84,6 +84,9 @@ def read_sampled_out(
 
     Return ``None`` when the event holds no statistics, or a negative number of rollouts.
 
+    Lists of another length than that of the ids are ignored: they cannot be matched to them. An
+    event without a number is identified by its time, and one without a split is of ``train``.
+
     Args:
         log_record: The event.
         instance_id: Process that sent the event.
@@ -156,9 +159,9 @@ def _lines(value: Json) -> tuple[str, ...]:
 
 
 def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:
-    """Return *number* little-endian numbers of eight bytes.
+    """Return *number* little-endian numbers of eight bytes; none when *value*, hex digits, holds another number.
 
-    None when *value*, hex digits, holds another number.
+    Packed, because a step may have thousands of rollouts, and an attribute value is a text.
     """
     if not isinstance(value, str) or len(value) != 16 * number:
         return ()
@@ -190,7 +193,10 @@ class SampledOutTraces:
             self._traces.update(halves)
 
     def add(self, trace_ids: Iterable[str]) -> None:
-        """Remember the traces of one event."""
+        """Remember the traces of one event.
+
+        Nothing for an event without ids, as of an emitter whose user names no rollouts.
+        """
         halves = [bytes.fromhex(trace_id[: 2 * _HALF]) for trace_id in trace_ids]
         if not halves:
             return

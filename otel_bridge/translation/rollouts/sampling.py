@@ -108,7 +108,10 @@ class StepSampler:
     def passed(
         self, role: str | None, split: str, now_unix_ns: int
     ) -> list[SampledStep]:
-        """Return the open steps of a role and split that every worker is past, the earliest first."""
+        """Return the open steps of a role and split that every worker is past, the earliest first.
+
+        Empty while a worker is behind. Steps of an earlier attempt are past in any case.
+        """
         track = (role or "", split)
         steps = [step for step in self._open.values() if step.track[:2] == track]
         if not steps:
@@ -126,7 +129,10 @@ class StepSampler:
     def take(
         self, trace_id: str, facts: SamplingFacts, now_unix_ns: int
     ) -> SamplingDecision:
-        """Decide on a complete rollout, or hold it for its step."""
+        """Decide on a complete rollout, or hold it for its step.
+
+        A rollout of a closed step takes a seat that is left, since its step was sampled already.
+        """
         step = self._step(
             (facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns
         )
@@ -145,7 +151,11 @@ class StepSampler:
     def sampled_out(
         self, sampled_out: SampledOut, attempt: int, now_unix_ns: int
     ) -> int:
-        """Merge an emitter's statistics that arrive *now*; return the number of new rollouts."""
+        """Merge an emitter's statistics that arrive *now*; return the number of new rollouts.
+
+        0 for a redelivered event, and for one of a step whose details are forgotten, which cannot
+        recognise a redelivery.
+        """
         step = self._step(
             (sampled_out.role or "", sampled_out.split, attempt),
             sampled_out.step,
@@ -228,7 +238,11 @@ class StepSampler:
     def _chosen(
         self, step: SampledStep, rewards: Mapping[str, float | None], seats: int
     ) -> set[str]:
-        """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule."""
+        """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule; none without seats.
+
+        The seed names run and step, and the order is that of ids, so that a kill, a redelivery and
+        another order of arrival give the same choice.
+        """
         # By id, so that the choice does not depend on the order of arrival.
         order = sorted(step.waiting)
         facts = [step.waiting[trace_id] for trace_id in order]
@@ -252,6 +266,9 @@ class StepSampler:
         """Return the statistics of a closed step as a row.
 
         Later statistics of the same step have another id.
+
+        Writers show each id once, so a correction needs another one. Statistics without a step are
+        forgotten once they are sent: later rollouts begin new ones.
         """
         role, split, attempt = step.track
         number = self._stepless_number(step) if step.number is None else step.number
@@ -285,7 +302,11 @@ class StepSampler:
         return row
 
     def _stepless_number(self, step: SampledStep) -> int:
-        """Return a new number for rollouts without a step: the arrival time of the first, made unique."""
+        """Return a new number for rollouts without a step: the arrival time of the first, made unique.
+
+        It is part of the id of their statistics, so the highest one is stored: a clock that is set
+        back must not give an id twice.
+        """
         last_number = self._state.get(_STEPLESS)
         number = step.first_ns
         if isinstance(last_number, int):
@@ -294,7 +315,10 @@ class StepSampler:
         return number
 
     def due(self, now_unix_ns: int) -> list[SampledStep]:
-        """Return the open steps that have waited long enough, oldest first."""
+        """Return the open steps that have waited long enough, oldest first.
+
+        Empty before the next check (`_LOOK_NS`), because this runs for each frame.
+        """
         if now_unix_ns < self._next_ns:
             return []
         due: list[SampledStep] = []
@@ -316,9 +340,16 @@ class StepSampler:
     def _due_ns(
         self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool
     ) -> int:
-        """Return the time at which *step* closes.
+        """Return the time at which *step* closes; it may be past.
 
-        *is_over*: whether its role has begun a later attempt since.
+        The watermark counts from the last rollout, without a step from the first, since such
+        rollouts never end. A worker that is behind puts it off, at most by the step's time-out.
+
+        Args:
+            step: An open step.
+            reach: Progress of the workers of its role and split.
+            now_unix_ns: Now.
+            is_over: Whether its role has begun a later attempt since: then no worker can pass it.
         """
         due = self._receive_clock.due
         options = self._options
@@ -341,7 +372,11 @@ class StepSampler:
     def _passed_ns(
         self, step: SampledStep, reach: StepProgress, now_unix_ns: int
     ) -> int:
-        """Return the time at which *step* closes because every worker is past it."""
+        """Return the time at which *step* closes because every worker is past it; `_NEVER` while one is not.
+
+        Data of remote workers may overtake each other, so that it waits ``row_wait_ns`` more for
+        them.
+        """
         if (
             step.number is None
             or step.number >= reach.past_below
@@ -368,6 +403,8 @@ class StepSampler:
         """Return the changed closed steps without rollouts since.
 
         With *now_unix_ns* ``None``, all changed ones.
+
+        It waits as a step does, so that many late rollouts give one further row.
         """
         changed = list(self._changed.values())
         if now_unix_ns is not None:
@@ -389,7 +426,10 @@ class StepSampler:
         return self._options.max_rollouts
 
     def _step(self, track: Track, number: int | None, now_unix_ns: int) -> SampledStep:
-        """Return the open or closed step of this number, or a new open one."""
+        """Return the open or closed step of this number, or a new open one.
+
+        A step older than the last `_REMEMBERED` closed ones begins anew, with all its seats.
+        """
         key = (track, number)
         step = self._open.get(key) or self._closed.get(key)
         if step is None:
@@ -405,7 +445,11 @@ class StepSampler:
         self._store(step)
 
     def _move(self, step: SampledStep) -> None:
-        """Move an open step to the closed steps, and drop details of the oldest."""
+        """Move an open step to the closed steps, and drop details of the oldest.
+
+        Groups and events of `_DETAILED` steps are kept, for late rollouts; seats of `_REMEMBERED`
+        ones.
+        """
         self._open.pop(step.key, None)
         self._closed[step.key] = step
         # One step closes at a time, so one has become too old.

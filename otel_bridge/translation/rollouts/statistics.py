@@ -90,9 +90,9 @@ class Statistics:
             )
 
     def add_sampled_out(self, rollouts: int, body: Mapping[str, Json]) -> None:
-        """Count *rollouts* that an emitter sampled out.
+        """Count *rollouts* that an emitter sampled out; invalid sums of a group are ignored.
 
-        *body*: group id to count, sum, sum_squares, min, max.
+        *body*: group id to count, sum, sum_squares, min, max. It may come from any producer.
         """
         counted = 0
         for group, value in body.items():
@@ -126,7 +126,11 @@ class Statistics:
         return whole
 
     def values(self, kept: int, split: str | None) -> dict[str, Value]:
-        """Return the metrics, without a role: ``rollouts/total`` …, with *split* ``rollouts/<split>/total`` …."""
+        """Return the metrics, without a role: ``rollouts/total`` …, with *split* ``rollouts/<split>/total`` ….
+
+        Values of rewards are left out when no rollout had one, those of staleness when none names a
+        version.
+        """
         prefix = f"{_PREFIX}/{split}" if split else _PREFIX
         values: dict[str, Value] = {
             f"{prefix}/total": self.total,
@@ -152,7 +156,10 @@ class Statistics:
 
 
 def _sums(value: Json) -> Sums | None:
-    """Read an emitter's sums of one group; return ``None`` when they are invalid."""
+    """Read an emitter's sums of one group; return ``None`` when one is missing or not finite.
+
+    A count below 1, or beyond what JSON numbers hold exactly, is invalid too.
+    """
     if not isinstance(value, dict):
         return None
     count = as_int(value.get("count"))

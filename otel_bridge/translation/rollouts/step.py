@@ -113,7 +113,10 @@ class SampledStep:
         return self.events is not None and event.id not in self.events
 
     def merge(self, event: SampledOut, came_ns: int) -> int:
-        """Merge an emitter's statistics; return the number of new rollouts."""
+        """Merge an emitter's statistics; return the number of new rollouts.
+
+        A redelivered one must be refused by `takes` before: it would count again.
+        """
         old_total = self.statistics.total
         self.events = [*(self.events or []), event.id]
         self.last_ns = max(self.last_ns, came_ns)
@@ -156,7 +159,11 @@ class SampledStep:
         return has_changed
 
     def forget_details(self) -> bool:
-        """Drop all details but the sums of the statistics; return whether there were details."""
+        """Drop all details but the sums of the statistics; return whether there were details.
+
+        Groups and ids of thousands of steps would fill the state. Late rollouts still count, each
+        group as new.
+        """
         if self.events is None:
             return False
         # Late statistics of the step are refused from now on: they cannot be recognised.

@@ -136,7 +136,12 @@ class StepWorkers:
         step: int | None,
         now_unix_ns: int,
     ) -> bool:
-        """Note that a process sent a rollout; return whether this advances the process."""
+        """Note that a process sent a rollout; return whether this advances the process.
+
+        Without a step, or of a step that is not higher than all before, it does not. Beyond
+        `_MAX_TRACKS` roles and splits the step is not remembered, and each rollout counts as an
+        advance.
+        """
         pace = self._paces.setdefault(instance, WorkerProgress())
         pace.last_ns = max(pace.last_ns, now_unix_ns)
         # Stored once a batch: the time changes with every rollout.
@@ -155,6 +160,9 @@ class StepWorkers:
         """Note the *steps* of which a process has open live rollouts.
 
         Return whether an earlier one is now missing.
+
+        ``False`` while the same or more are open: only a step without live rollouts may close
+        earlier.
         """
         pace = self._paces.setdefault(instance, WorkerProgress())
         track = (role or "", split)
@@ -169,7 +177,10 @@ class StepWorkers:
         return not set(last_steps) <= set(steps)
 
     def flush(self) -> None:
-        """Write the arrival time of the last rollout to the state, for processes with new rollouts."""
+        """Write the arrival time of the last rollout to the state, for processes with new rollouts.
+
+        Without it a restarted bridge may wait for a worker longer or shorter, and loses nothing.
+        """
         for instance in self._changed:
             if (pace := self._paces.get(instance)) is not None and pace.steps:
                 self._store(instance, pace)
@@ -184,7 +195,10 @@ class StepWorkers:
             self._state.delete(f"{self._space}{instance}")
 
     def living(self, role: str, now_unix_ns: int) -> set[str]:
-        """Return the workers of a role, by instance, of which more data are expected."""
+        """Return the workers of a role, by instance, of which more data are expected.
+
+        A worker whose process is unknown counts: nothing shows that it ended.
+        """
         return {
             instance
             for instance, pace in self._paces.items()
@@ -193,7 +207,12 @@ class StepWorkers:
         }
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
-        """Return the progress of the workers of a role and split."""
+        """Return the progress of the workers of a role and split.
+
+        `past_below` is above all steps when no worker is left, and below all steps when only time
+        can close one: a process that sent nothing yet may still send rollouts of any step, and
+        several anonymous ones look like one.
+        """
         past_below = _ABOVE_ALL_STEPS
         settles = False
         slow: list[tuple[int, int]] = []
@@ -263,6 +282,8 @@ class StepWorkers:
         """Return whether no more data are expected of a process.
 
         Its end may overtake its rollouts on a network.
+
+        A process that the run does not know, as of another bridge, has not ended.
         """
         if process is None:
             return False
