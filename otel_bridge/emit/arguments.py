@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -59,33 +59,24 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
     )
 
-    def unknown_in(keywords: Iterable[str], arguments: int) -> list[str]:
-        taken_names = positional[:arguments]
-        return [
-            name
-            for name in keywords
-            if name in taken_names or not (takes_any or name in names)
-        ]
-
     @wraps(call)
     def counted(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
         try:
-            unknown = unknown_in(keywords, len(arguments)) if keywords else []
-            if not unknown and len(arguments) <= len(positional):  # nearly every call
+            taken_names = positional[: len(arguments)]
+            unknown: list[str] = []
+            for name in keywords:
+                if name in taken_names or not (takes_any or name in names):
+                    unknown.append(name)
+            beyond = len(arguments) - len(positional)
+            if not unknown and beyond <= 0:  # nearly every call
                 return call(*arguments, **keywords)
-            beyond = [
-                f"argument {number}"
-                for number in range(len(positional), len(arguments))
-            ]
+            first = unknown[0] if unknown else f"argument {len(positional)}"
             owner: Any = arguments[0]
+            owner.count_drop(UNKNOWN, len(unknown) + max(beyond, 0), first)
+            for name in unknown:
+                del keywords[name]
             tolerant: Callable[..., _T] = call
-            owner.count_drop(
-                UNKNOWN, len(unknown) + len(beyond), (unknown or beyond)[0]
-            )
-            known_keywords: Any = {
-                name: value for name, value in keywords.items() if name not in unknown
-            }
-            return tolerant(*arguments[: len(positional)], **known_keywords)
+            return tolerant(*arguments[: len(positional)], **keywords)
         except any_error():  # nothing of otel-bridge may end a training run
             cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)
             return cast("_T", None)

@@ -1,15 +1,14 @@
 """Spans and their attributes -> OTLP protobuf, packed by hand on the caller's thread.
 
 The bytes equal those of ``opentelemetry-exporter-otlp-proto-common`` for the same data. Pure: no
-I/O, no clock. Messages stay in pieces until the record is joined, once: copying 48 KB at each level
-costs more than everything else. Fields are in the order of their numbers. Source:
-opentelemetry-proto, ``trace.proto``.
+I/O, no clock. Fields are in the order of their numbers. Source: opentelemetry-proto,
+``trace.proto``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_bridge.emit.encode.protobuf import (
@@ -36,9 +35,9 @@ _KEYS: dict[str, bytes] = {}
 
 
 class Utf8(NamedTuple):
-    """Holds a long text, already UTF-8, in pieces."""
+    """Holds a long text that is UTF-8 already, so that it is not decoded to be encoded again."""
 
-    pieces: Sequence[bytes]
+    data: bytes
 
 
 class ExtraAttributes(NamedTuple):
@@ -48,34 +47,21 @@ class ExtraAttributes(NamedTuple):
     spans: bytes = b""
 
 
-class Pieces(NamedTuple):
-    """Holds encoded bytes, not yet joined."""
-
-    parts: list[bytes]
-    size: int
-
-
-def utf8_array(items: Sequence[bytes]) -> Utf8:
+def utf8_array(items: Iterable[bytes]) -> Utf8:
     """Return JSON texts as one JSON array."""
-    pieces = [b"["]
-    for item in items:
-        pieces += (item, b",")
-    if items:
-        pieces[-1] = b"]"
-    else:
-        pieces[0] = b"[]"
-    return Utf8(pieces)
+    return Utf8(b"[%b]" % b",".join(items))
 
 
-def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> Pieces:
-    """Encode attributes as fields of a ``Span``."""
-    parts: list[bytes] = []
+def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> bytes:
+    """Encode attributes as fields 9 of a ``Span``."""
+    fields: list[bytes] = []
     for name, value in values:
-        if isinstance(value, Utf8):
-            _add_text(parts, name, value.pieces)
-        else:
-            parts.append(message(9, _key(name) + message(2, any_value(value))))
-    return Pieces(parts, sum(map(len, parts)))
+        # Field 1 of `AnyValue` is its text.
+        encoded = (
+            message(1, value.data) if isinstance(value, Utf8) else any_value(value)
+        )
+        fields.append(message(9, _key(name) + message(2, encoded)))
+    return b"".join(fields)
 
 
 def _key(name: str) -> bytes:
@@ -89,31 +75,17 @@ def _key(name: str) -> bytes:
     return packed
 
 
-def _add_text(parts: list[bytes], name: str, pieces: Sequence[bytes]) -> None:
-    key = _key(name)
-    if len(pieces) == 1:
-        length = len(pieces[0])
-    else:
-        length = sum(map(len, pieces))
-    size = varint(length)
-    inner = 1 + len(size) + length
-    inner_size = varint(inner)
-    outer = varint(len(key) + 1 + len(inner_size) + inner)
-    parts.append(b"\x4a%b%b\x12%b\x0a%b" % (outer, key, inner_size, size))
-    parts += pieces
-
-
 def span(
     ids: tuple[bytes, bytes, bytes | None],
     name: str,
     times: tuple[int, int],
-    packed_attributes: Pieces,
+    packed_attributes: bytes,
     *,
     kind: int = KIND_INTERNAL,
     events: bytes = b"",
     links: bytes = b"",
     error: str | None = None,
-) -> Pieces:
+) -> bytes:
     """Encode one ``Span``.
 
     Args:
@@ -142,10 +114,7 @@ def span(
     else:
         # Nearly every span: without events, links and error its tail is constant.
         tail = _PLAIN_TAIL
-    return Pieces(
-        [head, *packed_attributes.parts, tail],
-        len(head) + packed_attributes.size + len(tail),
-    )
+    return b"".join((head, packed_attributes, tail))
 
 
 def failure_fields(time_unix_ns: int, kind: str, about: str) -> bytes:
@@ -179,15 +148,11 @@ def rollout_link(trace_id: bytes) -> bytes:
     return b"\x6a\x1c\x0a\x10%b\x12\x08%b" % (trace_id, trace_id[:8])
 
 
-def spans_field(spans: Iterable[Pieces]) -> list[bytes]:
-    """Encode spans as fields of a ``ScopeSpans``, in pieces."""
-    parts: list[bytes] = []
-    for span_pieces in spans:
-        parts += (b"\x12", varint(span_pieces.size))
-        parts += span_pieces.parts
-    return parts
+def spans_field(spans: Iterable[bytes]) -> bytes:
+    """Encode spans as fields 2 of a ``ScopeSpans``."""
+    return b"".join([message(2, encoded) for encoded in spans])
 
 
-def scope_spans(spans: Iterable[Pieces]) -> bytes:
-    """Encode a ``ScopeSpans`` of our scope."""
-    return b"".join([SCOPE, *spans_field(spans)])
+def scope_spans(spans: Iterable[bytes]) -> bytes:
+    """Encode a ``ScopeSpans`` of otel-bridge's scope."""
+    return SCOPE + spans_field(spans)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -91,27 +92,33 @@ class MediaEncoder:
             if len(self.items) + len(self._cells) >= self.max_items:
                 self.count("media_rate", len(media) - index)
                 break
-            try:
-                self._encode(medium, alone=len(media) == 1)
-            except MediaDropped as exc:
-                self.count(str(exc), 1)
-            except any_error():  # code of the user's own object
-                self.count("media_unreadable", 1)
+            self._counted(partial(self._encode, medium, alone=len(media) == 1))
+        # A table is alone. Without it, those of its cells would be shown as of the next one.
+        if not self.items:
+            return []
         return [*self.items, *self._cells]
+
+    def _counted(self, encode: Callable[[], None]) -> bool:
+        """Return whether *encode* added its medium; otherwise the reason is counted."""
+        try:
+            encode()
+        except MediaDropped as exc:
+            self.count(str(exc), 1)
+            return False
+        except any_error():  # code of the user's own object costs this medium only
+            self.count("media_unreadable", 1)
+            return False
+        return True
 
     def _encode(self, medium: object, *, alone: bool) -> None:
         if not isinstance(medium, Media) or (isinstance(medium, Table) and not alone):
             raise MediaDropped("media_mixed")
         if isinstance(medium, Table):
             self._table(medium)
+        elif isinstance(medium, (Image, Audio, Video)):
+            self._add(medium, *file_of(medium, self.limit_bytes))
         else:
-            mime, data = self._content(medium)
-            self._add(medium, mime, data)
-
-    def _content(self, medium: Media) -> tuple[str, bytes]:
-        if isinstance(medium, (Image, Audio, Video)):
-            return file_of(medium, self.limit_bytes)
-        return _MIMES[medium.kind], self._text(medium)
+            self._add(medium, _MIMES[medium.kind], self._text(medium))
 
     def _text(self, medium: Media) -> bytes:
         if self.policy.off:
@@ -160,16 +167,8 @@ class MediaEncoder:
         columns, rows = columns_and_rows(table, self.count)
         if len(columns) * len(rows) > _MAX_CELLS:
             raise MediaDropped("media_too_large")
-        size_before = self._size
-        cells_before = len(self._cells)
-        try:
-            cells = [[self._cell(value) for value in row] for row in rows]
-            self._add(table, _MIMES["table"], self._json(columns, cells))
-        except BaseException:
-            # Media of cells without their table would be shown as those of the next one.
-            self._size = size_before
-            del self._cells[cells_before:]
-            raise
+        cells = [[self._cell(value) for value in row] for row in rows]
+        self._add(table, _MIMES["table"], self._json(columns, cells))
 
     def _cell(self, value: object) -> Json:
         # Nearly every cell; what orjson does not write as it should be, `dumps` replaces.
@@ -243,16 +242,13 @@ class MediaEncoder:
         if len(self._cells) + len(self.items) + 1 >= self.max_items:
             self.count("media_rate", 1)
             return None
-        try:
-            mime, data = self._content(medium)
-            self._add(medium, mime, data, cell=True)
-        except MediaDropped as exc:
-            self.count(str(exc), 1)
-            return None
-        except any_error():  # code of the user's own object costs its cell only
-            self.count("media_unreadable", 1)
-            return None
-        return {"media": len(self._cells) - 1}
+        if self._counted(partial(self._add_to_cell, medium)):
+            return {"media": len(self._cells) - 1}
+        return None
+
+    def _add_to_cell(self, medium: Image | Audio | Video) -> None:
+        mime, data = file_of(medium, self.limit_bytes)
+        self._add(medium, mime, data, cell=True)
 
 
 def columns_and_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,7 +71,7 @@ def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
     if _is_pil(figure):
         return PNG, _of_pil(figure, limit_bytes)
     pixels = _pixels(figure, limit_bytes)
-    return PNG, _png(pillow_image(bytes_of(pixels)(pixels)), limit_bytes)
+    return PNG, _png(pillow_image(as_bytes(pixels, scale_of(pixels))), limit_bytes)
 
 
 def pillow_image(pixels: Any) -> Any:
@@ -232,33 +232,32 @@ def _of_tensor(value: Any) -> Any:
         return value.float().numpy()
 
 
-def bytes_of(array: Any) -> Callable[[Any], Any]:
-    """Return what turns numbers of *array*, or a part of it, into uint8.
+def scale_of(array: Any) -> float:
+    """Return the factor by which numbers of *array* become 0 to 255, for `as_bytes` of it or of a part of it.
 
-    Booleans become 0 and 255, and 16 bits shares of 65,535 when one is above 255. Floats are shares
-    of 1 when none is much above it; NaN is 0.
+    One factor for the whole, since each frame of a film by itself would flicker. Booleans are 0 and
+    255, 16 bits shares of 65,535 when one is above 255, floats shares of 1 when none is much above
+    it; other numbers stay.
     """
     numpy = sys.modules["numpy"]
-    if array.dtype == numpy.uint8:
-        return lambda part: part
     if array.dtype.kind == "b":
-        return lambda part: part.astype(numpy.uint8) * 255
+        return 255.0
     if array.dtype == numpy.uint16 and array.max() > 255:
-        return lambda part: (part >> 8).astype(numpy.uint8)
+        return 1 / 257
     if array.dtype.kind != "f":
-        return lambda part: part.clip(0, 255).astype(numpy.uint8)
+        return 1.0
     with numpy.errstate(all="ignore"):
         high = numpy.max(array, where=numpy.isfinite(array), initial=0.0)
-    scale = 255.0 if high <= _MAX_SHARE else 1.0
+    return 255.0 if high <= _MAX_SHARE else 1.0
 
-    def of_floats(part: Any) -> Any:
-        with numpy.errstate(all="ignore"):
-            numbers = part.astype(numpy.float32) * scale
-        return (
-            numpy.nan_to_num(numbers, posinf=255.0, neginf=0.0)
-            .round()
-            .clip(0, 255)
-            .astype(numpy.uint8)
-        )
 
-    return of_floats
+def as_bytes(part: Any, scale: float) -> Any:
+    """Return numbers as uint8 by their `scale_of`, those beyond 0 and 255 at the ends; NaN is 0."""
+    numpy = sys.modules["numpy"]
+    if part.dtype == numpy.uint8:
+        return part
+    # Of NaN and of values beyond 32 bits: numpy would warn in the program's output.
+    with numpy.errstate(all="ignore"):
+        numbers = part.astype(numpy.float32) * scale
+    whole = numpy.nan_to_num(numbers, posinf=255.0, neginf=0.0).round()
+    return whole.clip(0, 255).astype(numpy.uint8)

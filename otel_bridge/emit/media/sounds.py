@@ -18,10 +18,11 @@ from otel_bridge.emit.media.pictures import (
     LimitedFile,
     MediaDropped,
     array_of,
-    bytes_of,
+    as_bytes,
     given_bytes,
     mime_by_start,
     pillow_image,
+    scale_of,
 )
 
 WAV = "audio/wav"
@@ -135,10 +136,10 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
         frames = frames.transpose(0, 2, 3, 1)
     if frames.shape[3] not in _CHANNELS:
         raise MediaDropped("media_format")
-    as_bytes = bytes_of(frames)
+    scale = scale_of(frames)
 
     def shown(frame: Any) -> Any:
-        image = pillow_image(as_bytes(frame))
+        image = pillow_image(as_bytes(frame, scale))
         # Pillow would choose the colours of a frame by median cut, which takes a second where there
         # are many.
         if image.mode == "L":

@@ -208,21 +208,19 @@ def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:
     return [rollout // block for rollout in range(rollouts)]
 
 
-class PromptGroups:
-    """Names prompts: equal prompts have the same name in every process and at every step, different ones do not."""
-
-    def __init__(self) -> None:
-        self._names: dict[object, tuple[str, object]] = {}
-
-    def name(self, prompt: object) -> str:
-        """Return the group of *prompt*."""
+def group_names(prompts: Sequence[object]) -> list[str]:
+    """Return the group of each prompt, which equal prompts share in every process and at every step, and others do not."""
+    names: dict[object, str] = {}
+    groups: list[str] = []
+    for prompt in prompts:
+        # Lists often repeat one object: it is hashed once. All are alive here, so that ids are unique.
         prompt_key = prompt if type(prompt) is str else id(prompt)
-        if prompt_key not in self._names:
+        if prompt_key not in names:
             # The whole prompt: templates give many prompts the same beginning, end and length.
             digest = hashlib.md5(_content(prompt), usedforsecurity=False)
-            # The prompt is kept: the id of an object that is gone may be that of another one.
-            self._names[prompt_key] = digest.hexdigest()[:12], prompt
-        return self._names[prompt_key][0]
+            names[prompt_key] = digest.hexdigest()[:12]
+        groups.append(names[prompt_key])
+    return groups
 
 
 def positions_in_groups(groups: Sequence[str | None]) -> list[int]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
+from otel_bridge.emit.values.scalars import any_text
+
 if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
-
-_FIELDS = ("traceparent", "tracestate")
 
 
 def get_context() -> dict[str, str]:
@@ -80,22 +80,15 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
 
 
 def _fields(carrier: object) -> dict[str, str]:
-    """Return the fields of W3C trace context in *carrier*.
+    """Return the entries of *carrier* by lower-case names: HTTP servers give names in any case, or as bytes.
 
-    Names in any case, as HTTP servers give them.
+    Empty when *carrier* is not a mapping, or has no ``traceparent``: then the block joins nothing.
     """
     if not isinstance(carrier, Mapping):
         return {}
     fields: dict[str, str] = {}
     for name, value in cast("Mapping[object, object]", carrier).items():
-        if isinstance(name, bytes):
-            plain = name.decode("latin-1")
-        else:
-            plain = str(name)
-        if plain.lower() in _FIELDS:
-            fields[plain.lower()] = (
-                value.decode("latin-1") if isinstance(value, bytes) else str(value)
-            )
+        fields[any_text(name).lower()] = any_text(value)
     if "traceparent" in fields:
         return fields
     return {}

@@ -13,9 +13,9 @@ from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
-    PromptGroups,
     TokenDecoder,
     folded,
+    group_names,
     is_blank,
     parted,
     positions_in_groups,
@@ -139,10 +139,8 @@ class Generations:
         return entries
 
     def _all_groups(self) -> list[str | None]:
-        names = PromptGroups()
-        of_prompt: list[str | None] = [
-            names.name(prompt) for prompt in self._lists["prompts"].values or ()
-        ] or [None]
+        """Return the group of each rollout: as given, else that of its prompt; ``None`` without prompts."""
+        of_prompt = [*group_names(self._lists["prompts"].values or ()), None]
         groups: list[str | None] = []
         for prompt, turn in zip(self._prompt_of, self._turns, strict=True):
             groups.append(coerce.name(self._at("groups", turn[0])) or of_prompt[prompt])

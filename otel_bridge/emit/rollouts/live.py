@@ -192,7 +192,7 @@ class LiveRollout(SpanBlock, Rollout):
     def _end_bare(self, now: int) -> None:
         """End the root with its id alone, because its children need the root."""
         pairs = self._identity(RolloutDefaults(None))
-        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        packed = span_encoding.span_attributes(pairs)
         self._trace.end_root(ExtraAttributes(packed), now)
 
     def _identity(self, defaults: RolloutDefaults) -> Pairs:
@@ -216,18 +216,16 @@ class LiveRollout(SpanBlock, Rollout):
         if self.turns and not spans:
             losses.add(BAD_FIELD, len(self.turns), "turns")
         pairs += self._trace.span_count(len(spans))
-        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        packed = span_encoding.span_attributes(pairs)
         if self.error is not None:
             packed += span_encoding.failure_fields(
                 now, *failure(self.error, content.content_filter)
             )
         losses.report(self._run.count_drop)
-        children = b"".join(span_encoding.spans_field(spans))
+        children = span_encoding.spans_field(spans)
         self._trace.end_root(ExtraAttributes(packed, children), now)
 
-    def _spans_of_messages(
-        self, content: Content, now: int
-    ) -> list[span_encoding.Pieces]:
+    def _spans_of_messages(self, content: Content, now: int) -> list[bytes]:
         """Make the children from the messages.
 
         Nothing if the open rollout got spans, here or elsewhere.

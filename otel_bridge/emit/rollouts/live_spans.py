@@ -250,7 +250,7 @@ class ChildSpan(SpanBlock):
             options.limits.rollout_bytes,
         )
         now = time.time_ns()
-        packed = b"".join(span_encoding.span_attributes(pairs).parts)
+        packed = span_encoding.span_attributes(pairs)
         if self.error is not None:
             packed += span_encoding.failure_fields(
                 now, *failure(self.error, content_filter)
@@ -374,8 +374,8 @@ class ToolSpan(ChildSpan):
 
 def _text(value: object, content_filter: ContentFilter) -> Utf8:
     if isinstance(value, str):
-        return Utf8((content_filter.text(value).encode("utf-8", "replace"),))
-    return Utf8((dumps(content_filter.json(value)),))
+        return Utf8(content_filter.text(value).encode("utf-8", "replace"))
+    return Utf8(dumps(content_filter.json(value)))
 
 
 def _sampled(context: Context) -> bool:

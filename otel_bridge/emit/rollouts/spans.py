@@ -15,7 +15,7 @@ from otel_bridge.emit.config.snapshot import RolloutOptions
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import Pieces, Utf8, utf8_array
+from otel_bridge.emit.encode.span import Utf8, utf8_array
 from otel_bridge.emit.messages.attachments import media_facts
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import (
@@ -359,7 +359,7 @@ class _Child:
     pairs: Pairs
 
 
-def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[Pieces]:
+def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[bytes]:
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times divide the time of the root evenly, at least a nanosecond each, so that their order
@@ -370,7 +370,7 @@ def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[
     slot = max((parent.end_unix_ns - start) // max(len(children), 1), 1)
     # One call for all ids of the rollout.
     random = os.urandom(8 * len(children))
-    spans: list[Pieces] = []
+    spans: list[bytes] = []
     for index, child in enumerate(children):
         ids = (parent.trace_id, random[8 * index : 8 * index + 8], parent.root_id)
         times = (start, start + slot)
@@ -548,11 +548,11 @@ def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) ->
     if len(arguments) > _SHORT_BYTES and index is not None:
         is_left_out = True
     elif arguments:
-        pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8((arguments,))))
+        pairs.append((semconv.GEN_AI_TOOL_ARGUMENTS, Utf8(arguments)))
     if len(answer.text) > _SHORT_BYTES and index is not None:
         is_left_out = True
     else:
-        pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8((answer.text,))))
+        pairs.append((semconv.GEN_AI_TOOL_RESULT, Utf8(answer.text)))
     if is_left_out and index is not None:
         pairs.append((semconv.MESSAGE_INDEX, index))
     return pairs

@@ -307,7 +307,7 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
     kind = type(value)
     declared = _declared_fields(kind)
     if declared is not None:
-        return _Fields(value, declared)
+        return {name: _field_of(value, name) for name in declared}
     if is_of("pandas", value) and hasattr(kind, "items"):
         return _Labeled(value)
     if any(callable(getattr(kind, name, None)) for name in _DUMPS):
@@ -325,6 +325,14 @@ def _declared_fields(kind: type) -> list[str] | None:
     if attributes is None:
         return None
     return [str(attribute.name) for attribute in attributes]
+
+
+def _field_of(value: object, name: str) -> object:
+    """Return a field of an object; one that raises is an `Unreadable`, and costs itself alone."""
+    try:
+        return getattr(value, name)
+    except any_error():  # code of the user's own object
+        return Unreadable()
 
 
 _DUMPS = ("model_dump", "to_dict", "to_pydict")
@@ -371,23 +379,6 @@ class _Labeled(Mapping[object, object]):
     def items(self) -> Any:
         """Return the pairs of label and column or value."""
         return self._whole.items()
-
-
-class _Fields(Mapping[object, object]):
-    """Maps an object's fields by name; each is read on access."""
-
-    def __init__(self, whole: object, names: list[str]) -> None:
-        self._whole = whole
-        self._names = names
-
-    def __getitem__(self, name: object) -> object:
-        return getattr(self._whole, cast("str", name))
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def dumps(value: Json) -> bytes:

@@ -107,12 +107,7 @@ def entries_of(
             return [(key, value) for key, value in islice(values.items(), limit)]
         except any_error():  # noqa: PERF203  # code of the user's own mapping
             continue
-    keys = _read_until_it_raises(values, limit)
-    raw = _without_resolving(values)
-    unresolved: Mapping[object, object] = (
-        cast("Mapping[object, object]", raw) if isinstance(raw, dict) else {}
-    )
-    return [_entry(values, key, unresolved) for key in keys]
+    return _read_by_key(values, _read_until_it_raises(values, limit))
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
@@ -129,36 +124,38 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     except any_error():  # code of the user's own collection
         if not isinstance(values, Sequence):
             return _read_until_it_raises(values, limit)
-    sequence: Sequence[object] = values
-    raw = _without_resolving(sequence)
-    unresolved: Sequence[object] = (
-        cast("Sequence[object]", raw) if isinstance(raw, list) else ()
-    )
     try:
-        count = min(len(sequence), limit)
+        count = min(len(values), limit)
     except any_error():
         return _read_until_it_raises(values, limit)
-    # Without OmegaConf there are no texts.
-    texts = [*unresolved, *[None] * count]
-    return [_read_one(sequence, index, texts[index]) for index in range(count)]
+    return [item for _, item in _read_by_key(values, range(count))]
 
 
-def _entry(
-    values: Mapping[object, object], key: object, unresolved: Mapping[object, object]
-) -> tuple[object, object]:
-    if isinstance(key, Unreadable):
-        return key.shown, key
-    return key, _read_one(values, key, unresolved.get(key))
+def _read_by_key(values: Any, keys: Iterable[object]) -> list[tuple[object, object]]:
+    """Return each of *keys* with its entry; one that raises is an `Unreadable` with its unresolved text, if any."""
+    unresolved: Any = _without_resolving(values)
+    entries: list[tuple[object, object]] = []
+    for key in keys:
+        if isinstance(key, Unreadable):
+            entries.append((key.shown, key))
+            continue
+        try:
+            entries.append((key, values[key]))
+        except any_error():  # code of the user's own collection
+            entries.append((key, _stand_in(unresolved, key)))
+    return entries
 
 
-def _read_one(values: Any, key: object, raw: object) -> object:
-    """Return the entry *key* of a collection; an `Unreadable` with its text *raw*, if there is one, when it raises."""
+def _stand_in(unresolved: Any, key: object) -> Unreadable:
+    """Return what stands for an entry that raised, with the text of its *unresolved* form where there is one."""
     try:
-        return cast("object", values[key])
-    except any_error():  # code of the user's own collection
-        if isinstance(raw, str):
-            return Unreadable(raw)
+        text: object = unresolved[key]
+    except (
+        LookupError,
+        TypeError,
+    ):  # a collection without unresolved entries, or without this one
         return Unreadable()
+    return Unreadable(text) if isinstance(text, str) else Unreadable()
 
 
 def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:

@@ -15,6 +15,7 @@ import math
 import operator
 import os
 import re
+import sys
 from collections import UserString
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -43,8 +44,6 @@ _MAX_BYTES = 1 << 20
 _MAX_PARTS = 1_000
 """Most entries of a collection that its key or name shows, nested ones included."""
 _DIGEST_CHARS = 12
-_scalar_types: dict[type, bool] = {}
-_MAX_TYPES = 256
 
 
 class HasItem(Protocol):
@@ -69,18 +68,10 @@ class Array(HasItem, Protocol):
 
 
 def is_scalar(value: object) -> TypeGuard[HasItem]:
-    """Return whether *value* is a numpy scalar, by its type."""
-    kind = type(value)
-    is_generic = _scalar_types.get(kind)
-    if is_generic is None:
-        is_generic = any(
-            base.__name__ == "generic" and base.__module__ == "numpy"
-            for base in kind.__mro__
-        )
-        # Bounded: a program may make classes at run time, and the cache keeps them alive.
-        if len(_scalar_types) < _MAX_TYPES:
-            _scalar_types[kind] = is_generic
-    return is_generic
+    """Return whether *value* is a numpy scalar, or one of a library on top of numpy, such as ``ml_dtypes``."""
+    numpy = sys.modules.get("numpy")
+    # Another thread may be importing numpy, which has no classes until then.
+    return isinstance(value, getattr(numpy, "generic", ()))
 
 
 def is_array(value: object) -> TypeGuard[Array]:
