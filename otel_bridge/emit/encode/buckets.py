@@ -56,6 +56,9 @@ def point_of_buckets(
 ) -> BucketPoint | None:
     """Return the point of *counts* and *edges*; ``None``, counted, when they are not a histogram.
 
+    Counted as ``bad_histogram``; without a number in any bucket as ``empty_distribution``, as an
+    empty list of numbers is.
+
     Args:
         counts: Numbers in each bucket, shape (n,): integers, not negative.
         edges: Bucket edges, shape (n + 1,): finite, not decreasing. A bucket of no width is joined
@@ -83,6 +86,13 @@ def point_of_buckets(
 
 
 def _listed(values: object) -> list[object]:
+    """Return *values* as a list of at most `MAX_EDGES`.
+
+    What their iterator raises is raised.
+
+    Raises:
+        ValueError: They have more than one dimension, or are too many.
+    """
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) != 1:
         raise ValueError
@@ -112,7 +122,10 @@ def _finite(value: object) -> float:
 
 
 def _joined(counts: list[int], edges: list[float]) -> tuple[list[int], list[float]]:
-    """Return counts and increasing edges: numbers of a bucket without width go to its neighbour."""
+    """Return counts and increasing edges: numbers of a bucket without width go to its neighbour.
+
+    Bounds in OTLP must increase, while edges that programs give may repeat.
+    """
     joined_edges = [edges[0]]
     joined_counts = list[int]()
     pending = 0
@@ -129,6 +142,10 @@ def _joined(counts: list[int], edges: list[float]) -> tuple[list[int], list[floa
 
 
 def _point(counts: list[int], edges: list[float]) -> BucketPoint:
+    """Return the point of counts, one of which is above 0, and increasing edges.
+
+    The middles are halved first, against overflow.
+    """
     used = [index for index, count in enumerate(counts) if count]
     middles = [low / 2 + high / 2 for low, high in pairwise(edges)]
     return BucketPoint(

@@ -18,7 +18,9 @@ _TOTALS = ("reward", "total", "score")
 
 
 def number(value: object, *, mean: bool = False) -> float | None:
-    """Return *value* as a finite number.
+    """Return *value* as a finite number; ``None`` for anything else.
+
+    It never raises, and counts nothing: the caller knows the field, and counts it.
 
     Args:
         value: A number, an array of any library, or a list with one value per token.
@@ -39,7 +41,8 @@ def number(value: object, *, mean: bool = False) -> float | None:
 def _number(value: object, budget: ReadBudget, *, mean: bool) -> float | None:
     """Return *value* as a finite number, ``None`` when it holds none.
 
-    Raises what reading it raises.
+    Raises what reading it raises, and `OverflowError` beyond the budget: lists may hold one
+    another.
     """
     if value is None or is_text(value):
         return None
@@ -64,7 +67,8 @@ def _combined(
 ) -> float | None:
     """Return the sum or mean of the numbers among *entries*, ``None`` when none is.
 
-    Raises on too many.
+    An entry that raises or is not a number does not count; too many raise `OverflowError`, since
+    half a sum would be wrong.
     """
     numbers: list[float] = []
     for entry in entries:
@@ -87,7 +91,11 @@ def _combined(
 
 
 def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
-    """Return the total of named reward parts: the part named ``reward``, else the sum."""
+    """Return the total of named reward parts.
+
+    The part named ``reward``, ``total`` or ``score``, else the sum. A total beside its parts would
+    count twice in a sum. ``None`` when it is not a number.
+    """
     for name in _TOTALS:
         if name in parts:
             return _number(parts[name], budget, mean=False)
@@ -95,7 +103,11 @@ def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
 
 
 def integer(value: object) -> int | None:
-    """Return *value* as an integer of 64 bits."""
+    """Return *value* as an integer of 64 bits.
+
+    ``None`` with a fraction, beyond 64 bits, or for anything else. Texts of digits are numbers: ids
+    of datasets and steps come so from JSON.
+    """
     if type(value) is int:
         if -_INT64 <= value < _INT64:
             return value
@@ -120,7 +132,10 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def name(value: object) -> str | None:
-    """Return an id or a name as text of bounded length; ``None`` when *value* is neither."""
+    """Return an id or a name as text of at most 1,024 characters.
+
+    ``None`` when *value* is neither, empty or raises.
+    """
     # Nearly every name, of all rollouts of a call.
     if value is None or (type(value) is str and len(value) <= _MAX_NAME_CHARS):
         return value or None

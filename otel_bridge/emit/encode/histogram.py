@@ -88,7 +88,8 @@ def distribution_of(numbers: Sequence[float]) -> HistogramPoint:
 def distribution_of_array(numbers: _Doubles) -> HistogramPoint:
     """Count a flat numpy array (finite, at least one) into buckets.
 
-    The sum is numpy's, in its own order.
+    The sum is numpy's, in its own order. With numpy a million numbers take milliseconds, without it
+    most of a second.
     """
     # A sum beyond a double is an infinity, no warning.
     with sys.modules["numpy"].errstate(all="ignore"):
@@ -161,7 +162,7 @@ def _encode_buckets(field: int, buckets: Buckets) -> bytes:
 
 
 def _scale_of(low: float, high: float) -> int:
-    """Return the finest scale at which the buckets from *low* to *high* fit the limit."""
+    """Return the finest scale at which the buckets from *low* to *high*, both above 0, fit the limit."""
     span = math.log2(high) - math.log2(low)
     if span > 0:
         scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1])
@@ -174,6 +175,11 @@ def _scale_of(low: float, high: float) -> int:
 
 
 def _buckets(numbers: _Numbers, scale: int) -> Buckets:
+    """Return the counts of consecutive buckets at *scale*.
+
+    None without numbers, which are all above 0. The index is that of `bucket_index`, written out: a
+    call for each number of a list would take most of the time.
+    """
     if not len(numbers):
         return Buckets(0, ())
     if not isinstance(numbers, Sequence):

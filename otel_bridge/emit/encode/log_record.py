@@ -29,7 +29,9 @@ def event(
     pairs: Mapping[str, Attribute] = _NONE,
     trace_id: bytes = b"",
 ) -> bytes:
-    """Encode an event.
+    """Encode an event, whose number and role are among its attributes.
+
+    By hand, as rows are: a process that logs no rollout need not import protobuf.
 
     Args:
         name: Name of the event, e.g. ``rl.run.config``.

@@ -31,7 +31,8 @@ DELTA = b"\x10\x01"
 def varint(number: int) -> bytes:
     """Encode *number*.
 
-    Negative ones as the 64 bits of their two's complement, larger ones by their low 64 bits.
+    Negative ones as the 64 bits of their two's complement, larger ones by their low 64 bits. Up to
+    three bytes without a loop: a row has a dozen of them.
     """
     # Nearly every tag and length: one lookup.
     if 0 <= number < 128:
@@ -85,7 +86,10 @@ def utf8(value: str) -> bytes:
 
 
 def any_value(value: Attribute) -> bytes:
-    """Encode an ``AnyValue``; integers beyond 64 bit become text, so that no digit is lost."""
+    """Encode an ``AnyValue``.
+
+    Integers beyond 64 bit become text, so that no digit is lost; ``None`` is an empty one.
+    """
     if isinstance(value, str):
         return message(1, utf8(value))
     if isinstance(value, bytes):
@@ -103,7 +107,7 @@ def _number(value: bool | int | float | None) -> bytes:
     """Encode the one field of an ``AnyValue`` for *value*; ``None`` has none.
 
     The first byte is the tag: 0x10 of ``bool_value``, 0x18 of ``int_value``, 0x21 of
-    ``double_value``.
+    ``double_value``. A bool is an int in Python, so that it comes first.
     """
     if value is None:
         return b""

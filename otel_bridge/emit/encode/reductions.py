@@ -21,7 +21,9 @@ _NAMES = frozenset({"mean", "sum", "min", "max"})
 def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> object:
     """Return *values* with one more value for each reduction.
 
-    Those that cannot be used are counted.
+    Those that cannot be used are counted as ``bad_reduce``: the row is recorded, and its mean is
+    shown. *values* that are not a mapping are returned as they are, and counted where they are
+    encoded.
 
     Args:
         values: Values of ``log()``.

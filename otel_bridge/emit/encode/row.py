@@ -105,6 +105,8 @@ class RowEncoder:
     ) -> bytes:
         """Encode a row.
 
+        The points of its numbers, those of its distributions, and its number, which completes it.
+
         Args:
             values: Result of `otel_bridge.emit.encode.values.flatten`.
             time_unix_ns: Time of every point.
@@ -127,7 +129,10 @@ class RowEncoder:
         step: int,
         role: str | None,
     ) -> bytes:
-        """Encode some values of a row whose number follows with `encode_number`, at the same time."""
+        """Encode some values of a row whose number follows with `encode_number`, at the same time.
+
+        By the time the bridge knows that they are one row.
+        """
         suffix = self._suffix(step, role)
         pieces = self._gauges(values, time_unix_ns, len(suffix))
         head = _head(values, len(pieces), time_unix_ns, step, role)
@@ -136,7 +141,11 @@ class RowEncoder:
     def encode_number(
         self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int
     ) -> bytes:
-        """Encode the number of a row of *count* values, whose parts were encoded before."""
+        """Encode the number of a row of *count* values, whose parts were encoded before.
+
+        The bridge releases the row once it has *count* values, or without them when its process has
+        ended.
+        """
         suffix = self._suffix(step, role)
         return SCOPE + suffix.join(
             self._row_point(count, time_unix_ns, len(suffix), seq)
@@ -145,7 +154,10 @@ class RowEncoder:
     def _gauges(
         self, values: Mapping[str, Value], time_unix_ns: int, suffix_bytes: int
     ) -> list[bytes]:
-        """Return the bytes of the points of the numbers in *values*, each without the suffix that ends it."""
+        """Return the bytes of the points of the numbers in *values*, each without the suffix that ends it.
+
+        Distributions are left out: they have attributes in another field, and go into the head.
+        """
         prefixes = self._prefixes.setdefault(suffix_bytes, {})
         points: list[bytes] = []
         for name, value in values.items():
@@ -188,6 +200,7 @@ class RowEncoder:
         return self._roles.setdefault(role, attributes(7, ((ROLE, role),)))
 
     def _learn(self, name: str, suffix_bytes: int) -> bytes:
+        """Return the constant bytes of a key, and remember them for points with attributes of this size."""
         prefix = _prefix(name, suffix_bytes)
         self._prefix_bytes += _CACHED_KEY_BYTES + 2 * len(prefix)
         # Ever-new keys would take 79 MB in 20,000 rows; those in use are learnt again at once.
@@ -206,7 +219,10 @@ def _head(
     step: int,
     role: str | None,
 ) -> bytes:
-    """Return the scope with the distributions among *values*: what is none of the *gauges* numbers."""
+    """Return the scope with the distributions among *values*: what is none of the *gauges* numbers.
+
+    They come before the numbers, whose bytes are joined with the suffix between them.
+    """
     if gauges == len(values):
         return SCOPE
     distributions = [SCOPE]

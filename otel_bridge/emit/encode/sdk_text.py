@@ -19,11 +19,19 @@ T = TypeVar("T")
 
 
 def well_formed(record: T) -> T:
-    """Return *record* with a question mark for each lone surrogate; *record* itself, unchanged, when it has none."""
+    """Return *record* with a question mark for each lone surrogate.
+
+    *record* itself when it has none. Without this the SDK would leave the attribute out with a line
+    in the log, which no count shows, or raise.
+    """
     return cast("T", _value(record))
 
 
 def _value(value: object) -> object:
+    """Return *value*, itself when nothing in it changes.
+
+    Objects that are not the SDK's are not looked into.
+    """
     if isinstance(value, str):
         return value if value.isascii() else _text(value)
     if value is None or isinstance(value, (bool, int, float, bytes)):
@@ -58,7 +66,10 @@ def _text(value: str) -> str:
 
 
 def _record(record: object) -> object:
-    """Return *record*, or a copy of it with those of its fields replaced that hold lone surrogates."""
+    """Return *record*, or a copy of it with those of its fields replaced that hold lone surrogates.
+
+    Only fields in which texts can be: others lead to processors, locks and back to the record.
+    """
     changes: dict[str, object] = {}
     # Properties of the same names only show fields, and have no setters.
     fields = {*getattr(record, "__dict__", ()), *getattr(type(record), "__slots__", ())}

@@ -143,7 +143,7 @@ def rollout_link(trace_id: bytes) -> bytes:
     """Encode a link to a rollout of any process as field 13 of a ``Span``.
 
     The id of its root span is not known where only the rollout's id is: half of the trace id stands
-    for it, since receivers may refuse an empty one.
+    for it, since receivers may refuse an empty one. The bridge reads the trace id alone.
     """
     return b"\x6a\x1c\x0a\x10%b\x12\x08%b" % (trace_id, trace_id[:8])
 

@@ -27,7 +27,8 @@ _RULES = ReadingRules(
 def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
     """Return the entries of *values* by flat key.
 
-    Whatever is not a number, text or bool is left out and counted.
+    Whatever is not a number, text or bool is left out and counted: ``not_a_mapping``,
+    ``summary_value``, ``long_key``, and what `PlainReader` counts. Of equal keys the last counts.
 
     Args:
         values: Entries by key; nested mappings are flattened with ``/``.
@@ -51,7 +52,11 @@ def summary_of(values: object, drop: CountKeyedDrop) -> dict[str, Scalar]:
 def _flatten_into(
     flat: dict[str, Scalar], prefix: str, values: Mapping[str, Json], losses: Losses
 ) -> None:
-    """Add plain *values* to *flat* by their joined keys."""
+    """Add plain *values* to *flat* by their joined keys.
+
+    A list and ``None`` are counted as ``summary_value``. A joined key may come twice: of ``{"a/b":
+    1, "a": {"b": 2}}``.
+    """
     for name, value in values.items():
         key = prefix + name
         if isinstance(value, dict):

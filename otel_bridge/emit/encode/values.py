@@ -73,7 +73,10 @@ def flatten(
 ) -> dict[str, Value]:
     """Return the numbers in *values* by key.
 
-    Nested keys are joined with ``/``, and of equal keys the last wins.
+    Empty, counted as ``not_a_mapping``, for anything but a mapping. Nested keys are joined with
+    ``/``, and of equal keys the last wins. A value that cannot be used is counted, and the others
+    are recorded. What ``len()`` of the program's own mapping raises is raised: the recorder counts
+    the row.
 
     Args:
         values: A mapping.
@@ -94,7 +97,10 @@ def flatten(
 
 
 def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
-    """Return a copy of *values* if `flatten` would take all of it as it is: most rows, in a fifth of the time."""
+    """Return a copy of *values* if `flatten` would take all of it as it is.
+
+    Most rows, in a fifth of the time. ``None`` for any other row, of which nothing is counted yet.
+    """
     row = values.copy()  # in one call, so that no other thread changes it meanwhile
     # The long way counts what is beyond the limit.
     if len(row) > MAX_KEYS:
@@ -135,7 +141,10 @@ class _Keyed:
         self.key = ""
 
     def share(self, nested: Mapping[object, object]) -> int:
-        """Return how many entries of a mapping are read; the others are counted."""
+        """Return how many entries of a mapping are read; the others are counted as ``clipped``.
+
+        All mappings of a row together have one budget, made only for a row that is nested or odd.
+        """
         if self._budget is None:
             self._budget = ReadBudget(MAX_KEYS)
         share = self._budget.share(nested, len(nested))
@@ -144,7 +153,10 @@ class _Keyed:
         return share
 
     def takes(self, value: object) -> bool:
-        """Return whether *value* is media, which are kept with their key."""
+        """Return whether *value* is media, which are kept with their key.
+
+        Always false where media are not asked for.
+        """
         if self._media is None or type(value) in _NUMBERS:
             return False
         media = media_in(value)
@@ -162,7 +174,7 @@ def distinct(
 ) -> dict[str, Value]:
     """Return *values* without those that trackers would show under another value's key.
 
-    The last value wins.
+    The last value wins; the others are counted as ``same_key``.
 
     Args:
         values: Result of `flatten`.
@@ -195,7 +207,8 @@ def _flatten_into(
 ) -> None:
     """Add the numbers in *values* to *row* by their joined keys.
 
-    *parents* are the ids of the mappings around.
+    *parents* are the ids of the mappings around: one that holds itself is counted as ``cyclic``,
+    one below 32 others as ``too_deep``.
     """
     drop.key = prefix[:-1]
     if id(values) in parents or len(parents) >= MAX_DEPTH:
@@ -236,6 +249,10 @@ def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
 
 
 def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
+    """Return the joined key of an entry.
+
+    ``None``, counted by its reason, when no tracker could show it.
+    """
     try:
         key = prefix + (raw if type(raw) is str else key_text(raw))
     except any_error():  # a user's __str__
@@ -254,7 +271,11 @@ def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
 
 
 def to_value(value: object, drop: CountDrop) -> Value | None:
-    """Return *value* as a number or a distribution; ``None``, counted, when *value* is neither."""
+    """Return *value* as a number or a distribution; ``None``, counted, when *value* is neither.
+
+    NaN and infinities are numbers. It never raises: a value that does is counted as
+    ``unreadable_value``.
+    """
     if isinstance(value, float):
         return float(value)
     if is_missing(value) or is_text(value):
@@ -268,6 +289,10 @@ def to_value(value: object, drop: CountDrop) -> Value | None:
 
 
 def _integer(value: int, drop: CountDrop) -> int | float | None:
+    """Return an integer, beyond 64 bits as the nearest double.
+
+    ``None``, counted as ``too_large_int``, beyond that.
+    """
     if -_INT64 <= value < _INT64:
         return int(value)
     try:
@@ -278,6 +303,11 @@ def _integer(value: int, drop: CountDrop) -> int | float | None:
 
 
 def _other(value: object, drop: CountDrop) -> Value | None:
+    """Return a value of a rarer type as a number or a distribution; ``None``, counted, for neither.
+
+    What the code of a user's object raises is raised. An array of one number in any shape but 0-d
+    is a distribution.
+    """
     if isinstance(value, Histogram):
         return _of_histogram(value, drop)
     if tuple(value.shape) if is_array(value) else is_sequence(value):
@@ -293,7 +323,8 @@ def _other(value: object, drop: CountDrop) -> Value | None:
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     """Return the distribution of a tracker's own histogram.
 
-    Any other object is left out and counted.
+    Any other object is left out and counted, with the reason whose message names the right call.
+    Trackers are recognised by name: they are never imported here.
     """
     if any(
         name == "Histogram" and package in _WITH_HISTOGRAMS
@@ -309,7 +340,7 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
 def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
     """Return the distribution of a `Histogram`, of numbers or of counts and edges.
 
-    ``None``, counted, of several.
+    ``None``, counted as ``bad_histogram``, when it has several of them, none, or half of one.
     """
     counted: list[Sequence[object]] = []
     if histogram.np_histogram is not None:
@@ -326,6 +357,10 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
 
 
 def _reason(value: object) -> str:
+    """Return the reason of the drop of an object.
+
+    Its message says what to do with objects of that library.
+    """
     if isinstance(value, Unreadable):
         return "unreadable_value"
     is_complex = (
@@ -343,9 +378,11 @@ def _reason(value: object) -> str:
 def to_step(step: object, drop: CountDrop) -> int | None:
     """Return *step* as an integer without a fraction.
 
-    ``None``, counted, when *step* is not a finite number.
+    ``None``, counted as ``bad_step``, when *step* is not a finite number: the caller gives the row
+    the next step.
 
-    An array of one number and an object with ``__index__`` are that number, as in W&B.
+    An array of one number and an object with ``__index__`` are that number, as in W&B. A fraction
+    is cut off, counted as ``fractional_step``.
     """
     if isinstance(step, int):
         return int(step)
@@ -383,7 +420,8 @@ def distribution(
 ) -> HistogramPoint | None:
     """Return the distribution of the finite numbers in *values*.
 
-    ``None``, counted, when *values* has none.
+    ``None``, counted, when *values* has none (``empty_distribution``) or more than four million
+    (``too_many_numbers``). What iterating over them raises is raised: `to_value` counts it.
 
     Args:
         values: An array, or an iterable of numbers, nested or not.
@@ -429,7 +467,11 @@ def _report(count: int, finite: int, drop: CountDrop) -> bool:
 def _as_numpy(
     values: Array, drop: CountDrop
 ) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return *values* as a flat array of doubles, when numpy is loaded and accepts them."""
+    """Return *values* as a flat array of doubles, when numpy is loaded and accepts them.
+
+    Else ``None``: the caller reads them as a list. numpy is never imported here; its import starts
+    threads.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -455,7 +497,11 @@ def _collect(
     *,
     budget: ReadBudget,
 ) -> bool:
-    """Append the numbers of nested *values*; return false when there are too many."""
+    """Append the numbers of nested *values*; return false when there are too many.
+
+    Entries that are not numbers are counted by their reason, and the others are taken. What an
+    iterator raises is raised.
+    """
     for value in values:
         # Nearly every number of a list, without a call; float() of a longer integer would raise.
         if type(value) is float or (

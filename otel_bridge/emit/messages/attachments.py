@@ -22,7 +22,10 @@ _USER = "user"
 
 
 def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
-    """Return the entries of *metadata* that are media, pictures of pillow or figures, or lists of these."""
+    """Return the entries of *metadata* that are media, pictures of pillow or figures, or lists of these.
+
+    An entry that raises is not one of them, and is read as a fact, which counts it.
+    """
     facts: dict[str, Sequence[object]] = {}
     for name, value in metadata.items():
         try:
@@ -35,6 +38,10 @@ def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
 
 
 def _media_in(value: object) -> Sequence[object] | None:
+    """Return the media that a value is or lists, ``None`` for anything else.
+
+    The first entry of a list decides.
+    """
     media = media_in(value)
     if media is not None:
         return media
@@ -48,7 +55,11 @@ def _media_in(value: object) -> Sequence[object] | None:
 
 
 def parts_of(media: Sequence[object], losses: Losses) -> list[Json]:
-    """Encode media as parts; one that cannot be encoded leaves a text that says why, and is counted."""
+    """Encode media as parts.
+
+    One that cannot be encoded leaves a text that says why, and is counted. Media beyond 100 are
+    counted as well: the training loop waits for their encoding.
+    """
     encoded: list[Json] = []
     for medium in media[:_MAX_MEDIA]:
         parts = _parts_or_reason(medium)
@@ -79,7 +90,9 @@ def _kind(medium: object) -> str:
 
 
 def _parts(medium: object) -> list[Json]:
-    """Return a medium as a part, and its caption as another.
+    """Return a medium as a part, and its caption as another; a text as a part alone.
+
+    A table has no place in a conversation.
 
     Raises:
         MediaDropped: It cannot be encoded.
@@ -103,7 +116,7 @@ def _parts(medium: object) -> list[Json]:
 def attached(entries: Sequence[object], parts: Sequence[Json]) -> list[object]:
     """Return *entries* with *parts* in the first message of the user.
 
-    Without one, in a message ahead of the others.
+    Without one, in a message ahead of the others, so that nothing is lost.
 
     A part that only names a modality, as in the templates of vision models, is the place of the
     next medium.

@@ -59,7 +59,11 @@ class ContentFilter:
         self._budget = ReadBudget(_RULES.entries)
 
     def text(self, text: str) -> str:
-        """Return the part of *text* that may leave, with a mark at a cut."""
+        """Return the part of *text* that may leave, with a mark at a cut.
+
+        Empty with policy ``off``. Cut characters are added to `clipped_bytes`, which the span
+        shows. What the user's redaction function refuses is ``[redacted]``, and counted.
+        """
         if self.off:
             return ""
         limit = self._limit
@@ -88,9 +92,10 @@ class ContentFilter:
         return content
 
     def json(self, value: object, name: str = "") -> Json:
-        """Return *value* as JSON data, with its texts filtered by `text`.
+        """Return *value* as JSON data, with its texts filtered by `text`; it never raises.
 
-        Other objects become a descriptive text.
+        Other objects become a descriptive text. With policy ``off`` only a number stays, anything
+        else is an empty text.
 
         Args:
             value: Anything.
@@ -109,6 +114,8 @@ class ContentFilter:
     def facts(self, values: object, name: str) -> dict[str, Json]:
         """Return free facts by key; without content only the numbers among them.
 
+        A fact that is ``None`` is left out: it says nothing in a tracker.
+
         Args:
             values: A mapping, or an object with fields; anything else is one fact.
             name: Name of this one fact.
@@ -125,7 +132,8 @@ class ContentFilter:
 
         Anything else is the one entry *name*.
 
-        Keys leave also without content, so a secret in a key is redacted under every policy.
+        Keys leave also without content, so a secret in a key is redacted under every policy. Of
+        keys that are equal then the last counts, the others are counted as ``same_key``.
         """
         mapping = mapping_of(values)
         if mapping is None:
@@ -141,7 +149,8 @@ class ContentFilter:
     def items(self, collection: Sequence[object], whole: object) -> Sequence[object]:
         """Return the messages or parts of *collection* that may still be read.
 
-        The others are counted.
+        The others are counted as ``clipped``: lists that hold one another may have more entries
+        than memory.
 
         Args:
             collection: The messages or parts.
@@ -160,7 +169,7 @@ class ContentFilter:
 def _number_or_none(value: object) -> Json:
     """Return a number, which may leave without content.
 
-    Names and structure around numbers may not.
+    ``None`` for anything else, also for what raises. Names and structure around numbers may not.
     """
     try:
         number = number_of(value)

@@ -70,7 +70,11 @@ class Content:
 
 
 def replayable(entry: object) -> object:
-    """Return *entry* with its generators as lists: a message that is cut is encoded again."""
+    """Return *entry* with its generators as lists: a message that is cut is encoded again.
+
+    The fields in which programs give generators are few; another field's generator is read once, as
+    a fact.
+    """
     if type(entry) is not dict:
         if isinstance(entry, Iterator):
             return list(cast("Iterator[object]", entry))
@@ -86,7 +90,8 @@ def replayable(entry: object) -> object:
 def encode(entries: Sequence[object], content_filter: ContentFilter) -> Content:
     """Encode *entries*, each of which may hold several messages.
 
-    Values that it cannot read are counted.
+    An entry that raises leaves its type as a text, and is counted as ``rollout_message``; the
+    others are encoded.
     """
     content = Content([], content_filter)
     for entry in entries:
@@ -109,6 +114,12 @@ def _unread(entry: object, content_filter: ContentFilter) -> EncodedMessage:
 
 
 def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
+    """Return one message as JSON.
+
+    What is in no known shape is its text, and counted as ``rollout_message``. A message of GenAI's
+    parts is read by these alone, an item of OpenAI's Responses API as its one part. What the
+    program's own objects raise is raised.
+    """
     parts = Parts(content_filter)
     if message.fields is None:
         parts.add_unread(message.value)
@@ -138,7 +149,8 @@ def _encoded(message: Message, content_filter: ContentFilter) -> EncodedMessage:
 def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
     """Return what a message holds beside what was read: weights, masks, times, ….
 
-    Those beyond a limit are counted.
+    Those beyond 100 are counted as ``clipped``. A role or parts that were not read cannot be a fact
+    beside the role and the parts of the message, and become a text.
     """
     other_fields = {
         key: value for key, value in fields.unread() if not _says_nothing(key, value)
@@ -167,7 +179,10 @@ def _says_nothing(key: str, value: object) -> bool:
 
 
 def _add_answer(parts: Parts, fields: ReadFields) -> None:
-    """Add the message of a tool, whose content may itself be an answer that names its call (Vercel, Bedrock)."""
+    """Add the message of a tool, or the answers that its content itself holds (Vercel, Bedrock).
+
+    These name their calls. Then the ids of the message are not needed, and stay as its facts.
+    """
     content: object = first(fields, shapes.CONTENT_KEYS)
     if _holds_answers(content):
         parts.add_content(content)
@@ -196,7 +211,11 @@ def _holds_answers(content: object) -> bool:
 
 
 def _add_message(parts: Parts, fields: ReadFields) -> None:
-    """Add the content of a message that is not a tool's, in the order reasoning, content, media, refusal, calls."""
+    """Add the content of a message that is not a tool's: reasoning, content, media, refusal, calls.
+
+    It is the order in which models generate. LangChain keeps reasoning and calls of older models in
+    its extras, which count as read when they hold nothing else.
+    """
     extras = fields_of(fields.whole.get(shapes.EXTRAS)) or {}
     thought = first(fields, shapes.REASONING_KEYS) or first(
         extras, shapes.REASONING_KEYS
@@ -223,7 +242,10 @@ def _add_message(parts: Parts, fields: ReadFields) -> None:
 
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
-    """Return whether the extras of a message hold calls and its reasoning only."""
+    """Return whether the extras of a message hold calls and its reasoning only.
+
+    Then they need not stay as a fact of the message.
+    """
     for key, value in extras.items():
         if not (
             key in shapes.CALL_KEYS or _is_empty(value) or _is_same(value, thought)
@@ -237,7 +259,10 @@ def _is_empty(value: object) -> bool:
 
 
 def _is_same(value: object, thought: object) -> bool:
-    """Return whether *value* is the reasoning that was added: servers give it under several names."""
+    """Return whether *value* is the reasoning that was added: servers give it under several names.
+
+    Only texts are compared: arrays have no truth value.
+    """
     return value is thought or (
         isinstance(value, str) and isinstance(thought, str) and value == thought
     )
@@ -246,6 +271,7 @@ def _is_same(value: object, thought: object) -> bool:
 def _of_parts(
     role: str, parts: Parts, name: str | None, facts: Mapping[str, Json] = _NO_FACTS
 ) -> EncodedMessage:
+    """Return the encoded message of *parts*; a long name is cut, and counted as ``clipped``."""
     value: dict[str, Json] = {
         "role": role,
         "parts": cast("list[Json]", parts.parts),
@@ -280,6 +306,11 @@ def content_of(
     media: Sequence[object] = (),
 ) -> Content:
     """Encode a conversation within *limits*.
+
+    Texts are cut to one length until all fit, then the last messages go, by halves: the beginning
+    shows the task. Messages beyond 10,000 are counted as ``rollout_message``, cut bytes are added
+    to `clipped_bytes`. What a generator of the program raises is raised, since what it has given is
+    lost; the caller counts its rollout or span.
 
     Args:
         messages: The conversation.
@@ -318,7 +349,10 @@ def content_of(
 
 
 def _fair_length(entries: Sequence[object], budget: int) -> int:
-    """Return the length of texts at which all texts together fit."""
+    """Return the length of texts at which all texts together fit, at least 16 characters.
+
+    The longest are cut first: short ones (questions, rewards of a judge) stay whole.
+    """
     # Plain messages only: other long texts are found when they are encoded.
     sizes: list[int] = []
     for entry in entries:

@@ -27,7 +27,8 @@ def fields_of(value: object) -> Mapping[str, Any] | None:
     """Return the fields of a mapping or an object as they are; ``None`` for anything else.
 
     One level only: a dump of the whole object has the declared types of its parts, and a LangChain
-    prompt whose messages are dumped so has no tool calls (langchain-core 1.2).
+    prompt whose messages are dumped so has no tool calls (langchain-core 1.2). What the code of the
+    object raises is raised.
     """
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
@@ -46,6 +47,10 @@ def fields_of(value: object) -> Mapping[str, Any] | None:
 
 
 def _of_object(value: object) -> Mapping[str, Any] | None:
+    """Return the fields of an object of no known kind: its dump, else what it has of a message or call.
+
+    ``None`` without.
+    """
     dump = getattr(value, "model_dump", None)
     dumped: object = dump() if callable(dump) else None
     if isinstance(dumped, dict):
@@ -108,7 +113,10 @@ class ReadFields(Mapping[str, Any]):
         return len(self.whole)
 
     def inside(self, value: object) -> ReadFields | None:
-        """Return the fields of *value*, which is one of these fields, and note what is read of them as well."""
+        """Return the fields of *value*, one of these fields, and note what is read of them as well.
+
+        ``None`` when *value* has no fields.
+        """
         fields = fields_of(value)
         if fields is None:
             return None
@@ -126,9 +134,9 @@ class ReadFields(Mapping[str, Any]):
 
 
 def text_or_none(value: object) -> str | None:
-    """Return a name or an id of any type as text.
+    """Return a name or an id of any type as text; it never raises.
 
-    ``None`` when *value* is empty or missing, as pandas has it.
+    ``None`` when *value* is empty or missing, as pandas has it: NaN would be a name otherwise.
     """
     if isinstance(value, str):
         return str.__str__(value) or None
@@ -145,7 +153,7 @@ _CONVERSIONS = ("tolist", "to_pylist", "as_py", "to_list", "to_dicts")
 def plain(value: object) -> object:
     """Return an array (numpy, pandas, polars, pyarrow, torch) as a list, a table as its rows.
 
-    A `UserString` is its text, anything else unchanged.
+    A `UserString` is its text, anything else unchanged. What the conversion raises is raised.
     """
     if isinstance(value, UserString):
         return value.data
@@ -167,7 +175,8 @@ def entries_of(value: object) -> Sequence[object]:
 
     Any other value is one entry.
 
-    Nothing for ``None``, an empty text, and the NaN by which pandas means an absent value.
+    Empty for ``None``, an empty text, and the NaN by which pandas means an absent value. What the
+    iterator raises is raised.
     """
     value = plain(value)
     if isinstance(value, str):
@@ -187,7 +196,8 @@ def entries_of(value: object) -> Sequence[object]:
 def parsed(text: str) -> object:
     """Return JSON text as data.
 
-    A text that is not JSON of an object or list, or too long, unchanged.
+    A text that is not JSON of an object or list is unchanged, and one above a megabyte: the
+    training loop would wait for it.
     """
     if not text.startswith(_OBJECT_STARTS) or len(text) > _MAX_JSON_CHARS:
         return text

@@ -112,9 +112,10 @@ class Parts:
             self.add_part(parts)
 
     def add_calls(self, calls: object) -> None:
-        """Add one tool call or many, also as JSON text.
+        """Add one tool call or many, also as JSON text; what iterating over them raises is raised.
 
-        What is not a call is kept as text, and counted.
+        What is not a call is kept as text, and counted as ``rollout_message``. A call that the
+        content has already given is left out.
         """
         # LangChain repeats the blocks of Anthropic in the content as calls.
         content_calls = {call.id for call in self.calls if call.id is not None}
@@ -126,7 +127,10 @@ class Parts:
                 self._add_with_facts(fields, self._add_call)
 
     def add_media(self, kind: str, media: object) -> None:
-        """Add what stands beside the content of a message: one medium or many of a modality."""
+        """Add what stands beside the content of a message: one medium or many of a modality.
+
+        What cannot be encoded leaves a text, and is counted as ``rollout_message``.
+        """
         for medium in entries_of(media):
             fields = fields_of(medium)
             if isinstance(medium, Media):
@@ -140,7 +144,11 @@ class Parts:
     def add_answer(
         self, call_id: str | None, content: object, name: str | None = None
     ) -> None:
-        """Add the answer of a tool, with the tool's *name* when known."""
+        """Add the answer of a tool, with the tool's *name* when known.
+
+        The text is kept for the tool's span as well. Without an id the span finds its call by the
+        order.
+        """
         response = self._response(content)
         part: dict[str, Json] = {"type": "tool_call_response"}
         if call_id is not None:
@@ -154,9 +162,10 @@ class Parts:
         self.answers.append(ToolAnswer(call_id, name, text))
 
     def _response(self, content: object) -> Json:
-        """Return the text of content that is text alone, else its parts.
+        """Return the text of content that is text alone, else its parts; empty for ``None``.
 
-        Data of a tool as it is.
+        Data of a tool as it is. Parts with more fields than their text stay parts, so that no field
+        is lost.
         """
         content = plain(content)
         if content is None or not isinstance(content, list):
@@ -175,7 +184,11 @@ class Parts:
         return cast("Json", inner.parts)
 
     def add_part(self, part: object) -> None:
-        """Add one part of a message: a text, a medium as an object, or fields with a type or a telling key."""
+        """Add one part of a message.
+
+        A text, a medium as an object, or fields with a type or a telling key. Anything else is kept
+        as text, and counted as ``rollout_message``.
+        """
         if isinstance(part, str):
             self.add_text("text", part)
             return
@@ -186,7 +199,10 @@ class Parts:
             self._add_with_facts(fields, self._add_fields)
 
     def _add_fields(self, fields: ReadFields) -> None:
-        """Add a part by its type, or by a telling key."""
+        """Add a part by its type, or by a telling key.
+
+        A part of an unknown type keeps all its fields under its type.
+        """
         kind = any_text(first(fields, shapes.KIND_KEYS) or "")
         if not kind:
             self._add_keyed(fields)
@@ -200,10 +216,11 @@ class Parts:
     def _add_with_facts(
         self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]
     ) -> None:
-        """Add a part with *add*, and the facts that it does not read of *fields*, such as labels, signatures and times.
+        """Add a part with *add*, and the facts that it does not read of *fields*.
 
-        They lie in the part, in the first one if *add* makes several. Without a part they become
-        text, and are counted.
+        Labels, signatures, times. They lie in the part, in the first one if *add* makes several.
+        Without a part they become text, and are counted as ``rollout_message``; of two with one
+        name the last counts (``same_key``).
         """
         reading = ReadFields(fields)
         number_before = len(self.parts)
@@ -220,7 +237,11 @@ class Parts:
             self._keep_facts(facts, number_before)
 
     def _keep_facts(self, facts: dict[str, Any], index: int) -> None:
-        """Keep *facts* in the part at *index*: ``part.id`` is the id of an item beside that of its call."""
+        """Keep *facts* in the part at *index*.
+
+        ``part.id`` is the id of an item beside that of its call. Empty facts, and those that the
+        part has with this value, are left out: clients write every field of their schema.
+        """
         if index == len(self.parts):
             self.add_unread(facts)
             return
@@ -230,7 +251,10 @@ class Parts:
                 part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
-        """Add an object without fields: a medium, or anything else as text, counted unless it is a number."""
+        """Add an object without fields.
+
+        A medium, or anything else as text, counted unless it is a number.
+        """
         if isinstance(value, Media):
             self.add_content(parts_of([value], self.content_filter.losses))
             return
@@ -243,7 +267,10 @@ class Parts:
             self.add_unread(value)
 
     def _add_keyed(self, fields: ReadFields) -> None:
-        """Add a part that says what it is by a key instead of a type."""
+        """Add a part that says what it is by a key instead of a type: those of Gemini and Bedrock.
+
+        Without such a key it is a text, or a part of the type ``unknown`` with all its fields.
+        """
         key = next(
             (key for key in shapes.KEYED_PARTS if fields.get(key) is not None), None
         )
@@ -268,6 +295,7 @@ class Parts:
             self.parts.append(self._generic("unknown", fields))
 
     def _add_known(self, meaning: str, fields: ReadFields) -> None:
+        """Add a part of a known *meaning*; a text that is itself a list of parts adds these."""
         if meaning == TEXT:
             text = first(fields, shapes.TEXT_KEYS)
             if isinstance(text, str) or text is None:
@@ -284,7 +312,10 @@ class Parts:
             self.add_answer(call_id, first(fields, shapes.ANSWER_KEYS), name)
 
     def _add_thoughts(self, fields: ReadFields) -> None:
-        """Add reasoning, and its summary where it has both."""
+        """Add reasoning, and its summary where it has both.
+
+        An empty one where it has neither, as redacted thoughts have.
+        """
         thoughts = [fields[key] for key in shapes.THOUGHT_KEYS if fields.get(key)]
         for thought in thoughts or [""]:
             inner = fields.inside(thought)
@@ -293,7 +324,10 @@ class Parts:
             )
 
     def _generic(self, kind: str, fields: Mapping[str, Any]) -> dict[str, Json]:
-        """Return a part of an unknown type with its fields."""
+        """Return a part of an unknown type with its fields, under the content policy.
+
+        Base64 in a ``blob`` is not text: it leaves whole or not at all.
+        """
         part: dict[str, Json] = {"type": kind}
         for key, value in self.content_filter.entries(fields, "part").items():
             if kind == "blob" and key == "content" and isinstance(value, str):
@@ -303,6 +337,11 @@ class Parts:
         return part
 
     def _add_call(self, fields: ReadFields) -> None:
+        """Add a tool call in any of the shapes of its libraries.
+
+        One without a name has that of its type, or none. Arguments that are not JSON stay as the
+        text that the model wrote.
+        """
         nested = first(fields, shapes.NESTED_CALL_KEYS)
         function = parsed(nested) if isinstance(nested, str) else nested
         inner = fields.inside(function) or fields
@@ -335,7 +374,9 @@ class Parts:
     def _media(self, kind: str, fields: ReadFields) -> dict[str, Json]:
         """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``.
 
-        What it cannot read is counted.
+        The id of a file comes before data, data before an address: a part that has several was
+        given the first by its library. What it cannot read leaves a text with its type, and is
+        counted as ``rollout_message``.
         """
         modality = _modality(kind, fields.whole) or "document"
         source = first(fields, (kind, f"{modality}_url", modality, *shapes.SOURCE_KEYS))
@@ -366,6 +407,7 @@ class Parts:
         return {"type": "text", "content": f"[{modality}: {type(source).__name__}]"}
 
     def _address(self, address: str, modality: str) -> dict[str, Json]:
+        """Encode the address of a medium; a data URL holds the medium itself."""
         if not address.startswith("data:"):
             return {
                 "type": "uri",
@@ -378,7 +420,7 @@ class Parts:
     def _picture(self, value: object) -> dict[str, Json] | None:
         """Encode the bytes of an image file, a picture of pillow, or pixels.
 
-        ``None`` for anything else.
+        ``None`` for anything else, and for what cannot be encoded: the caller counts it.
         """
         if not (
             isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")
@@ -402,7 +444,7 @@ class Parts:
 def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
     """Return the modality of a medium by its type or its MIME type.
 
-    ``None`` for a part that is not a medium.
+    ``None`` for a part that is not a medium. A file without a MIME type is a document.
     """
     named = next((modality for modality in shapes.MODALITIES if modality in kind), None)
     if named is not None:

@@ -40,10 +40,11 @@ class Message(NamedTuple):
 
 
 def messages_of(value: object, role: str = "user") -> list[object]:
-    """Return the entries in *value*: a text of *role*, one message, JSON text of messages, or any sequence of them.
+    """Return the entries in *value*.
 
-    Texts become messages of *role*. Other entries are not read yet, and may hold several messages
-    each.
+    A text, one message, JSON text of messages, or any sequence of them. Texts become messages of
+    *role*. Other entries are not read yet, and may hold several messages each. Empty for ``None``;
+    a sequence that raises is one entry, which is counted when it is read.
     """
     if value is None:
         return []
@@ -67,7 +68,7 @@ def messages_of(value: object, role: str = "user") -> list[object]:
 def _entries_in(value: object) -> list[object]:
     """Return the entries of a sequence.
 
-    *value* alone if it is a message itself, bytes, or raises when it is read.
+    *value* alone if it is a message itself, bytes, or raises when it is iterated.
     """
     if (
         isinstance(value, bytes)
@@ -85,7 +86,10 @@ def _entries_in(value: object) -> list[object]:
 
 
 def _of_text(text: str, role: str) -> list[object]:
-    """Return the messages whose JSON *text* is, else the text as one message of *role*."""
+    """Return the messages whose JSON *text* is, else the text as one message of *role*.
+
+    Each entry must be a message for certain: a prompt may be JSON too.
+    """
     data = parsed(text)
     if data is not text:
         entries = cast("list[object]", data if isinstance(data, list) else [data])
@@ -104,6 +108,7 @@ def is_message(entry: object) -> bool:
 
 
 def _is_certain(message: Message) -> bool:
+    """Return whether a message names a role and has content: less may be data of any kind."""
     if message.fields is None or not (
         message.role in shapes.CHAT_ROLES or "role" in message.fields
     ):
@@ -122,7 +127,10 @@ def is_item(kind: object) -> bool:
 
 
 def first_role(entry: object) -> str:
-    """Return the role of the first message in *entry*; empty without one."""
+    """Return the role of the first message in *entry*; empty without one.
+
+    What reading it raises is raised.
+    """
     return next((message.role for message in read(entry, _few())), "")
 
 
@@ -135,7 +143,8 @@ def _few() -> ReadItems:
 def read(entry: object, items: ReadItems, depth: int = 0) -> Iterator[Message]:
     """Yield the messages in *entry*, which is one of `messages_of`.
 
-    What it cannot read has no fields.
+    What it cannot read has no fields, and is yielded to be kept as text. Nothing for ``None`` and
+    empty sequences. What the code of an object raises is raised.
 
     Args:
         entry: The entry.
@@ -158,7 +167,10 @@ def read(entry: object, items: ReadItems, depth: int = 0) -> Iterator[Message]:
 
 
 def _pair(entry: object) -> Mapping[str, Any] | None:
-    """Return LangChain's ``("human", "text")`` as fields; ``None`` for anything else."""
+    """Return LangChain's ``("human", "text")`` as fields; ``None`` for anything else.
+
+    The first text must be a known role: other tuples of two texts are two messages.
+    """
     # A list of two texts is two messages: LangChain's pairs are tuples.
     if type(entry) is not tuple or len(cast("tuple[object, ...]", entry)) != 2:
         return None
@@ -174,7 +186,7 @@ def _pair(entry: object) -> Mapping[str, Any] | None:
 def _of_fields(
     fields: Mapping[str, Any], value: object, depth: int, items: ReadItems
 ) -> Iterator[Message]:
-    """Yield the message that *fields* are, or the messages that they hold."""
+    """Yield the message that *fields* are, or the messages that they hold; nothing for empty ones."""
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
     # A message that names its role is not a wrapper, whatever it holds.
@@ -195,7 +207,11 @@ def _of_fields(
 
 
 def _typed(inner: object, kind: object) -> object:
-    """Return the content of a wrapper, with the type that says its role: LangChain's ``messages_to_dict``."""
+    """Return the content of a wrapper, with the type that says its role.
+
+    LangChain's ``messages_to_dict``. Unchanged when *kind* says no role, or the content has no
+    fields.
+    """
     if not isinstance(kind, str) or kind not in shapes.TYPE_ROLES:
         return inner
     inner_fields = fields_of(inner)
@@ -207,7 +223,8 @@ def _typed(inner: object, kind: object) -> object:
 def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
     """Return the role of a message by the names of GenAI: as given, by its type, or by its calls.
 
-    Else empty.
+    Else empty, by which the caller knows that nothing says so. A role may be an enum, as in
+    Cohere's client.
     """
     if role is None and isinstance(kind, str):
         role = shapes.ITEM_ROLES.get(
@@ -222,7 +239,8 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
 def _key_inside(fields: Mapping[str, Any]) -> str | None:
     """Return the key of what a container or wrapper holds.
 
-    ``None`` when *fields* are a message themselves, or nothing known.
+    ``None`` when *fields* are a message themselves, or nothing known. ``content`` wraps only what
+    has a role or parts: content with a text inside is the content of a message.
     """
     for key in shapes.CONTAINERS:
         entries = plain(fields.get(key))
@@ -243,9 +261,10 @@ def _key_inside(fields: Mapping[str, Any]) -> str | None:
 def _with_wrapper(
     messages: Iterator[Message], wrapper: Mapping[str, Any], key: str
 ) -> Iterator[Message]:
-    """Yield *messages*, the first that has fields with those of the wrapper beside *key*: usage, model, answers.
+    """Yield *messages*, the first that has fields with those of the wrapper beside *key*.
 
-    A name that it has itself, or that means something else in a message, follows ``wrapper.``.
+    Usage, model, answers. A name that it has itself, or that means something else in a message,
+    follows ``wrapper.``. Without such a message the facts are yielded alone, and are kept as text.
     """
     facts = {
         name: fact
@@ -265,6 +284,7 @@ def _with_wrapper(
 def _with_facts(
     fields: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Mapping[str, Any]:
+    """Return *fields* with *facts* beside them, each under a name that means nothing in a message."""
     merged = dict(fields)
     content = first(fields, shapes.CONTENT_KEYS)
     for name, fact in facts.items():
@@ -286,7 +306,11 @@ def _has_content(fields: Mapping[str, Any]) -> bool:
 def _by_role(
     role: str, parts: Sequence[object], fields: Mapping[str, Any], value: object
 ) -> Iterator[Message]:
-    """Yield one message for each run of parts of one role: pydantic-ai's request holds those of several."""
+    """Yield one message for each run of parts of one role.
+
+    Pydantic-ai's request holds those of several. A message without parts is yielded as well: its
+    fields are facts.
+    """
     instructions = fields.get(shapes.INSTRUCTIONS_KEY)
     if isinstance(instructions, str):
         yield Message("system", {"content": instructions}, value)

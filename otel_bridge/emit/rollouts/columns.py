@@ -23,6 +23,11 @@ class Column:
     __slots__ = ("_one", "values")
 
     def __init__(self, value: object) -> None:
+        """Take a list as it is, and any other iterable as a list.
+
+        A text, a mapping or a number is one value for all samples. What ``tolist()`` or an iterator
+        of the program raises is raised: `Run.log_generations` counts the call.
+        """
         self._one: object = None
         self.values: Sequence[object] | None = None
         tolist = getattr(value, "tolist", None)
@@ -42,7 +47,10 @@ class Column:
             )
 
     def at(self, index: int) -> Any:  # whatever the user put there
-        """Return the value of sample *index*."""
+        """Return the value of sample *index*.
+
+        ``None`` beyond the list: a short list costs no sample, and is counted by its length.
+        """
         if self.values is None:
             return self._one
         if 0 <= index < len(self.values):
@@ -68,7 +76,8 @@ def parted(value: object) -> Column:
     """Return a column of values that may have parts: of one list, or of ``{name: list}``.
 
     Rewards are numbers, per-token lists, or lists by name; facts of tools are dicts, or lists by
-    name. A sample without any part has no value.
+    name. A sample without any part has no value. A mapping without any list is one value for all
+    samples.
     """
     if not isinstance(value, Mapping):
         return Column(value)
@@ -100,7 +109,12 @@ class TokenDecoder:
         self._count_drop = count_drop
 
     def text(self, token_ids: Sequence[Any]) -> str:
-        """Return the text of *token_ids*, or a placeholder."""
+        """Return the text of *token_ids*.
+
+        A placeholder without a function, or where it raises, which is counted. What the function
+        returns is text as such, the first entry of a list (``batch_decode``), or ``str()`` of
+        anything else.
+        """
         if self._decode is None:
             return f"[{len(token_ids)} tokens; pass decode= to see them]"
         try:
@@ -116,7 +130,10 @@ class TokenDecoder:
 
 
 def token_ids(value: object) -> list[Any] | None:
-    """Return a row of token ids as a list; ``None`` when *value* is not such a row, or empty."""
+    """Return a row of token ids as a list; ``None`` when *value* is not such a row, or empty.
+
+    What ``tolist()`` of an array raises is raised: the caller counts the rollout or the call.
+    """
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         value = tolist()
@@ -138,7 +155,11 @@ def is_blank(prompt: object) -> bool:
 
 
 def folded(trajectory_ids: Column, entries: int) -> list[list[int]]:
-    """Return the entries of each rollout: entries of one trajectory id are its turns, others are rollouts of one."""
+    """Return the entries of each rollout.
+
+    Entries of one trajectory id are its turns, others are rollouts of one. Turns need not follow
+    one another: step-wise training shuffles them. Rollouts are in the order of their first turns.
+    """
     if trajectory_ids.values is None:
         return [[entry] for entry in range(entries)]
     turns: list[list[int]] = []
@@ -162,11 +183,12 @@ def prompts_of(
     entries: int,
     samples_per_prompt: object,
 ) -> list[int]:
-    """Return the index of each rollout's prompt.
+    """Return the index of each rollout's prompt, 0 where there are no prompts.
 
     By trajectory id, when the prompts have them. One for one, when there are as many prompts as
     entries or rollouts. Else by the number of samples of each prompt, else in blocks: rollout
-    ``//`` samples per prompt, clamped.
+    ``//`` samples per prompt. Nothing raises: an index beyond the prompts becomes that of the last
+    one.
 
     Args:
         turns: The entries of each rollout.
@@ -197,7 +219,11 @@ def prompts_of(
 
 
 def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:
-    """Return the index of a prompt for each rollout by the number of both, as far as the prompts go."""
+    """Return the index of a prompt for each rollout by the number of both, as far as the prompts go.
+
+    Fewer than *rollouts* when the sizes of the prompts add up to less; the caller assigns the rest.
+    A size that is not a number counts as 0, and without any size the rollouts are divided evenly.
+    """
     indices: list[int] = []
     for prompt, size in enumerate(sizes.values or ()):
         indices += [prompt] * min(max(coerce.integer(size) or 0, 0), rollouts)
@@ -209,7 +235,10 @@ def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:
 
 
 def group_names(prompts: Sequence[object]) -> list[str]:
-    """Return the group of each prompt, which equal prompts share in every process and at every step, and others do not."""
+    """Return the group of each prompt.
+
+    Equal prompts share one in every process and at every step, others do not.
+    """
     names: dict[object, str] = {}
     groups: list[str] = []
     for prompt in prompts:
@@ -224,7 +253,10 @@ def group_names(prompts: Sequence[object]) -> list[str]:
 
 
 def positions_in_groups(groups: Sequence[str | None]) -> list[int]:
-    """Return the index of each rollout within its group."""
+    """Return the index of each rollout within its group, in the order of the batch.
+
+    Those without a group count together.
+    """
     counts: dict[str | None, int] = {}
     indices: list[int] = []
     for group in groups:
@@ -235,7 +267,11 @@ def positions_in_groups(groups: Sequence[str | None]) -> list[int]:
 
 
 def _content(prompt: object) -> bytes:
-    """Return what distinguishes a prompt: its text, its token ids, or the key of its content."""
+    """Return what distinguishes a prompt: its text, its token ids, or the key of its content.
+
+    Token ids are the same group as a list, a tuple or an array. Pixels are read by `content_key`,
+    which hashes them: as a list they would take seconds.
+    """
     if isinstance(prompt, str):
         return prompt.encode("utf-8", "replace")
     is_pixels = is_array(prompt) and len(tuple(prompt.shape)) > 1

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def get_context() -> dict[str, str]:
     """Return the current rollout's W3C trace context, for `attach_context` in another process.
 
+    The rollout counts as carried from then on: other processes may add spans, so its root announces
+    no number of spans.
+
     Returns:
         Headers, ``traceparent`` and in some cases ``tracestate``; empty outside of a rollout and of
         any other span.
@@ -51,6 +54,10 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         self._token: Token[Context] | None = None
 
     def __enter__(self) -> None:
+        """Make the span of the carrier the current one.
+
+        Nothing happens without a ``traceparent`` that can be read.
+        """
         fields = _fields(self._carrier)
         if not fields:
             return
@@ -73,6 +80,7 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Restore the context from before the block; an exception of the block passes through."""
         if self._token is not None:
             from opentelemetry.context import detach  # noqa: PLC0415
 

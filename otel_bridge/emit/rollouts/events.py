@@ -46,7 +46,10 @@ def log_values(
 ) -> None:
     """Append one event for each id and value, many in one record.
 
-    Other values than numbers and texts are counted.
+    A value without an id is counted as ``evaluation_id``, one that is neither a number nor a text
+    as ``evaluation_value``; the others are recorded. Each event has a number of its process, by
+    which a bridge drops it when it is redelivered. A record holds a thousand, far below the 4 MiB
+    that a Collector takes.
     """
     now = time.time_ns()
     limits = run.rollout_options.limits
@@ -83,9 +86,10 @@ def log_values(
 def _score(
     value: object, content_filter: ContentFilter, rollout_id: str
 ) -> dict[str, Attribute] | None:
-    """Return a number or label as an attribute; ``None`` for anything else.
+    """Return a number or label as an attribute.
 
-    A label that is cut is counted.
+    ``None`` for anything else, which the caller counts. A label that is cut is counted as
+    ``clipped``. It is redacted with a margin, so that a secret at the cut is recognised.
     """
     number = coerce.number(value)
     if number is not None:
@@ -106,7 +110,9 @@ def _shared(
 ) -> dict[str, Attribute]:
     """Return the attributes that all values of a call have.
 
-    What of them cannot be used is counted.
+    A step that is not a number is left out and counted as ``rollout_step``; an explanation that is
+    cut, as ``clipped``. The role is left out when it is the resource's, which the bridge reads
+    anyway.
     """
     pairs: dict[str, Attribute] = {
         semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"
@@ -140,7 +146,8 @@ def append_sampled_out(
 ) -> None:
     """Append statistics of the rollouts of *columns* that are not *kept_rollouts*.
 
-    Without a group, below ``""``.
+    Trackers show figures over all of a step. Sums by group, below ``""`` without one, so that the
+    bridge can merge those of several calls and workers. Rollouts without a reward only count.
 
     Args:
         run: The run.
@@ -191,9 +198,10 @@ def _statistics(rewards: Sequence[float]) -> dict[str, Attribute]:
 def _staleness(
     versions: Sequence[object], step: int | None, kept_indices: Container[int]
 ) -> dict[str, Attribute] | None:
-    """Return count, sum and maximum of step less policy version.
+    """Return count, sum and maximum of step less policy version over the rollouts that are not kept.
 
-    ``None`` if no rollout names a version.
+    ``None`` without a step, or if no rollout names a version as a number. Kept rollouts carry their
+    version themselves.
     """
     if step is None:
         return None
@@ -235,9 +243,10 @@ def _named_rollouts(
 ) -> dict[str, Attribute]:
     """Return ids, rewards, policy versions and datasets of the rollouts that are not kept and have ids.
 
-    An entry each, in one order: texts one a line, numbers packed. With them a bridge can assign
-    later evaluations, and knows the rollouts that a training step consumes. It derives the trace
-    ids, which would cost the caller a hash each.
+    Empty without ids. An entry each, in one order: texts one a line, numbers packed. With them a
+    bridge can assign later evaluations, and knows the rollouts that a training step consumes. It
+    derives the trace ids, which would cost the caller a hash each. An id with a line break, and
+    those beyond `MAX_ROLLOUTS_IDS`, are left out.
     """
     ids: list[str] = []
     indices: list[int] = []

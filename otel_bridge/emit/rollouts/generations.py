@@ -47,6 +47,10 @@ _A_SAMPLE = (
 def log_generations(run: EmitRun, /, **columns: Any) -> None:
     """Sample, decode, build and append rollouts.
 
+    Unknown names are counted as ``rollout_unknown_column``. Without samples, or when all prompts
+    are empty, nothing is recorded. Tokens are recorded of all samples, also of those that are
+    sampled out: their statistics are over all.
+
     Args:
         run: The run.
         columns: The lists by name, with names of `COLUMNS`; see `Generations`.
@@ -82,6 +86,11 @@ class Generations:
     """
 
     def __init__(self, run: EmitRun, arguments: Mapping[str, Any]) -> None:
+        """Read the lists, and assign entries to rollouts and rollouts to prompts.
+
+        What does not fit is counted. Prompts that no response belongs to are counted as
+        ``rollout_no_response``. What an iterator of the program raises is raised.
+        """
         self._run = run
         self._model = coerce.name(arguments.get("model"))
         self._decoder = TokenDecoder(arguments.get("decode"), run.count_drop)
@@ -116,7 +125,12 @@ class Generations:
         )
 
     def _count(self) -> int:
-        """Return the number of entries; 0 when the list of prompts is given but empty."""
+        """Return the number of entries, that of the longer list of responses.
+
+        0 when the list of prompts is given but empty. Then the responses are counted as
+        ``rollout_empty_prompt``. Values that the other lists lack, or have beyond the responses,
+        are counted as ``rollout_short_list`` and ``rollout_long_list``.
+        """
         prompts = self._lists["prompts"]
         ids = self._lists["prompt_token_ids"]
         entries = max(
@@ -139,7 +153,10 @@ class Generations:
         return entries
 
     def _all_groups(self) -> list[str | None]:
-        """Return the group of each rollout: as given, else that of its prompt; ``None`` without prompts."""
+        """Return the group of each rollout: as given, else that of its prompt.
+
+        ``None`` without prompts.
+        """
         of_prompt = [*group_names(self._lists["prompts"].values or ()), None]
         groups: list[str | None] = []
         for prompt, turn in zip(self._prompt_of, self._turns, strict=True):
@@ -152,7 +169,11 @@ class Generations:
 
     # --- facts for sampling -----------------------------------------------------------------------
     def columns(self) -> SampledColumns:
-        """Return the facts for sampling; samples with an empty prompt are left out and counted."""
+        """Return the facts for sampling.
+
+        Samples with an empty prompt are left out and counted as ``rollout_empty_prompt``. Outcomes
+        are those of the last turn, which ends the trajectory; the id is that of the first.
+        """
         rollouts = [
             rollout for rollout in range(len(self._turns)) if self._is_prompted(rollout)
         ]
@@ -183,7 +204,11 @@ class Generations:
         return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout])))
 
     def key(self, rollout: int) -> str:
-        """Return a stable id of *rollout*."""
+        """Return a stable id of *rollout*.
+
+        Its id, its trajectory id, else its group with its position in it. Sampling hashes it, so
+        that the choice does not depend on the order in which workers answer.
+        """
         entry = self._turns[rollout][0]
         for name in ("ids", "trajectory_ids"):
             rollout_id = coerce.name(self._at(name, entry))
@@ -192,7 +217,10 @@ class Generations:
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
     def tokens(self, rollouts: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the id of each rollout with the tokens of its turns, as fields of a rollout."""
+        """Return the id of each rollout with the tokens of its turns, as fields of a rollout.
+
+        Missing lists give ``None``.
+        """
         fields: list[dict[str, Any]] = []
         for rollout in rollouts:
             entries = self._turns[rollout]
@@ -212,7 +240,11 @@ class Generations:
 
     # --- building ---------------------------------------------------------------------------------
     def build(self, rollout: int) -> Rollout:
-        """Build one rollout: the only place where tokens are decoded."""
+        """Build one rollout: the only place where tokens are decoded.
+
+        Facts are those of the last turn, ids and positions those of the first. A state is kept in
+        the metadata unless the metadata have one.
+        """
         entries = self._turns[rollout]
         first = entries[0]
         last = entries[-1]
@@ -247,6 +279,11 @@ class Generations:
         )
 
     def _turn(self, entry: int, rollout: int) -> _Turn:
+        """Return one entry as a turn of *rollout*.
+
+        The first turn has the prompt of its rollout. A later turn has one only when there is a
+        prompt for each entry: otherwise it would repeat that of the first.
+        """
         is_first = entry == self._turns[rollout][0]
 
         def prompt_in(name: str, prompt_of: Sequence[int]) -> Any:
@@ -304,7 +341,7 @@ def _conversation_of(turns: Sequence[_Turn], decoder: TokenDecoder) -> list[obje
     """Return the messages of *turns*, each once.
 
     A later turn's prompt usually repeats everything before it, as messages, text or token ids; only
-    new content is added.
+    new content is added. A prompt that does not repeat it (a summary, say) is added whole.
     """
     messages: list[object] = []
     known_text = ""
@@ -327,7 +364,11 @@ def _new_prompt(
     known_ids: list[Any],
     decoder: TokenDecoder,
 ) -> object:
-    """Return the part of a turn's prompt that the turns before it do not have."""
+    """Return the part of a turn's prompt that the turns before it do not have.
+
+    ``None`` without one. A prompt that does not begin with what is known is returned whole, so that
+    nothing of it is lost.
+    """
     prompt = turn.prompt
     if isinstance(prompt, str):
         return prompt.removeprefix(known_text)
@@ -345,7 +386,8 @@ def _new_prompt(
 def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
     """Return whether *entries* begin with *messages*.
 
-    Roles decide, since answers may have another shape.
+    Roles alone decide: an answer comes back in another shape than it was given, and with a
+    tokenizer's changes.
     """
     if len(entries) < len(messages):
         return False
@@ -356,7 +398,11 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
 
 
 def _responses(turn: _Turn, decoder: TokenDecoder) -> list[object]:
-    """Return the messages of one response."""
+    """Return the messages of one response, split into the policy's and a tool's by its mask.
+
+    Empty without a response. Only token ids are split: a text has no place for each token. With a
+    short mask the remaining tokens count as the policy's.
+    """
     if turn.response is not None:
         return messages_of(turn.response, role="assistant")
     if not turn.response_ids:

@@ -17,9 +17,10 @@ _MAX_ROLLOUTS = 100_000
 
 
 def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]:
-    """Return the id of each rollout, ``None`` for one without an id.
+    """Return the id of each rollout, ``None`` for one without an id, counted as ``<reason>_rollout_id``.
 
-    Nothing for what is none of the known shapes.
+    Empty for what is none of the known shapes. The place of one without an id stays, so that
+    parallel lists still fit.
 
     Args:
         run: The run, which counts what names no rollout.
@@ -46,7 +47,9 @@ def _is_one(rollouts: object) -> bool:
 def _entries(run: EmitRun, rollouts: object, reason: str) -> Iterable[object]:
     """Return what stands for one rollout each.
 
-    Nothing, counted, when *rollouts* is none of the known shapes.
+    Empty for ``None``, and, counted as ``<reason>_no_rollouts``, for what is none of the known
+    shapes. Entries beyond 100,000 are left out, which counts once as ``<reason>_too_many``: an
+    iterator of the program need not end.
     """
     if isinstance(rollouts, Mapping):
         columns = cast("Mapping[str, object]", rollouts)

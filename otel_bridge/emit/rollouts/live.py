@@ -135,7 +135,11 @@ class LiveRollout(SpanBlock, Rollout):
 
     @contextmanager
     def attach(self) -> Generator[LiveRollout, None, None]:
-        """Make this rollout current in another thread: ``with rollout.attach():``."""
+        """Make this rollout current in another thread: ``with rollout.attach():``.
+
+        A new thread begins with an empty context, in which spans would become traces of their own.
+        An exception of the block passes through.
+        """
         token = otel_context.attach(self._trace.context(otel_context.get_current()))
         try:
             yield self
@@ -144,6 +148,11 @@ class LiveRollout(SpanBlock, Rollout):
 
     # --- open and close ---------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:
+        """Open the root and make it current.
+
+        A failure is counted as ``internal_error``, and the block runs without spans. The rollout is
+        registered again where the run has ended, or a fork happened, since it was made.
+        """
         self.start_unix_ns = self.start_unix_ns or time.time_ns()
         self._number = opened(
             self._run, self.id or self.trace_id, self._track, self.step, self._number
@@ -156,6 +165,10 @@ class LiveRollout(SpanBlock, Rollout):
         return self
 
     def _open(self) -> None:
+        """Start the root, or without seats for its split a root that is not sampled, and make it current.
+
+        What starting a span raises is raised: the caller counts it.
+        """
         if self._run.rollout_options.cap_of(coerce.name(self.split)) > 0:
             caller = trace.get_current_span().get_span_context()
             self._trace.start_root([trace.Link(caller)] if caller.is_valid else [])
@@ -164,7 +177,12 @@ class LiveRollout(SpanBlock, Rollout):
         self._make_current(self._trace.context(otel_context.get_current()))
 
     def _end(self) -> None:
-        """Record the rollout once."""
+        """Record the rollout once, with a root whatever its fields hold.
+
+        Nothing when its run has ended meanwhile, which has counted it as ``rollout_unfinished``.
+        Without seats only its statistics are recorded. A field that raises costs all fields but the
+        id (``rollout_unreadable``): the children on the disk need the root.
+        """
         self._trace.close()
         if not closed(self._number):  # the run ended meanwhile, and counted the rollout
             return
@@ -182,7 +200,10 @@ class LiveRollout(SpanBlock, Rollout):
             self._annotate()
 
     def _annotate(self) -> None:
-        """Record the tokens that its turns carry."""
+        """Record the tokens that its turns carry, after the root.
+
+        What they raise is counted as ``token_unreadable``.
+        """
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         try:
             annotate_rollouts(self._run, [vars(self)], defaults)
@@ -202,7 +223,9 @@ class LiveRollout(SpanBlock, Rollout):
     def _close(self, now: int) -> None:
         """End the root with all that is known of the rollout.
 
-        Raises what the program's own objects raise.
+        Raises what the program's own objects raise; the caller then ends the root without them.
+        Facts of turns are counted as ``rollout_field`` where no span was made of the messages,
+        which alone show them.
         """
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
@@ -228,7 +251,7 @@ class LiveRollout(SpanBlock, Rollout):
     def _spans_of_messages(self, content: Content, now: int) -> list[bytes]:
         """Make the children from the messages.
 
-        Nothing if the open rollout got spans, here or elsewhere.
+        Empty if the open rollout got spans, here or elsewhere: each turn would be there twice.
         """
         if self._trace.has_spans:
             return []

@@ -87,7 +87,10 @@ class UrandomIdGenerator(IdGenerator):
 
 
 def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
-    """Encode *span* as one ``ScopeSpans``: attributes set by others as the policy of *run* allows, and the additions.
+    """Encode *span* as one ``ScopeSpans``.
+
+    Attributes set by others as the policy of *run* allows, and the additions. Texts that the policy
+    cuts without knowing their names are counted as ``unknown_text``.
 
     Raises:
         InvalidRecordError: It is not a span of the SDK, or the encoder returned none.
@@ -111,6 +114,10 @@ class _Provider(TracerProvider):
     """Provides tracers without the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
 
     def __init__(self, ids: UrandomIdGenerator) -> None:
+        """Make a provider of which nothing comes from the program's variables for its own SDK.
+
+        Sampler, limits, ids, switch.
+        """
         unset = SpanLimits.UNSET
         super().__init__(
             sampler=ALWAYS_ON,
@@ -149,7 +156,11 @@ class LiveTracer:
         return self._tracer.start_span(name, context=context, kind=kind)
 
     def end(self, span: Span, extra: ExtraAttributes, end_unix_ns: int) -> None:
-        """End *span*, and append it with its additions, on the thread that ends it."""
+        """End *span*, and append it with its additions, on the thread that ends it.
+
+        One that cannot be encoded is counted as ``rollout_span``. It is appended at once, so that a
+        kill inside a rollout loses no child that has ended.
+        """
         # The program may have ended it itself.
         if span.is_recording():
             span.end(end_unix_ns)
@@ -177,6 +188,10 @@ class ChildSpan(SpanBlock):
     """
 
     def __init__(self, rollout: OpenTrace | None, fields: Mapping[str, Any]) -> None:
+        """Take the known ones of *fields*; other keys become metadata, beside those given as such.
+
+        Subclasses set their fields first: these decide which keys are known.
+        """
         self.metadata: dict[str, Any] = {}
         self.error = None
         field_names = {key for key in vars(self) if not key.startswith("_")}
@@ -212,6 +227,10 @@ class ChildSpan(SpanBlock):
         return self
 
     def _open(self) -> None:
+        """Start the span below its rollout, else below the current span, and make it current.
+
+        Nothing without a run, when the rollout makes no spans, or below a span that is not sampled.
+        """
         rollout = self._rollout or current_rollout()
         self._rollout = rollout
         self._run = current_run() if rollout is None else rollout.run
@@ -237,6 +256,11 @@ class ChildSpan(SpanBlock):
             self._run.count_drop(INTERNAL_ERROR)
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:
+        """End the span with its attributes, under the content policy.
+
+        Texts that are cut are counted. What the program's own objects raise is raised: the caller
+        counts it as ``internal_error``, and the span is lost.
+        """
         options = run.rollout_options
         content_filter = ContentFilter(
             options.limits.policy, options.limits.rollout_bytes
@@ -302,6 +326,11 @@ class ChatSpan(ChildSpan):
         return name, trace.SpanKind.CLIENT
 
     def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:
+        """Return the attributes of a turn.
+
+        Fields that cannot be read are counted as ``rollout_field``. Messages have the limits of a
+        rollout's. With policy ``off`` there are none.
+        """
         pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
         if (model := coerce.name(self.model)) is not None:
             pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
@@ -355,6 +384,10 @@ class ToolSpan(ChildSpan):
 
     # A tool's text has the limit of the filter.
     def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs:  # noqa: ARG002
+        """Return the attributes of a call of a tool.
+
+        With policy ``off`` without its arguments and result.
+        """
         pairs: Pairs = [
             (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
             (semconv.GEN_AI_TOOL_NAME, coerce.name(self.name) or "tool"),
@@ -379,9 +412,10 @@ def _text(value: object, content_filter: ContentFilter) -> Utf8:
 
 
 def _sampled(context: Context) -> bool:
-    """Return whether to record spans below the current span of *context*.
+    """Return whether to record spans below the current span of *context*, also where there is none.
 
-    A remote rollout may be switched off.
+    The root of a rollout without seats is not sampled, and its context may have come from another
+    process.
     """
     current = trace.get_current_span(context).get_span_context()
     return not current.is_valid or current.trace_flags.sampled

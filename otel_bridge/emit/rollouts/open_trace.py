@@ -71,6 +71,10 @@ class SpanBlock(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Record the span in the process that opened it.
+
+        An exception of the block passes through, and is its `error`.
+        """
         # First: what follows the block is not part of the span, even if its end fails.
         if self._token is not None:
             otel_context.detach(self._token)
@@ -125,7 +129,10 @@ class OpenTrace:
         self._is_carried = True
 
     def start_root(self, links: Sequence[trace.Link]) -> None:
-        """Start the root, and find the trace again by its id."""
+        """Start the root, and find the trace again by its id.
+
+        What the SDK raises is raised: the rollout then makes no spans.
+        """
         tracer = self.run.live_tracer
         self.root = tracer.start_root(int(self.trace_id, 16), links)
         # After the start: a rollout whose root cannot start makes no spans.
@@ -144,7 +151,8 @@ class OpenTrace:
     def start_child(self, name: str, kind: trace.SpanKind) -> trace.Span | None:
         """Start a child of the current span when this span belongs to the rollout, else of the root.
 
-        ``None`` when the rollout is not recorded.
+        ``None`` when the rollout is not recorded. Another trace's span may be current: that of the
+        program's own code around the call, which does not belong to the rollout.
         """
         if self._tracer is None:
             return None
@@ -183,7 +191,8 @@ class OpenTrace:
     def span_count(self, of_messages: int) -> Pairs:
         """Return the number of spans as an attribute, with those *of_messages*.
 
-        Nothing if spans of the trace may be open, or be made elsewhere.
+        A bridge that has them all need not wait. Empty if spans of the trace may be open, or be
+        made elsewhere: then a bridge waits for its grace time.
         """
         is_open = self._is_carried or self._is_instrumented or self._open_children > 0
         # A tracer provider of the program may add spans that never pass here.

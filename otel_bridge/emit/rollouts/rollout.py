@@ -85,7 +85,11 @@ FIELDS = frozenset(one.name for one in fields(Rollout))
 
 
 def rollout_of(values: Mapping[str, Any]) -> Rollout:
-    """Make a `Rollout` of a mapping with its field names; other keys become metadata."""
+    """Make a `Rollout` of a mapping with its field names; other keys become metadata.
+
+    A field that is ``None`` has its default: rows of tables have every column. What reading
+    metadata raises is raised.
+    """
     field_values: dict[str, Any] = {}
     extra: dict[Any, Any] = {}
     for key, value in values.items():

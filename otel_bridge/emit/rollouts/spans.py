@@ -76,6 +76,10 @@ def encode_rollout(
 ) -> tuple[bytes, Losses]:
     """Encode a finished rollout.
 
+    What the program's own objects raise is raised: the caller drops the rollout, and counts it. The
+    root comes first in the record, and announces the number of spans, so that a bridge need not
+    wait for more.
+
     Args:
         rollout: The rollout; its step and split are those of *call*.
         call: Facts that its call shares.
@@ -117,13 +121,21 @@ def encode_rollout(
 
 
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
-    """Encode the conversation of a rollout with the media of its metadata."""
+    """Encode the conversation of a rollout with the media of its metadata.
+
+    Trackers show media where messages are, and not among facts. Code of the user's messages costs
+    itself alone.
+    """
     media = media_facts(mapping_or(rollout.metadata, "metadata")).values()
     return content_of(rollout.messages, limits, media=list(chain.from_iterable(media)))
 
 
 def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, int]:
-    """Return start and end; a rollout without either ends now and lasts a nanosecond per child."""
+    """Return start and end; a rollout without either ends now and lasts a nanosecond per child.
+
+    Times that are not numbers, lie beyond 64 bits, or end before they start count as missing:
+    viewers order the children by their times.
+    """
     end = coerce.integer(rollout.end_unix_ns)
     if end is None or not 0 < end < _MAX_TIME:
         end = now_unix_ns
@@ -135,7 +147,10 @@ def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, i
 
 
 def caller_link() -> bytes:
-    """Return an encoded link to the caller's current span; empty when there is none."""
+    """Return an encoded link to the caller's current span; empty when there is none.
+
+    A link, not a parent: a rollout is always a trace of its own, which a bridge collects by its id.
+    """
     trace = sys.modules.get("opentelemetry.trace")
     if (
         trace is None
@@ -191,7 +206,11 @@ _SCALARS: Mapping[str, tuple[str, Callable[[object], int | float | str | None]]]
 
 
 def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -> Pairs:
-    """Return the attributes of the root without its id, step, split and number of spans."""
+    """Return the attributes of the root without its id, step, split and number of spans.
+
+    What cannot be read is counted as ``rollout_field``. Facts have a quarter of the rollout's limit
+    each, so that they leave half of it to the messages.
+    """
     pairs: Pairs = []
     content_filter = content.content_filter
     pairs += _scalar_pairs(rollout, content_filter.losses)
@@ -221,7 +240,10 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
 
 
 def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
-    """Return the attributes of the fields of one value; those that cannot be read are counted."""
+    """Return the attributes of the fields of one value.
+
+    Those that cannot be read are counted as ``rollout_field``.
+    """
     pairs: Pairs = []
     for field, (key, read) in _SCALARS.items():
         raw: object = getattr(rollout, field)
@@ -236,7 +258,10 @@ def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
 
 
 def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pairs:
-    """Return the parts of a reward; a part that is not a number is counted."""
+    """Return the parts of a reward.
+
+    A part that is not a number, or beyond 256, is counted as ``rollout_reward``.
+    """
     pairs: Pairs = []
     for key, value in content_filter.entries(values, "rewards").items():
         number = coerce.number(value)
@@ -250,7 +275,10 @@ def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pair
 def free_facts(
     prefix: str, values: object, name: str, content_filter: ContentFilter, budget: int
 ) -> Pairs:
-    """Encode free facts within *budget* characters; the others are counted.
+    """Encode free facts within *budget* characters; the others are counted as ``clipped``.
+
+    A fact that does not fit ends nothing: later ones count against what is left, and are left out
+    as well.
 
     Args:
         prefix: Beginning of the keys.
@@ -274,7 +302,11 @@ def free_facts(
 
 
 def conversation_attributes(messages: Sequence[EncodedMessage]) -> Pairs:
-    """Return input (all messages but the last answer) and output (the last answer)."""
+    """Return input (all messages but the last answer) and output (the last answer).
+
+    Both are there even if empty. The place of the answer among the input follows from the index in
+    its child.
+    """
     rest = list(messages)
     output: list[EncodedMessage] = []
     # Messages after the last answer (a tool's answer in a truncated rollout) belong to the input as
@@ -297,7 +329,10 @@ def json_array(messages: Iterable[EncodedMessage]) -> Utf8:
 def failure(
     error: str | BaseException, content_filter: ContentFilter
 ) -> tuple[str, str]:
-    """Return type and text of an error; without content only its type."""
+    """Return type and text of an error.
+
+    With policy ``off`` its type in place of the text, which may quote a prompt.
+    """
     if isinstance(error, BaseException):
         kind = type(error).__qualname__
     else:
@@ -308,7 +343,11 @@ def failure(
 
 
 def _error_text(error: str | BaseException) -> str:
-    """Return the text of an error; empty when it has none that may be shown, or raises."""
+    """Return the text of an error; empty when it has none that may be shown, or raises.
+
+    ``str()`` of an exception whose arguments are objects would show their ``repr()``, with
+    addresses and secrets.
+    """
     try:
         if isinstance(error, BaseException):
             text = own_text(error)
@@ -320,7 +359,7 @@ def _error_text(error: str | BaseException) -> str:
 
 
 def without_traceback(error: str | BaseException | None) -> str | None:
-    """Return the error of a closed span as text.
+    """Return the error of a closed span as text, ``None`` without an error.
 
     Its traceback holds the frame of the block, whose locals hold the span: a cycle that keeps all
     of them alive.
@@ -363,7 +402,7 @@ def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[
     """Make a ``chat`` span of each answer and an ``execute_tool`` span of each tool's answer.
 
     Their times divide the time of the root evenly, at least a nanosecond each, so that their order
-    shows.
+    shows: the messages have none. What cannot be used of turns is counted as ``rollout_field``.
     """
     children = _children(rollout, content)
     start = parent.start_unix_ns
@@ -383,6 +422,12 @@ def child_spans(rollout: Rollout, content: Content, parent: SpanParent) -> list[
 
 
 def _children(rollout: Rollout, content: Content) -> list[_Child]:
+    """Return a child for each answer of the policy and of a tool, in the order of the conversation.
+
+    A child names its message by index instead of repeating the text, except where a bridge could
+    not find the arguments by it. Facts of turns beyond the answers are counted as
+    ``rollout_field``.
+    """
     children: list[_Child] = []
     earlier_calls: tuple[ToolCall, ...] = ()
     calls: list[ToolCall] = []
@@ -428,7 +473,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
 def token_counts(values: Mapping[str, object], losses: Losses, key: str = "") -> Pairs:
     """Return the numbers of tokens among *values*.
 
-    Those that are not numbers are counted, below *key*.
+    Those that are not numbers are left out, and counted as ``rollout_field`` below *key*.
     """
     pairs: Pairs = []
     for field, attribute in _TOKEN_FIELDS.items():
@@ -441,7 +486,11 @@ def token_counts(values: Mapping[str, object], losses: Losses, key: str = "") ->
 
 
 def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
-    """Return the facts of a turn; what it has beside those of a turn is counted."""
+    """Return the facts of a turn, empty for what is not a mapping.
+
+    That, and keys that a turn does not have, are counted as ``rollout_field``: a misspelt one would
+    vanish otherwise.
+    """
     facts = coerce.mapping(turn)
     if turn is not None and not isinstance(turn, Mapping):
         losses.add(BAD_FIELD, 1, "turns")
@@ -453,7 +502,9 @@ def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
 def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pairs:
     """Return the attributes of the span of an answer.
 
-    Facts of its turn that cannot be used are counted.
+    Facts of its turn that cannot be used are counted as ``rollout_field``. The last answer ends the
+    rollout, so that it has the rollout's reason; an only answer also has the rollout's numbers of
+    tokens.
 
     Args:
         rollout: The rollout.
@@ -503,7 +554,10 @@ def _turn_reward(value: object, losses: Losses) -> Pairs:
 
 
 def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:
-    """Remove and return the call that *answer* belongs to, by id, else the next call in order."""
+    """Remove and return the call that *answer* belongs to, by id, else the next call in order.
+
+    ``None`` if none is left. Libraries without ids answer in the order of the calls.
+    """
     for index, call in enumerate(calls):
         if answer.call_id is None or call.id is None or call.id == answer.call_id:
             return calls.pop(index)
@@ -511,6 +565,10 @@ def _call_of(answer: ToolAnswer, calls: list[ToolCall]) -> ToolCall | None:
 
 
 def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
+    """Return name and id of the tool, from the answer, else from its call.
+
+    A tool without a name is ``tool``.
+    """
     name = answer.name or (call.name if call else "") or "tool"
     pairs: Pairs = [
         (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
@@ -525,7 +583,11 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
 def _is_found(
     call: ToolCall | None, answer: ToolAnswer, earlier_calls: Sequence[ToolCall]
 ) -> bool:
-    """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none."""
+    """Return whether a lookup of the arguments by the call's id finds those of *call*, or rightly none.
+
+    A bridge looks for the first call of that id in the answer before; models repeat ids, or leave
+    them out.
+    """
     call_id = answer.call_id or (call.id if call else None)
     for earlier_call in earlier_calls:
         if (
@@ -540,7 +602,8 @@ def _is_found(
 def _tool_texts(answer: ToolAnswer, call: ToolCall | None, index: int | None) -> Pairs:
     """Return arguments and result.
 
-    Long texts are replaced by the *index* of their message where possible.
+    Texts above 1 KB are replaced by the *index* of their message, from which a bridge restores
+    them: they leave once. Without an index (``None``) they stay.
     """
     pairs: Pairs = []
     is_left_out = False

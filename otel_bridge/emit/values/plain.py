@@ -80,7 +80,10 @@ class Losses:
 
 
 def json_number(value: float) -> Json:
-    """Return a number that JSON can hold: NaN, infinities and integers beyond 64 bits become text."""
+    """Return a number that JSON can hold: NaN, infinities and integers beyond 64 bits become text.
+
+    orjson writes NaN as null, and refuses longer integers.
+    """
     if isinstance(value, int):
         if -_INT64 <= value < _INT64:
             return value
@@ -149,6 +152,11 @@ class PlainReader:
         return self._mapping(values, (id(whole),), whole)
 
     def _value(self, value: object, parents: tuple[int, ...]) -> Json:
+        """Return one value as plain data; it never raises.
+
+        The common types come first: a config has thousands of them. One that raises is a
+        placeholder, counted as ``unreadable_value``.
+        """
         kind = type(value)
         if kind is str:
             return self._text(cast("str", value))
@@ -177,7 +185,8 @@ class PlainReader:
     def _nested(self, value: object, parents: tuple[int, ...]) -> Json:
         """Return a collection, or an object with fields.
 
-        Any other object by its own text or its type.
+        Any other object by its own text or its type. One that holds itself, or lies too deep,
+        becomes a mark; the depth is counted as ``clipped``.
         """
         if id(value) in parents:
             return CYCLE
@@ -195,6 +204,10 @@ class PlainReader:
         return self._described(value)
 
     def _described(self, value: object) -> Json:
+        """Return the text that an object has, else its type, counted as ``described``.
+
+        Its ``repr()`` may hold secrets.
+        """
         text = own_text(value)
         if text is None:
             self._lose("described")
@@ -204,6 +217,11 @@ class PlainReader:
     def _mapping(
         self, values: Mapping[object, object], parents: tuple[int, ...], whole: object
     ) -> dict[str, Json]:
+        """Return a mapping by the texts of its keys.
+
+        What the limits leave out is counted as ``clipped``. Two keys may be equal only once they
+        are redacted or cut: the last one counts, which is counted as ``same_key``.
+        """
         plain: dict[str, Json] = {}
         entries = self.entries(values, whole)
         for index, (text, value) in enumerate(entries.items()):
@@ -224,7 +242,9 @@ class PlainReader:
     ) -> dict[str, object]:
         """Return the entries of a mapping, not yet read, by the texts of their keys.
 
-        Of equal keys the last counts.
+        Of equal keys the last counts. Counted are entries beyond the budget (``clipped``), keys
+        that come twice (``same_key``), that are empty (``empty_key``), or whose ``str()`` raises
+        (``bad_key``).
 
         Args:
             values: The mapping.
@@ -249,6 +269,7 @@ class PlainReader:
     def _items(
         self, values: Iterable[object], parents: tuple[int, ...], whole: object
     ) -> list[Json]:
+        """Return the items of a collection; those beyond the budget are counted as ``clipped``."""
         size = len(cast("Sized", values))
         share = self._budget.share(whole, size)
         if share < size:
@@ -256,6 +277,10 @@ class PlainReader:
         return [self._value(item, parents) for item in items_of(values, share)]
 
     def _array(self, value: Array, parents: tuple[int, ...]) -> Json:
+        """Return an array as nested lists.
+
+        One above the limit as its shape, counted as ``clipped``.
+        """
         size = math.prod(tuple(value.shape))
         if size > self._rules.array_numbers:
             self._lose(CLIPPED, size)
@@ -275,6 +300,10 @@ class PlainReader:
             return None
 
     def _text(self, text: str) -> str:
+        """Return the part of *text* that is recorded.
+
+        A longer one, and any beyond all characters, is counted as ``clipped``.
+        """
         if self._chars_left <= 0:
             self._lose(CLIPPED)
             return ""
@@ -297,10 +326,11 @@ def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, obj
 
 
 def mapping_of(value: object) -> Mapping[object, object] | None:
-    """Return the fields of an object: a mapping, dataclass, attrs or pydantic object, namespace or pandas object.
+    """Return the fields of an object.
 
-    ``None`` for anything else. What the code of the object raises is raised, unless it has another
-    way to its fields.
+    A mapping, dataclass, attrs or pydantic object, namespace or pandas object. ``None`` for
+    anything else. What the code of the object raises is raised, unless it has another way to its
+    fields. Declared fields come before dumps, which copy all that is below.
     """
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)
@@ -342,7 +372,8 @@ _DUMPS = ("model_dump", "to_dict", "to_pydict")
 def _dumped(value: object) -> Mapping[object, object] | None:
     """Return the fields that an object gives by a method of its class.
 
-    Its attributes if each of them raises.
+    Its attributes if each of them raises; ``None`` if it gives anything but a mapping, or has no
+    attributes.
     """
     for name in _DUMPS:
         dump = getattr(type(value), name, None)
@@ -384,7 +415,8 @@ class _Labeled(Mapping[object, object]):
 def dumps(value: Json) -> bytes:
     """Encode JSON data as UTF-8.
 
-    Lone surrogates become question marks, integers beyond 64 bits their digits.
+    Lone surrogates become question marks, integers beyond 64 bits their digits: orjson refuses
+    both. The copy without them is made only where it does.
     """
     try:
         return orjson.dumps(value)

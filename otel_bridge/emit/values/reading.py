@@ -37,7 +37,11 @@ class ReadBudget:
         self._read: dict[int, object] = {}
 
     def share(self, collection: object, size: int) -> int:
-        """Return how many of the *size* entries of *collection* may be read, and deduct them."""
+        """Return how many of the *size* entries of *collection* may be read, 0 at the end, and deduct them.
+
+        A collection that comes again has a smaller budget of its own, since only sharing makes few
+        lists hold very many entries.
+        """
         if id(collection) in self._read:
             # The collection itself counts: 30 lists of two entries each hold 2^30 lists.
             share = max(min(size, self._repeated, self._entries), 0)
@@ -96,7 +100,8 @@ def entries_of(
 ) -> list[tuple[object, object]]:
     """Return the first *limit* entries of a mapping.
 
-    An entry that cannot be read is an `Unreadable`.
+    An entry that cannot be read is an `Unreadable`. Read in one go at first; again in case another
+    thread changed the mapping meanwhile; then key by key.
     """
     # Copied while the interpreter is held: no other thread changes it meanwhile.
     if type(values) is dict:
@@ -113,7 +118,8 @@ def entries_of(
 def items_of(values: Iterable[object], limit: int) -> list[object]:
     """Return the first *limit* items of a collection.
 
-    An item that cannot be read is an `Unreadable`.
+    An item that cannot be read is an `Unreadable`: of a sequence it costs itself, of another
+    collection also what follows it.
     """
     try:
         if _is_column(values) and hasattr(values, "to_pylist"):
@@ -159,6 +165,7 @@ def _stand_in(unresolved: Any, key: object) -> Unreadable:
 
 
 def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
+    """Return the items of an iterable as far as they go, with an `Unreadable` where it raises."""
     entries: list[object] = []
     try:
         entries.extend(islice(values, limit))
@@ -168,7 +175,11 @@ def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
 
 
 def _without_resolving(values: object) -> object:
-    """Return the unresolved content of an OmegaConf container, ``None`` for anything else."""
+    """Return the unresolved content of an OmegaConf container, ``None`` for anything else.
+
+    It has the texts of what cannot be resolved: ``???`` of a missing value, ``${…}`` of a
+    reference. ``None`` also when reading it so raises.
+    """
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is None or not is_of("omegaconf", values):
         return None

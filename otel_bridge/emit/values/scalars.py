@@ -80,7 +80,10 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether *value* stands for a missing entry: ``None``, NA and NaT of pandas, and numpy's NaT."""
+    """Return whether *value* stands for a missing entry.
+
+    ``None``, NA and NaT of pandas, and numpy's NaT. A NaN is a number: it is logged as one.
+    """
     if value is None:
         return True
     kind = type(value)
@@ -119,7 +122,7 @@ def _of_item(value: HasItem) -> Plain:
     Times, complex numbers and records as numpy shows them.
 
     ``item()`` of a long double returns a long double, and that of nanoseconds an integer without a
-    unit (numpy 2.3).
+    unit (numpy 2.3). What the conversion of another library raises is raised.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if kind == "f":
@@ -134,7 +137,7 @@ def _of_item(value: HasItem) -> Plain:
 def _number_of_object(value: object) -> Plain | None:
     """Return the number that a 0-d array holds or an object converts to.
 
-    ``None`` for any other object.
+    ``None`` for any other object. What ``__float__`` and its like raise is raised.
     """
     if is_array(value):
         return None if tuple(value.shape) else _of_item(value)
@@ -147,7 +150,10 @@ def _number_of_object(value: object) -> Plain | None:
 
 
 def single_of(value: object) -> object:
-    """Return the content of an array of one element, of any shape; any other value as it is."""
+    """Return the content of an array of one element, of any shape.
+
+    Any other value as it is, also one that raises.
+    """
     try:
         if is_array(value) and math.prod(tuple(value.shape)) == 1:
             return value.item()
@@ -169,7 +175,7 @@ def text_of(value: object) -> str | None:
     """Return the text of a small value that has one plain text; ``None`` for anything else.
 
     Such values are texts, UTF-8 bytes, paths, times, data types and devices, and functions and
-    classes by their qualified names.
+    classes by their qualified names. What the code of a path raises is raised.
     """
     if isinstance(value, UserString):
         value = value.data
@@ -190,7 +196,10 @@ def text_of(value: object) -> str | None:
 
 
 def _text_of_bytes(value: bytes | bytearray | memoryview[int]) -> str | None:
-    """Return bytes that are text as this text; ``None`` for other bytes."""
+    """Return bytes that are text as this text.
+
+    ``None`` for other bytes, and for more than a megabyte of them.
+    """
     size = value.nbytes if isinstance(value, memoryview) else len(value)
     if size > _MAX_BYTES:
         return None
@@ -209,7 +218,11 @@ def _is_shown_by_str(kind: type) -> bool:
 
 
 def _qualified_name(value: object) -> str | None:
-    """Return the name of a module, function or class, and the pattern of a regular expression."""
+    """Return the name of a module, function or class, and the pattern of a regular expression.
+
+    ``None`` without. The ``repr()`` of a function would have its address, which differs in every
+    process.
+    """
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, re.Pattern):
@@ -288,7 +301,11 @@ def _key_of_object(raw: object) -> str:
 
 
 def _parts(items: Iterable[object], entries_left: list[int]) -> str:
-    """Return a collection as Python shows it, sets sorted, in at most *entries_left* entries, a list of one number."""
+    """Return a collection as Python shows it, in at most *entries_left* entries, a list of one number.
+
+    Sets are sorted, since their order differs in every process, and a key must not. Nested
+    collections share the number.
+    """
     texts: list[str] = []
     for item in items:
         entries_left[0] -= 1
@@ -347,7 +364,8 @@ def any_text(value: object) -> str:
 def name_of(value: object, max_chars: int) -> str | None:
     """Return an id or a name as text; ``None`` when *value* is missing, empty or raises.
 
-    A longer text ends with a digest of the whole, so that two of them remain two.
+    A longer text ends with a digest of the whole, so that two of them remain two. Bounded: ids are
+    kept in memory, by the bridge too.
     """
     if is_missing(value):
         return None
