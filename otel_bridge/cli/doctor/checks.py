@@ -1,6 +1,6 @@
 """Checks of `doctor` beyond settings: versions, tokens, credentials, addresses, clocks.
 
-Each check returns lines to show, and lines that state what is wrong and what to do. No check writes
+Each check adds lines to show, and lines that state what is wrong and what to do. No check writes
 anywhere. A check that needs the network waits a few seconds at most.
 """
 
@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import requests
+from rich.table import Table
 
 from otel_bridge import settings
 from otel_bridge.bridge.http_session import HttpSession
@@ -41,37 +42,43 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(slots=True)
-class Finding:
-    """Holds the lines of a check: those to show, and those that state what is wrong."""
+class Findings:
+    """Collects what is shown below the verdict, and one line for each problem.
 
-    shown: list[str] = field(default_factory=list[str])
+    Attributes:
+        whole: Whether what is neither set nor chosen is shown too.
+    """
+
+    whole: bool = False
+    tables: list[Table] = field(default_factory=list[Table])
+    lines: list[str] = field(default_factory=list[str])
     wrong: list[str] = field(default_factory=list[str])
 
 
-def versions(exporters: Mapping[str, Exporter]) -> Finding:
-    """Return the version of each tracker next to those that its exporter was tested with.
+def versions(findings: Findings, exporters: Mapping[str, Exporter]) -> None:
+    """Show the version of each tracker next to those that its exporter was tested with.
 
     An untested version is not a problem by itself: `abilities` probes what works.
     """
-    finding = Finding()
     for name, exporter in exporters.items():
         for package in exporter.requires if exporter.tested_with else ():
             # The exporter reports it itself.
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 version = importlib.metadata.version(package)
                 of = "" if name == package else f"{name}: "
-                finding.shown.append(
+                findings.lines.append(
                     f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}"
                 )
-    return finding
 
 
-def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Finding:
-    """Import the tracker of a chosen exporter, and return what its installed version lacks."""
+def abilities(
+    findings: Findings, name: str, exporter: Exporter, settings: ExporterSettings
+) -> None:
+    """Import the tracker of a chosen exporter, and show what its installed version lacks."""
     if exporter.probe is None:
-        return Finding()
+        return
     try:
-        return Finding([f"{name}: {sentence}" for sentence in exporter.probe(settings)])
+        findings.lines += [f"{name}: {lack}" for lack in exporter.probe(settings)]
     except Exception as exc:  # noqa: BLE001  # a tracker may raise anything while it is imported
         packages = " ".join(exporter.requires)
         error = (
@@ -80,20 +87,18 @@ def abilities(name: str, exporter: Exporter, settings: ExporterSettings) -> Find
         help_ = (
             f"; {error.help}" if isinstance(error, BlockedError) and error.help else ""
         )
-        return Finding(wrong=[f"{name}: {error}{help_}"])
+        findings.wrong.append(f"{name}: {error}{help_}")
 
 
-def tokens(env: Mapping[str, str]) -> Finding:
-    """Return the configured tokens, masked, and which of them is too short to be safe."""
-    finding = Finding()
+def tokens(findings: Findings, env: Mapping[str, str]) -> None:
+    """Show the configured tokens, masked, and which of them is too short to be safe."""
     for token in settings.TOKEN.read(env):
-        finding.shown.append(f"token of {settings.TOKEN.name}: {masked(token)}")
+        findings.lines.append(f"token of {settings.TOKEN.name}: {masked(token)}")
         if len(token) < _TOKEN_CHARACTERS:
-            finding.wrong.append(
+            findings.wrong.append(
                 f"a token of {settings.TOKEN.name} has {len(token)} characters, fewer than {_TOKEN_CHARACTERS}; make a "
                 "longer one: openssl rand -hex 24"
             )
-    return finding
 
 
 def masked(secret: str) -> str:
@@ -104,46 +109,45 @@ def masked(secret: str) -> str:
 
 
 def tracker(
-    name: str, destination: Mapping[str, str], env: Mapping[str, str]
-) -> Finding:
-    """Return which credentials a chosen exporter has, masked, and whether its addresses answer.
+    findings: Findings,
+    name: str,
+    destination: Mapping[str, str],
+    env: Mapping[str, str],
+) -> None:
+    """Show which credentials a chosen exporter has, masked, and whether its addresses answer.
 
     Args:
+        findings: Where it is shown.
         name: The exporter.
         destination: Its destination; values that are addresses are contacted.
         env: The environment.
     """
-    finding = Finding()
-    credentials = [
-        variable for variable in _CREDENTIALS.get(name, ()) if env.get(variable)
-    ]
-    finding.shown += [
-        f"{name}: {variable} is set ({masked(env[variable])})"
-        for variable in credentials
-    ]
+    for variable in _CREDENTIALS.get(name, ()):
+        if env.get(variable):
+            credential = masked(env[variable])
+            findings.lines.append(f"{name}: {variable} is set ({credential})")
     for address in dict.fromkeys(destination.values()):
         if urlsplit(address).scheme in _DEFAULT_PORTS:
-            _ask(finding, name, address)
-    return finding
+            _ask(findings, name, address)
 
 
-def _ask(finding: Finding, name: str, address: str) -> None:
+def _ask(findings: Findings, name: str, address: str) -> None:
     parts = urlsplit(address)
-    shown = without_credentials(address).partition("?")[0]
+    server = without_credentials(address).partition("?")[0]
     try:
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
         # A connection only: a request could need credentials, or have an effect.
         socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as exc:
-        finding.wrong.append(
-            f"{name}: {shown} does not answer ({exc}); records wait on this machine until it does: check the address, "
+        findings.wrong.append(
+            f"{name}: {server} does not answer ({exc}); records wait on this machine until it does: check the address, "
             "the network, and whether the server runs"
         )
         return
-    finding.shown.append(f"{name}: {shown} answers")
+    findings.lines.append(f"{name}: {server} answers")
     skew_s = _skew_s(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/")
     if abs(skew_s) > _SKEW_S:
-        finding.wrong.append(
+        findings.wrong.append(
             f"{name}: the clock of {parts.hostname} and of this machine differ by {skew_s:.0f} s: set yours by NTP"
         )
 

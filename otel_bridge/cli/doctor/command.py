@@ -18,6 +18,7 @@ from rich.text import Text
 from otel_bridge import exporter, settings
 from otel_bridge.cli.check import send
 from otel_bridge.cli.doctor import checks
+from otel_bridge.cli.doctor.checks import Findings
 from otel_bridge.cli.environment import OF_SIGNALS
 from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.emit.bridge_process.other_python import find_python
@@ -65,7 +66,7 @@ def command(*, sending: bool, whole: bool) -> None:
     """Check whether this machine and its trackers can work: the verdict, then what is set."""
     console = Terminal()
     env = settings.environment()
-    findings = _Findings(whole=whole)
+    findings = Findings(whole=whole)
     _settings(findings, env)
     _exporters(findings, env)
     _directory(findings, env)
@@ -74,56 +75,31 @@ def command(*, sending: bool, whole: bool) -> None:
     _checks(findings, env)
     # A test run could not arrive, and would wait for a minute.
     if sending and findings.wrong:
-        findings.show("nothing was sent: first fix what is wrong")
+        findings.lines.append("nothing was sent: first fix what is wrong")
     elif sending:
-        findings.wrong += send(findings.show, env)
+        findings.wrong += send(findings.lines.append, env)
     _print_verdict(
         console, findings.wrong, chosen=sending or bool(chosen_exporters(env))
     )
-    findings.print(console)
+    _print(console, findings)
     sys.exit(1 if findings.wrong else 0)
 
 
-class _Findings:
-    """Collects what is shown below the verdict, and one line for each problem.
-
-    Args:
-        whole: Whether what is neither set nor chosen is shown too.
-    """
-
-    def __init__(self, *, whole: bool) -> None:
-        self.whole = whole
-        self.wrong: list[str] = []
-        self._parts: list[Table | str] = []
-
-    def show(self, part: Table | str) -> None:
-        """Show a table, unless it is empty, or a line."""
-        self._parts.append(part)
-
-    def add(self, finding: checks.Finding) -> None:
-        """Add the lines of a check."""
-        self._parts += finding.shown
-        self.wrong += finding.wrong
-
-    def print(self, console: Terminal) -> None:
-        """Print everything that is shown; a table has an empty line before it and after it."""
-        after_table = True
-        for part in self._parts:
-            if isinstance(part, str):
-                if after_table:
-                    console.print()
-                console.print_line(part)
-                after_table = False
-            elif part.row_count:
-                console.print()
-                console.print_table(part)
-                after_table = True
-        if not self.whole:
+def _print(console: Terminal, findings: Findings) -> None:
+    """Print what is shown: tables, then lines."""
+    for table in findings.tables:
+        if table.row_count:
             console.print()
-            console.print_line(
-                "`otel-bridge doctor --all` shows every setting, exporter and package",
-                "dim",
-            )
+            console.print_table(table)
+    console.print()
+    for line in findings.lines:
+        console.print_line(line)
+    if not findings.whole:
+        console.print()
+        console.print_line(
+            "`otel-bridge doctor --all` shows every setting, exporter and package",
+            "dim",
+        )
 
 
 def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> None:
@@ -139,25 +115,19 @@ def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> 
         )
 
 
-def _checks(findings: _Findings, env: Mapping[str, str]) -> None:
-    """Check versions, tokens and trackers."""
-    names = chosen_exporters(env)
+def _checks(findings: Findings, env: Mapping[str, str]) -> None:
+    """Check versions, tokens and trackers; what its settings keep from a check is reported with them."""
     if findings.whole:
-        findings.add(checks.versions(_installed()))
-    with contextlib.suppress(ConfigError):  # already reported with the settings
-        findings.add(checks.tokens(env))
-    for name in names:
-        with contextlib.suppress(
-            OtelBridgeError
-        ):  # already reported with the exporters
-            findings.add(checks.tracker(name, _destination(name, env), env))
+        checks.versions(findings, _installed())
+    with contextlib.suppress(ConfigError):
+        checks.tokens(findings, env)
+    for name in chosen_exporters(env):
+        with contextlib.suppress(OtelBridgeError):
+            checks.tracker(findings, name, _destination(name, env), env)
             if name != exporter.OTLP:
                 chosen = exporter.load(name)
-                findings.add(
-                    checks.abilities(
-                        name, chosen, chosen.read_settings(env, Path.cwd())
-                    )
-                )
+                exporter_settings = chosen.read_settings(env, Path.cwd())
+                checks.abilities(findings, name, chosen, exporter_settings)
 
 
 def _installed() -> dict[str, exporter.Exporter]:
@@ -170,7 +140,7 @@ def _installed() -> dict[str, exporter.Exporter]:
     return installed
 
 
-def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
+def _settings(findings: Findings, env: Mapping[str, str]) -> None:
     """Show the settings that are set, or all of them with where each comes from."""
     columns = (
         ("setting (-: not set)", "value", "from", "meaning")
@@ -187,12 +157,12 @@ def _settings(findings: _Findings, env: Mapping[str, str]) -> None:
         if findings.whole:
             cells.append("environment" if is_set else "default")
         _add(table, *cells, setting.doc)
-    findings.show(table)
+    findings.tables.append(table)
     findings.wrong += misspelt(env)
 
 
 def _value(
-    findings: _Findings, setting: settings.Setting[Any], env: Mapping[str, str]
+    findings: Findings, setting: settings.Setting[Any], env: Mapping[str, str]
 ) -> str:
     """Return the value of *setting* as it may be shown; one that cannot be read is a problem."""
     raw = env.get(setting.name, "").strip()
@@ -208,7 +178,7 @@ def _value(
     return value
 
 
-def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
+def _exporters(findings: Findings, env: Mapping[str, str]) -> None:
     """Show the chosen exporters, or all of them, and the environment of their bridge."""
     chosen = chosen_exporters(env)
     available = exporter.available()
@@ -228,7 +198,7 @@ def _exporters(findings: _Findings, env: Mapping[str, str]) -> None:
             _add(table, name, description)
     unknown = [name for name in chosen if name not in {*available, exporter.NONE}]
     findings.wrong += map(exporter.unknown, unknown)
-    findings.show(table)
+    findings.tables.append(table)
     _bridge_environment(findings, env, lacking)
 
 
@@ -250,7 +220,7 @@ def _described(name: str, env: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _bridge_environment(
-    findings: _Findings, env: Mapping[str, str], lacking: Mapping[str, str]
+    findings: Findings, env: Mapping[str, str], lacking: Mapping[str, str]
 ) -> None:
     """Show in which other Python environment the bridge would run, or what is wrong with it.
 
@@ -268,7 +238,7 @@ def _bridge_environment(
         return
     if python is not None:
         line = f"the bridge of a program here runs in another environment: {python.path} (otel-bridge {python.version})"
-        findings.show(line)
+        findings.lines.append(line)
 
 
 def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -293,15 +263,17 @@ def _destination(name: str, env: Mapping[str, str]) -> dict[str, str]:
     return dict(exporter.destination_of(chosen))
 
 
-def _directory(findings: _Findings, env: Mapping[str, str]) -> None:
+def _directory(findings: Findings, env: Mapping[str, str]) -> None:
     """Show where run folders are made, and check its space and permissions."""
     base = find_base(env, Path.cwd())
     # The folder may not exist yet: its disk is that of the nearest one above.
     existing = next(path for path in (base.path, *base.path.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
-    findings.show(f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)")
+    findings.lines.append(
+        f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)"
+    )
     if base.file_system:
-        findings.show(
+        findings.lines.append(
             f"  the requested folder is on {base.file_system}, a network file system"
         )
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -317,7 +289,7 @@ def _add(table: Table, *cells: str) -> None:
     table.add_row(*(Text(shown(cell)) for cell in cells))
 
 
-def _packages(findings: _Findings) -> None:
+def _packages(findings: Findings) -> None:
     table = plain_table(["package", "version"])
     _add(table, "python", sys.version.split()[0])
     for name in _PACKAGES:
@@ -326,4 +298,4 @@ def _packages(findings: _Findings) -> None:
         except importlib.metadata.PackageNotFoundError:
             version = "not installed"
         _add(table, name, version)
-    findings.show(table)
+    findings.tables.append(table)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.cli.doctor.checks import abilities, masked, tokens, tracker, versions
+from otel_bridge.cli.doctor.checks import (
+    Findings,
+    abilities,
+    masked,
+    tokens,
+    tracker,
+    versions,
+)
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings
 from support.bridge.recording_tracker import RecorderSettings, RecordingTracker
@@ -26,12 +33,14 @@ def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_
         tested_with="1.0 to 1.2",
     )
 
-    found = versions({"recorder": tried, "file": RecordingTracker().exporter})
+    findings = Findings()
 
-    assert found.shown == [
+    versions(findings, {"recorder": tried, "file": RecordingTracker().exporter})
+
+    assert findings.lines == [
         f"recorder: pytest {pytest.__version__}: the exporter was tested with 1.0 to 1.2"
     ]
-    assert found.wrong == []
+    assert findings.wrong == []
 
 
 def raised(error: Exception) -> Callable[[ExporterSettings], Sequence[str]]:
@@ -49,10 +58,11 @@ def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_
     def found(
         probe: Callable[[ExporterSettings], Sequence[str]],
     ) -> tuple[list[str], list[str]]:
-        result = abilities(
-            "recorder", replace(tracker, probe=probe), RecorderSettings()
+        findings = Findings()
+        abilities(
+            findings, "recorder", replace(tracker, probe=probe), RecorderSettings()
         )
-        return result.shown, result.wrong
+        return findings.lines, findings.wrong
 
     assert found(lambda settings: ("Tracker 1 shows spans as text",)) == (
         ["recorder: Tracker 1 shows spans as text"],
@@ -73,13 +83,15 @@ def test_what_the_installed_tracker_lacks_is_shown_and_what_makes_it_useless_is_
 
 
 def test_no_secret_is_shown_and_a_short_token_is_wrong() -> None:
-    found = tokens({"OTEL_BRIDGE_TOKEN": "0123456789abcdef0123,short"})
+    findings = Findings()
 
-    assert found.shown == [
+    tokens(findings, {"OTEL_BRIDGE_TOKEN": "0123456789abcdef0123,short"})
+
+    assert findings.lines == [
         "token of OTEL_BRIDGE_TOKEN: …0123, 20 characters",
         "token of OTEL_BRIDGE_TOKEN: 5 characters",
     ]
-    assert found.wrong == [
+    assert findings.wrong == [
         "a token of OTEL_BRIDGE_TOKEN has 5 characters, fewer than 16; make a longer one: openssl rand -hex 24"
     ]
     assert masked("hunter2") == "7 characters"
@@ -92,14 +104,16 @@ def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> Non
             f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}/api?key=secret"
         )
 
-        found = tracker(
+        findings = Findings()
+        tracker(
+            findings,
             "mlflow",
             {"MLFLOW_TRACKING_URI": address},
             {"MLFLOW_TRACKING_TOKEN": "x" * 30},
         )
 
-    (line,) = found.wrong
-    assert found.shown == [
+    (line,) = findings.wrong
+    assert findings.lines == [
         "mlflow: MLFLOW_TRACKING_TOKEN is set (…xxxx, 30 characters)"
     ]
     assert re.fullmatch(
