@@ -23,7 +23,7 @@ from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
-from otel_bridge.errors import JournalError, OtelBridgeError
+from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
@@ -232,22 +232,21 @@ class _SortOrder:
 
     def of(self, rollouts: Sequence[StoredRollout]) -> list[StoredRollout]:
         """Return the rollouts to show, in order; those without the value to sort by come last."""
-        values = {id(rollout): _key(rollout, self.sort) for rollout in rollouts}
-        ordered = [rollout for rollout in rollouts if values[id(rollout)] is not None]
-        ordered.sort(
-            key=lambda rollout: values[id(rollout)] or 0.0, reverse=not self.reverse
-        )
-        # Last in either direction, since they are neither high nor low.
-        ordered += [rollout for rollout in rollouts if values[id(rollout)] is None]
+        sign = 1 if self.reverse else -1
+
+        def place(rollout: StoredRollout) -> tuple[bool, float]:
+            value = _value(rollout, self.sort)
+            # Last in either direction, since they are neither high nor low.
+            return value is None, sign * (value or 0.0)
+
+        limit = self.limit
         # A program that reads JSON wants all; a person sees the first ones.
-        default_limit = 0 if self.as_json else _LIMIT
-        limit = default_limit if self.limit is None else self.limit
-        if limit:
-            return ordered[:limit]
-        return ordered
+        if limit is None and not self.as_json:
+            limit = _LIMIT
+        return sorted(rollouts, key=place)[: limit or None]
 
 
-def _key(rollout: StoredRollout, sort: str) -> float | None:
+def _value(rollout: StoredRollout, sort: str) -> float | None:
     facts = rollout.facts
     if sort == "duration":
         start = facts.get("start_unix_ns")
@@ -270,12 +269,11 @@ def _show(
     """
     try:
         with RolloutSource(folder) as source:
-            rollouts = source.rollouts()
-            # Neither ledger nor file: no bridge has worked on the run.
-            if not rollouts.sources:
+            if not source.has_data:
                 _notify_unread(folder)
                 return None
-            count = len(rollouts.rollouts) + rollouts.gone
+            rollouts = source.rollouts()
+            count = len(rollouts.rollouts) + rollouts.deleted
             if not count:
                 return 0
             matching = [
@@ -313,12 +311,13 @@ def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bo
 
 
 def _notify_unread(folder: RunFolder) -> None:
+    """Print on stderr what waits in a folder without a ledger, and what to do.
+
+    Raises:
+        JournalError: Another kind of file is in the place of its lock.
+    """
     waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-    try:
-        served = probe(folder.lock_path)
-    except JournalError as exc:  # another kind of file in its place
-        echo(f"{folder.run_id}: {exc}", err=True)
-        return
+    served = probe(folder.lock_path)
     message, command = unread(folder.run_id, folder, waiting_bytes, served=served)
     echo(f"{message}; {command}", err=True)
 
@@ -331,9 +330,9 @@ def _notify_rest(rollouts: RolloutListing, matching: int, count_shown: int) -> N
         if matching == stored
         else f"{count_shown} of {matching} that match, {stored} here"
     ]
-    if rollouts.gone:
+    if rollouts.deleted:
         parts.append(
-            f"{rollouts.gone} more were delivered and deleted here: look in the trackers, "
+            f"{rollouts.deleted} more were delivered and deleted here: look in the trackers, "
             "or add the exporter file to keep rollouts here"
         )
     echo("; ".join(parts), err=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import orjson
 
@@ -42,7 +43,7 @@ ReadRollout: TypeAlias = Callable[[], "Payload | None"]
 
 _BATCH = 200
 _BATCH_BYTES = 8 << 20
-_MARKS = {b'{"kind":"rollout"': "rollout", b'{"kind":"evaluation"': "evaluation"}
+_MARKS = (b'{"kind":"rollout"', b'{"kind":"evaluation"')
 _MEDIA_MARK = b'{"kind":"media"'
 _HEAVY = ("messages", "spans", "metadata", "tools")
 
@@ -63,20 +64,16 @@ class StoredRollout:
         return _with_evaluations(_counted(payload), self.evaluations)
 
 
-@dataclass(slots=True)
-class RolloutListing:
-    """Holds the rollouts of one run.
+class RolloutListing(NamedTuple):
+    """Holds the rollouts of one run, by position.
 
     Attributes:
-        rollouts: Rollouts, by position.
-        gone: Number of rollouts that were delivered and deleted from the ledger, and are in no
+        deleted: Number of rollouts that were delivered and deleted from the ledger, and are in no
             file.
-        sources: Sources that were read: ``ledger``, ``file``; empty when there is neither.
     """
 
-    rollouts: list[StoredRollout] = field(default_factory=list[StoredRollout])
-    gone: int = 0
-    sources: list[str] = field(default_factory=list[str])
+    rollouts: list[StoredRollout]
+    deleted: int
 
 
 class RolloutSource:
@@ -102,41 +99,36 @@ class RolloutSource:
         if self._view is not None:
             self._view.close()
 
+    @property
+    def has_data(self) -> bool:
+        """Return whether there is a ledger or a file; without either no bridge has worked on the run."""
+        return bool(self._files) or self._view is not None
+
     def rollouts(self) -> RolloutListing:
         """Return every rollout once; a rollout that is in both sources is read from the ledger."""
         reads: dict[str, tuple[Payload, ReadRollout]] = {}
         evaluations: dict[str, dict[str, Payload]] = {}
-        result = RolloutListing()
         # Files first, so that the ledger, which has the newer state, replaces what they have.
-        for source, entries_read in (
-            ("file", self._of_files()),
-            ("ledger", self._of_ledger()),
-        ):
-            for payload, read in entries_read:
-                if payload["kind"] == "evaluation":
-                    evaluations.setdefault(str(payload["rollout_id"]), {})[
-                        str(payload["name"])
-                    ] = payload
-                else:
-                    light = _counted(payload)
-                    # Messages are most of a rollout: they are read again for those that are shown.
-                    for key in _HEAVY:
-                        light.pop(key, None)
-                    reads[str(payload["id"])] = (light, read)
-            if self._files if source == "file" else self._view:
-                result.sources.append(source)
+        for payload, read in chain(self._of_files(), self._of_ledger()):
+            if payload["kind"] == "evaluation":
+                values = evaluations.setdefault(str(payload["rollout_id"]), {})
+                values[str(payload["name"])] = payload
+                continue
+            light = _counted(payload)
+            # Messages are most of a rollout: they are read again for those that are shown.
+            for key in _HEAVY:
+                light.pop(key, None)
+            reads[str(payload["id"])] = (light, read)
+        rollouts: list[StoredRollout] = []
         for rollout_id, (light, read) in reads.items():
             values = evaluations.get(rollout_id, {})
-            result.rollouts.append(
-                StoredRollout(_with_evaluations(light, values), read, values)
-            )
-        result.rollouts.sort(key=lambda rollout: cast("int", rollout.facts["position"]))
-        total = self._view.meta("rollouts") if self._view is not None else 0
+            facts = _with_evaluations(light, values)
+            rollouts.append(StoredRollout(facts, read, values))
+        rollouts.sort(key=lambda rollout: cast("int", rollout.facts["position"]))
+        total = None if self._view is None else self._view.meta("rollouts")
         # Files may hold rollouts that a rebuilt ledger never counted.
-        result.gone = max(
-            (total if isinstance(total, int) else 0) - len(result.rollouts), 0
-        )
-        return result
+        deleted = max(cast("int", total or 0) - len(rollouts), 0)
+        return RolloutListing(rollouts, deleted)
 
     def token_pages(self, rollouts: Iterable[StoredRollout]) -> dict[str, str]:
         """Return the newest page of tokens of each of *rollouts* that has one, by its id."""
@@ -170,10 +162,8 @@ class RolloutSource:
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
         for path, offset, line in self._lines():
-            if (
-                any(line.startswith(mark) for mark in _MARKS)
-                and (payload := _parsed(line)) is not None
-            ):
+            payload = _parsed(line) if line.startswith(_MARKS) else None
+            if payload is not None:
                 yield payload, partial(_line_at, path, offset)
 
     def _lines(self) -> Iterator[tuple[Path, int, bytes]]:

@@ -7,7 +7,7 @@ terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import orjson
 from rich.console import Console
@@ -51,63 +51,48 @@ class RolloutView:
         self._console.print(Text(_one_line(name), style="bold"))
 
     def rollout(self, payload: Payload) -> None:
-        """Print one rollout."""
+        """Print one rollout: heading, remarks, messages."""
         self._console.print()
         self._console.print(_heading(payload))
-        for line in _remarks(payload):
-            self._console.print(line)
+        for line, style in _remarks(payload):
+            self._console.print(Text(_one_line(f"  {line}"), style=style))
         messages = entries(payload.get("messages"))
         # A tool's message has the id of its call; the function's name is with the call.
-        names = {
-            str(call.get("id")): _function(call)[0]
-            for message in messages
-            for call in entries(message.get("tool_calls"))
-        }
+        names: dict[str, str] = {}
+        for message in messages:
+            for call in entries(message.get("tool_calls")):
+                names[str(call.get("id"))] = _function(call)[0]
         for message in messages:
             self._message(message, names)
-        if not messages:
-            self._console.print(
-                Text(
-                    "  no messages: none were sent, or their content is switched off",
-                    style="dim",
-                )
-            )
 
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
         role = str(message.get("role") or "message")
-        tool = str(
-            message.get("name") or names.get(str(message.get("tool_call_id"))) or ""
-        )
-        self._console.print(
-            Text(_one_line(f"  {role} {tool}".rstrip()), style=_ROLES.get(role, "bold"))
-        )
-        lines = [line for text in _texts(message) for line in _shown(text).split("\n")]
+        tool = message.get("name") or names.get(str(message.get("tool_call_id"))) or ""
+        heading = _one_line(f"  {role} {tool}".rstrip())
+        self._console.print(Text(heading, style=_ROLES.get(role, "bold")))
+        lines: list[str] = []
+        for text in _texts(message):
+            lines += printable(text.expandtabs(4), lines=True).split("\n")
         for line in self._clipped(lines):
             self._console.print(line)
 
-    def _clipped(self, lines: list[str]) -> Iterator[Text]:
+    def _clipped(self, lines: Sequence[str]) -> Iterator[Text]:
         """Yield lines folded to the terminal's width, then a note of how many are left out."""
-        if not self._clips:
-            yield from (Text(_INDENT + line) for line in lines)
-            return
-        # At least 20, or a narrow terminal would fold at every few characters.
-        width = max(self._console.width - len(_INDENT), 20)
-        folded = [
-            line[start : start + width]
-            for line in lines
-            for start in range(0, max(len(line), 1), width)
-        ]
-        yield from (Text(_INDENT + line) for line in folded[:_LINES])
-        if len(folded) > _LINES:
-            yield Text(
-                f"{_INDENT}… {len(folded) - _LINES} more lines; --full or --json shows all",
-                style="dim",
-            )
-
-
-def _shown(text: str) -> str:
-    """Return *text* escaped for a terminal; line breaks stay, and a tab becomes spaces."""
-    return printable(text.expandtabs(4), lines=True)
+        limit = len(lines)
+        if self._clips:
+            # At least 20, or a narrow terminal would fold at every few characters.
+            width = max(self._console.width - len(_INDENT), 20)
+            folded: list[str] = []
+            for line in lines:
+                starts = range(0, max(len(line), 1), width)
+                folded += [line[start : start + width] for start in starts]
+            lines = folded
+            limit = _LINES
+        for line in lines[:limit]:
+            yield Text(_INDENT + line)
+        if len(lines) > limit:
+            note = f"… {len(lines) - limit} more lines; --full or --json shows all"
+            yield Text(_INDENT + note, style="dim")
 
 
 def _one_line(text: str) -> str:
@@ -116,68 +101,68 @@ def _one_line(text: str) -> str:
 
 
 def _heading(payload: Payload) -> Text:
+    """Return the facts of a rollout in one line."""
     heading = Text()
-    for number, (text, style) in enumerate(_facts(payload)):
-        heading.append(" · " if number else "", style="dim")
+    for text, style in _facts(payload):
+        heading.append(" · " if heading else "", style="dim")
         heading.append(_one_line(text), style=style)
     return heading
 
 
 def _facts(payload: Payload) -> Iterator[tuple[str, str]]:
-    """Yield each fact of a rollout's heading, with its style."""
+    """Yield each fact of a rollout that it has, with its style."""
     yield str(payload.get("key") or "rollouts"), "bold"
-    yield from (
-        (f"{name} {payload[key]}", "") for name, key in _NAMES if _is_set(payload, key)
-    )
-    reward = _reward(payload)
-    if reward:
-        yield reward, "bold"
-    if payload.get("advantage") is not None:
-        yield f"advantage {_number(payload['advantage'])}", ""
-    yield from (
-        (f"{name} {payload[key]}", "")
-        for name, key in _END_NAMES
-        if _is_set(payload, key)
-    )
-    yield from ((text, "") for text in (_duration(payload), _counts(payload)) if text)
+    yield from _named(payload, _NAMES)
+    reward = payload.get("reward")
+    parts = _figures(payload, of_tokens=False)
+    if reward is not None or parts:
+        total = "rewards" if reward is None else f"reward {_number(reward)}"
+        yield f"{total} ({parts})" if parts else total, "bold"
+    yield from _named(payload, _END_NAMES)
+    start = payload.get("start_unix_ns")
+    end = payload.get("end_unix_ns")
+    # A rollout that was logged without times has one nanosecond per span.
+    if isinstance(start, int) and isinstance(end, int) and end - start >= 1000:
+        yield f"{(end - start) / 1e9:.3g} s", ""
+    if counts := _counts(payload):
+        yield counts, ""
     yield f"trace {payload['id']}", "dim"
 
 
-_NAMES = (
-    ("step", "step"), ("split", "split"), ("group", "group"), ("sample", "sample"), ("id", "rollout_id"),
-)  # fmt: skip
-_END_NAMES = (("finish", "finish_reason"), ("policy", "policy_version"))
+def _counts(payload: Payload) -> str:
+    counts: list[str] = []
+    for key, noun in (("turns", "turn"), ("tool_calls", "tool call")):
+        count = payload.get(key)
+        if isinstance(count, int) and count:
+            counts.append(counted(count, noun))
+    return ", ".join(counts)
 
 
-def _is_set(payload: Payload, key: str) -> bool:
-    return payload.get(key) not in {None, ""}
+_NAMES = {
+    "step": "step", "split": "split", "group": "group", "sample": "sample", "rollout_id": "id",
+}  # fmt: skip
+_END_NAMES = {
+    "advantage": "advantage",
+    "finish_reason": "finish",
+    "policy_version": "policy",
+}
 
 
-def _reward(payload: Payload) -> str:
-    """Return the reward with its parts; empty when the rollout has neither."""
-    parts = _listed(payload.get("rewards"), lambda name: not name.startswith(TOKENS))
-    noted = f" ({parts})" if parts else ""
-    if payload.get("reward") is not None:
-        return f"reward {_number(payload['reward'])}{noted}"
-    if parts:
-        return f"rewards{noted}"
-    return ""
+def _named(payload: Payload, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield those of *payload* that it has, each after its name."""
+    for key, name in names.items():
+        if payload.get(key) not in {None, ""}:
+            yield f"{name} {_number(payload[key])}", ""
 
 
-def _token_figures(payload: Payload) -> str:
-    """Return the figures over the tokens of a rollout; empty when its tokens were not annotated."""
-    return _listed(payload.get("rewards"), lambda name: name.startswith(TOKENS))
-
-
-def _listed(numbers: Json, takes: Callable[[str], bool]) -> str:
-    """Return the *numbers* that *takes* selects by name; names lose the prefix of tokens."""
-    if not isinstance(numbers, dict):
-        return ""
-    selected = {name: number for name, number in numbers.items() if takes(name)}
-    return ", ".join(
-        f"{name.removeprefix(TOKENS)} {_number(number)}"
-        for name, number in selected.items()
-    )
+def _figures(payload: Payload, *, of_tokens: bool) -> str:
+    """Return the parts of the reward, or the figures over the tokens; empty without any."""
+    numbers = payload.get("rewards")
+    figures: list[str] = []
+    for name, number in numbers.items() if isinstance(numbers, dict) else ():
+        if name.startswith(TOKENS) == of_tokens:
+            figures.append(f"{name.removeprefix(TOKENS)} {_number(number)}")
+    return ", ".join(figures)
 
 
 def _number(value: Json) -> str:
@@ -186,49 +171,30 @@ def _number(value: Json) -> str:
     return str(value)
 
 
-def _duration(payload: Payload) -> str:
-    start = payload.get("start_unix_ns")
-    end = payload.get("end_unix_ns")
-    # A rollout that was logged without times has one nanosecond per span.
-    if not isinstance(start, int) or not isinstance(end, int) or end - start < 1000:
-        return ""
-    return f"{(end - start) / 1e9:.3g} s"
-
-
-def _counts(payload: Payload) -> str:
-    counts = ((payload.get("turns"), "turn"), (payload.get("tool_calls"), "tool call"))
-    return ", ".join(
-        counted(count, name)
-        for count, name in counts
-        if isinstance(count, int) and count
-    )
-
-
-def _remarks(payload: Payload) -> Iterator[Text]:
-    """Yield a line for each error and truncation, for the tokens, and for each evaluation."""
+def _remarks(payload: Payload) -> Iterator[tuple[str, str]]:
+    """Yield a line and its style for each error and truncation, for the tokens, and for each evaluation."""
     if payload.get("error"):
-        yield Text(_one_line(f"  error: {payload['error']}"), style="red")
+        yield f"error: {payload['error']}", "red"
     for span in entries(payload.get("spans")):
         # The error of the root is the rollout's own, which is shown above.
         if span.get("error") and span.get("parent_id") is not None:
-            yield Text(
-                _one_line(f"  {span.get('name')} failed: {span['error']}"), style="red"
-            )
+            yield f"{span.get('name')} failed: {span['error']}", "red"
     if payload.get("incomplete"):
-        yield Text("  incomplete: its root span never arrived", style="red")
+        yield "incomplete: its root span never arrived", "red"
     clipped = payload.get("clipped_bytes")
     if isinstance(clipped, int) and clipped:
-        yield Text(
-            f"  {clipped:,} bytes of its content were truncated before they arrived",
-            style="yellow",
+        yield (
+            f"{clipped:,} bytes of its content were truncated before they arrived",
+            "yellow",
         )
-    figures = _token_figures(payload)
-    if figures:
-        yield Text(_one_line(f"  tokens: {figures}"))
+    if figures := _figures(payload, of_tokens=True):
+        yield f"tokens: {figures}", ""
     for evaluation in entries(payload.get("evaluations")):
         # Figures of tokens have a line of their own.
         if not str(evaluation.get("name")).startswith(TOKENS):
-            yield Text(_one_line(f"  later: {_evaluation(evaluation)}"), style="dim")
+            yield f"later: {_evaluation(evaluation)}", "dim"
+    if not payload.get("messages"):
+        yield "no messages: none were sent, or their content is switched off", "dim"
 
 
 def _evaluation(evaluation: Payload) -> str:
@@ -243,30 +209,24 @@ def _texts(message: Payload) -> Iterator[str]:
     if message.get("reasoning_content"):
         yield f"(thinks) {message['reasoning_content']}"
     content = message.get("content")
-    if isinstance(content, str):
-        # An answer that only calls tools has an empty content, and needs no line.
-        if content or not message.get("tool_calls"):
-            yield content
-    elif content is not None:
-        yield from (
-            part_text(part)
-            for part in (content if isinstance(content, list) else [content])
-        )
+    # An answer that only calls tools may have an empty content, and needs no line.
+    if content == "" and message.get("tool_calls"):
+        content = None
+    if content is not None:
+        for part in content if isinstance(content, list) else [content]:
+            yield part_text(part)
     for call in entries(message.get("tool_calls")):
         name, arguments = _function(call)
         yield f"→ {name}({arguments})"
 
 
 def _function(call: Payload) -> tuple[str, str]:
+    """Return name and arguments of a call, in OpenAI's form or flat."""
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
     arguments = inner.get("arguments")
-    return str(inner.get("name") or "tool"), arguments if isinstance(
-        arguments, str
-    ) else _json(arguments)
-
-
-def _json(value: Json) -> str:
-    if value is None:
-        return ""
-    return orjson.dumps(value).decode()
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, str):
+        arguments = orjson.dumps(arguments).decode()
+    return str(inner.get("name") or "tool"), arguments
