@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from otel_bridge import settings
 from otel_bridge.bridge.ledger.codec import (
@@ -219,29 +219,22 @@ class StateReader:
 
 
 def run_state_from(raw: object) -> RunState | None:
-    """Return the state that the JSON value *raw* describes, or ``None`` when *raw* is not valid."""
+    """Return the state that the JSON value *raw* describes, or ``None`` when *raw* is not valid.
+
+    Fields of a later version are ignored.
+    """
     try:
-        table = cast("dict[str, object]", raw)
-        return RunState(
-            run_id=str(table["run_id"]),
-            folder=str(table["folder"]),
-            bridge_alive=bool(table["bridge_alive"]),
-            report=report_from(table["report"])
-            if table["report"] is not None
-            else None,
-            bytes=dict(cast("dict[str, int]", table["bytes"])),
-            held={
-                name: KeptRecords(**kept)
-                for name, kept in cast(
-                    "dict[str, dict[str, int]]", table["held"]
-                ).items()
-            },
-            held_since_unix_ns=cast("int | None", table["held_since_unix_ns"]),
-            unread_bytes=int(cast("int", table.get("unread_bytes", 0))),
-            refused=str(table.get("refused", "")),
-            unseen_senders=bool(table.get("unseen_senders")),
-        )
-    except (TypeError, KeyError, ValueError, AttributeError):
+        table = cast("dict[str, Any]", raw)
+        fields = {
+            name: table[name] for name in RunState.__dataclass_fields__ if name in table
+        }
+        fields["held"] = {
+            name: KeptRecords(**kept) for name, kept in table["held"].items()
+        }
+        if table["report"] is not None:
+            fields["report"] = report_from(table["report"])
+        return RunState(**fields)
+    except (TypeError, KeyError, AttributeError):
         # One state of another form is left out, and the other runs are shown.
         return None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -118,21 +118,16 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
 
 
 def _overview(url: str, body: bytes) -> Overview | None:
+    """Return the overview that the service at *url* answered with; ``None`` when it is of another form."""
     try:
-        table = cast("dict[str, object]", orjson.loads(body))
-        runs = [run_state_from(raw) for raw in cast("list[object]", table["runs"])]
-        room = cast("dict[str, int | bool] | None", table["room"])
+        table = cast("dict[str, Any]", orjson.loads(body))
+        runs = [run_state_from(raw) for raw in table["runs"]]
+        room = table["room"]
         return Overview(
             f"{table['where']} at {url.rpartition('@')[2]}",
             [run for run in runs if run is not None],
-            None
-            if room is None
-            else DirectoryUse(
-                int(room["used_bytes"]),
-                int(room["limit_bytes"]),
-                bool(room.get("of_disk")),
-            ),
-            int(cast("int", table["time_unix_ns"])),
+            None if room is None else DirectoryUse(**room),
+            int(table["time_unix_ns"]),
             here=False,
         )
     except (orjson.JSONDecodeError, TypeError, KeyError, ValueError):

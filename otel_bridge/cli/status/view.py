@@ -77,8 +77,7 @@ def run_table(
 
 def _undelivered(state: RunState) -> Iterator[str]:
     """Yield one line for each reason, not in the report, why records reach no tracker."""
-    if state.refused:
-        yield f"this version cannot serve the run: {state.refused}"
+    yield from _refused(state)
     if state.unread_bytes and not state.bridge_alive:
         yield f"{size(state.unread_bytes)} arrived after the last bridge exited and are unread"
 
@@ -174,33 +173,23 @@ def overview_view(overview: Overview) -> RenderableType:
     return Group(*parts, Text(shown(space_line(overview)), style="dim"))
 
 
-def _curves(report: Report | None) -> Sequence[Text]:
-    """Return one line for each featured key: a small curve of its last values, and the last one."""
+def _curves(report: Report | None) -> Iterator[Text]:
+    """Yield one line for each featured key: a small curve of its last values, and the last one."""
     featured = {} if report is None else report.featured
     width = max(map(len, featured), default=0)
-    return [
-        Text(f"  {printable(key):<{width}}  {_curve(values)}  {values[-1]:.4g}")
-        for key, values in featured.items()
-    ]
-
-
-def _curve(values: Sequence[float]) -> str:
-    low = min(values)
-    height = max(values) - low
-    top = len(_HEIGHTS) - 1
-    return "".join(
-        _HEIGHTS[round((value - low) / height * top) if height else 0]
-        for value in values
-    )
+    for key, values in featured.items():
+        low = min(values)
+        # All low where they are equal.
+        scale = (len(_HEIGHTS) - 1) / (max(values) - low or 1.0)
+        curve = "".join(_HEIGHTS[round((value - low) * scale)] for value in values)
+        yield Text(f"  {printable(key):<{width}}  {curve}  {values[-1]:.4g}")
 
 
 def run_view(state: RunState, overview: Overview) -> RenderableType:
     """Return one run: its tables, or one line when no bridge has read it."""
     if state.report is None:
-        refused = (
-            f"; this version cannot serve it: {state.refused}" if state.refused else ""
-        )
-        return Text(shown(_unread(state, here=overview.here).message + refused))
+        message = _unread(state, here=overview.here).message
+        return Text(shown("; ".join([message, *_refused(state)])))
     return run_table(state, state.report, overview.time_unix_ns)
 
 
@@ -250,33 +239,32 @@ def state_line(state: RunState, *, here: bool) -> str:
     report = state.report
     if report is None:
         return _unread(state, here=here).message
-    steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
-    trackers = (
-        "; ".join(
-            f"{name} {_exporter_state(exporter, served=state.bridge_alive)}, "
-            f"{_waiting(report, exporter)} waiting"
-            + f", {exporter.reason}"
-            * bool(exporter.reason)
-            for name, exporter in report.exporters.items()
-        )
-        or f"no exporter, {report.position} waiting" * report.lacks_exporter
-    )
-    refused = (
-        f"; this version cannot serve it: {state.refused}" if state.refused else ""
-    )
-    # A bridge that runs is about to read them.
-    unread_bytes = 0 if state.bridge_alive else state.unread_bytes
-    waits = f"; {size(unread_bytes)} unread" if unread_bytes else ""
-    waits += f"; {report.media:,} media" if report.media else ""
-    waits += (
-        f"; {report.alerts:,} alerts, last {report.last_alert.get('title', '')}"
-        if report.alerts
-        else ""
-    )
     # An ended run needs no bridge, so that its own status is shown.
-    served = report.ended or state.bridge_alive
-    status = report.status if served else _unserved(state, report)
-    return f"{report.project}/{report.name} ({state.run_id}) {status} {steps}; {trackers}{waits}{refused}"
+    is_served = report.ended or state.bridge_alive
+    status = report.status if is_served else _unserved(state, report)
+    steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
+    parts = [f"{report.project}/{report.name} ({state.run_id}) {status} {steps}"]
+    for name, exporter in report.exporters.items():
+        label = _exporter_state(exporter, served=state.bridge_alive)
+        part = f"{name} {label}, {_waiting(report, exporter)} waiting"
+        parts.append(f"{part}, {exporter.reason}" if exporter.reason else part)
+    if report.lacks_exporter:
+        parts.append(f"no exporter, {report.position} waiting")
+    # A bridge that runs is about to read them.
+    if state.unread_bytes and not state.bridge_alive:
+        parts.append(f"{size(state.unread_bytes)} unread")
+    if report.media:
+        parts.append(f"{report.media:,} media")
+    if report.alerts:
+        title = report.last_alert.get("title", "")
+        parts.append(f"{report.alerts:,} alerts, last {title}")
+    return "; ".join([*parts, *_refused(state)])
+
+
+def _refused(state: RunState) -> Iterator[str]:
+    """Yield why this version cannot serve the run; nothing if it can."""
+    if state.refused:
+        yield f"this version cannot serve the run: {state.refused}"
 
 
 def _unread(state: RunState, *, here: bool) -> Unread:
@@ -289,27 +277,21 @@ def _unread(state: RunState, *, here: bool) -> Unread:
 
 def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
     """Return a note when files of ended runs use most of the space: only a person deletes those."""
-    file_bytes = 0
-    runs = 0
+    sizes: list[int] = []
     holder = "files"
     for state in states:
-        report = state.report
-        state_file_bytes = state.bytes.get("files", 0)
-        if (
-            report is None
-            or not report.ended
-            or state_file_bytes <= state.total_bytes // 2
-        ):
-            continue
-        runs += 1
-        file_bytes += state_file_bytes
-        if "file" in {**report.former, **report.exporters}:
-            holder = "file"
+        file_bytes = state.bytes.get("files", 0)
+        # Only runs of which files are the most.
+        is_large = 2 * file_bytes > state.total_bytes
+        if state.report is not None and state.report.ended and is_large:
+            sizes.append(file_bytes)
+            if "file" in {**state.report.former, **state.report.exporters}:
+                holder = "file"
     # Less than half: deleting them would not be what helps most.
-    if 2 * file_bytes <= used_bytes:
+    if 2 * sum(sizes) <= used_bytes:
         return ""
     return (
-        f"; {size(file_bytes)} of {counted(runs, 'ended run')} held by {holder}: "
+        f"; {size(sum(sizes))} of {counted(len(sizes), 'ended run')} held by {holder}: "
         "delete their folders when you no longer need them"
     )
 
@@ -353,17 +335,19 @@ def _unserved(state: RunState, report: Report) -> str:
 
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
     """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
+    parts: list[str] = []
+    if not report.ended:
+        # Without a bridge the report is of its last moment, and its rate is over.
+        rate = (
+            _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
+        )
+        parts.append(f"{rate:g} rows/s in")
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
-    parts_text = ", ".join(
-        f"{name} {size(count)}" for name, count in state.bytes.items() if count
-    )
-    # Without a bridge the report is of its last moment, and its rate is over.
-    rate = _current(report.rows_per_s, report, now_ns) if state.bridge_alive else 0.0
-    parts = [] if report.ended else [f"{rate:g} rows/s in"]
-    parts += [f"incomplete: {', '.join(waiting)}"] if waiting else []
-    return "; ".join(
-        [*parts, f"{size(state.total_bytes)} here ({parts_text or 'nothing'})"]
-    )
+    if waiting:
+        parts.append(f"incomplete: {', '.join(waiting)}")
+    used = [f"{name} {size(count)}" for name, count in state.bytes.items() if count]
+    parts.append(f"{size(state.total_bytes)} here ({', '.join(used) or 'nothing'})")
+    return "; ".join(parts)
 
 
 def _current(rate: float, report: Report, now_ns: int) -> float:
@@ -376,15 +360,12 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
 def _roles(state: RunState, report: Report, now_ns: int | None) -> Table:
     """Return a table with a row per role, without a column of roles when the run has none."""
     steps = _last_steps(report)
-    rows = [
-        _role_cells(state, report, role, step, now_ns)
-        for role, step in sorted(steps.items())
-    ]
     columns = [*_role_cells(state, report, "", None, now_ns)]
     if not any(steps):
         columns.remove("role")
     table = plain_table(columns, numbers=set(columns) - {"role"})
-    for cells in rows:
+    for role, step in sorted(steps.items()):
+        cells = _role_cells(state, report, role, step, now_ns)
         table.add_row(*(cells[column] for column in columns))
     return table
 
@@ -405,15 +386,10 @@ def _role_cells(
     if report.status == "running":
         cells["processes"] = _processes(state, report, role)
     if now_ns is not None and not report.ended:
-        cells["last row"] = _ago(report.row_times.get(axis), now_ns)
+        cells["last row"] = ""
+        if axis in report.row_times:
+            cells["last row"] = f"{age((now_ns - report.row_times[axis]) / 1e9)} ago"
     return cells
-
-
-def _ago(time_ns: int | None, now_ns: int) -> str:
-    """Return how long ago *time_ns* was; empty without a time."""
-    if time_ns is None:
-        return ""
-    return f"{age((now_ns - time_ns) / 1e9)} ago"
 
 
 def _last_steps(report: Report) -> dict[str, int | None]:
@@ -455,14 +431,14 @@ def _trackers(state: RunState, report: Report, now_ns: int | None) -> Table:
             cells = [str(exporter.rows), str(exporter.rollouts)]
         cells.append(str(_waiting(report, exporter)))
         if now_ns is not None and not report.ended:
-            kept = state.held.get(name, KeptRecords())
+            records = state.held.get(name, KeptRecords())
             lag_s = 0.0
-            if kept.unwritten_unix_ns is not None:
-                lag_s = (now_ns - kept.unwritten_unix_ns) / 1e9
+            if records.unwritten_unix_ns is not None:
+                lag_s = (now_ns - records.unwritten_unix_ns) / 1e9
             rate = 0.0
             if state.bridge_alive:
                 rate = _current(exporter.rows_per_s, report, now_ns)
-            cells += [f"{rate:g}", age(lag_s), size(kept.bytes)]
+            cells += [f"{rate:g}", age(lag_s), size(records.bytes)]
         table.add_row(name, Text(label, style=_STYLES.get(label, "")), *cells)
     return table
 
