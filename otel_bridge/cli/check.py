@@ -34,7 +34,12 @@ _NOTHING_CHOSEN = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to tra
 def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
     """Send a test run to the exporters that *env* chooses.
 
-    Return a line for each that failed, *show* the others.
+    Return a line for each that failed, *show* the others. Failed has also what retries when the
+    wait is over, and a run that no bridge has read after `_WAIT_S`. Without an exporter one line
+    says what to set, and no folder is left behind.
+
+    Raises:
+        ConfigError: The run cannot begin, as with a directory that cannot be used.
     """
     for variable in _OF_A_JOB:
         # From the process itself, because trackers read them there.
@@ -74,7 +79,11 @@ def send(show: Callable[[str], None], env: Mapping[str, str]) -> list[str]:
 
 
 def _ended(folder: RunFolder) -> Report | None:
-    """Wait until every tracker has ended the run or is blocked, then return the last report."""
+    """Wait until every tracker has ended the run or is blocked, then return the last report.
+
+    That is also returned after `_WAIT_S`; ``None`` if no bridge has written one by then. A blocked
+    tracker is not waited for, because it needs a person.
+    """
     deadline = time.monotonic() + _WAIT_S
     report = read_report(folder)
     while time.monotonic() < deadline:
@@ -102,6 +111,11 @@ def _read_back_of(
 def _problem(
     name: str, state: ExporterReport, run: RunInfo, env: Mapping[str, str]
 ) -> str:
+    """Return why an exporter does not have the test run; empty if it has, or cannot be asked.
+
+    The tracker is asked for its numbers and rollouts, because one that took a call may still lack
+    the data. At least one of each is expected: more may be there, such as system metrics.
+    """
     if state.state in {"blocked", "retrying"}:
         return f"{state.state}: {state.reason}" + (
             f"; {state.help}" if state.help else ""

@@ -35,6 +35,7 @@ def made(path: Path, *, help_text: str = "set --dir or OTEL_BRIDGE_DIR") -> Path
 
 
 def _refuse_other_owner(path: Path, help_text: str) -> None:
+    """Raise `ConfigError` if *path* is there and of another user, who could read or replace what is stored."""
     reason = why_not_ours(path, may_be_link=True)
     if reason:
         raise ConfigError(f"{reason}; {help_text}")

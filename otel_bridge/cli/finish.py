@@ -78,9 +78,11 @@ def command(run: str, directory: Path | None, status: str) -> None:
 
 
 def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
-    """Wait until the folder's bridge has ended the run.
+    """Wait until the folder's bridge has ended the run, at most `_WAIT_S`.
 
-    Return ``False`` when no bridge can do it.
+    Return ``False`` when no bridge can do it: the request is still there, and no process holds the
+    folder. ``True`` after the time as well; the caller sees by the report what has become of it.
+    The report must be newer than the request, because an older one may show an earlier end.
     """
     deadline = time.monotonic() + _WAIT_S
     with console.wait_display() as display:
@@ -103,6 +105,7 @@ def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
 
 
 def _result_line(folder: RunFolder, report: Report, status: str) -> str:
+    """Return the run with its status, why it may differ from *status*, and which trackers lack records."""
     line = f"{report.project}/{report.name} ({folder.run_id}) {report.status}"
     if report.status != status:
         line += ": its processes reported this status themselves, and it is kept"

@@ -52,6 +52,7 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command and return it; ``None``, which click reports, for another name."""
         del ctx
         if cmd_name not in _COMMANDS:
             return None
@@ -66,6 +67,11 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called, as click does.
+
+        Raises:
+            click.UsageError: There is none of the name; the message has the most similar one.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
@@ -85,6 +91,11 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
+        """Execute the command; an error of otel-bridge is one line, and the exit code is that of `exit_code_of`.
+
+        Wrong calls are left to click, which adds the usage; other exceptions are mistakes in the
+        code, and keep their traceback.
+        """
         try:
             return super().invoke(ctx)
         except click.UsageError:  # what was typed

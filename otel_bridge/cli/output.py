@@ -53,6 +53,11 @@ class OutputStream:
         self.raises = False
 
     def _try(self, write: Callable[[], object]) -> None:
+        """Call *write* unless a write has failed before, since the rest of a text would be of no use.
+
+        Raises:
+            OSError: The first failure, at each call, if the stream `raises`.
+        """
         if self.failure is None:
             try:
                 write()

@@ -18,7 +18,11 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or *directory* itself when it is a run folder.
 
     If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
-    returned.
+    returned. Empty without any, also if *directory* does not exist. ``None``: that of the
+    environment.
+
+    Raises:
+        ConfigError: The environment names a directory whose name is not UTF-8.
     """
     base = (
         base_dir(settings.environment(), Path.cwd()) if directory is None else directory
@@ -93,6 +97,7 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
 
 
 def _name_of(folder: RunFolder) -> str:
+    """Return the name of a run; empty if no bridge has read it yet."""
     report = read_report(folder)
     if report is None:
         return ""
@@ -100,12 +105,14 @@ def _name_of(folder: RunFolder) -> str:
 
 
 def _directories_with_runs(base: Path) -> list[Path]:
+    """Return the directories in *base* that have run folders; empty if *base* does not exist."""
     if base.is_dir():
         return [path for path in sorted(base.glob("*/")) if run_folders(path)]
     return []
 
 
 def _no_run_folder(base: Path) -> str:
+    """Return the message that *base* has no run folder, with what to name instead."""
     if not base.is_dir():
         return f"{base}: no such folder; {_NAME_ANOTHER}"
     names = ", ".join(path.name for path in _directories_with_runs(base))

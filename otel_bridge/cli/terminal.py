@@ -44,7 +44,10 @@ class Terminal(Console):
         self.print(Text(shown(text), style=style), soft_wrap=True)
 
     def print_table(self, table: Table) -> None:
-        """Print *table*: folded on a terminal, one line per row in a pipe or a file."""
+        """Print *table*: folded on a terminal, one line per row in a pipe or a file.
+
+        There it is printed line by line without the spaces that rich pads each line with.
+        """
         if self.is_terminal:
             self.print(table)
             return

@@ -23,7 +23,10 @@ _IDLE = "·"
 
 
 def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
-    """Return the bars of *steps* of one role, and a line that names the phases; else nothing.
+    """Return a line that names the phases, then a bar for each of *steps* that has phases.
+
+    Empty without a step with phases. Bars are as long as their steps in relation to the longest
+    one.
 
     Args:
         steps: Steps of the role.
@@ -77,14 +80,20 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
 
 
 def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
-    """Return the names of the outermost phases, in the order of their first start."""
+    """Return the names of the outermost phases, in the order of their starts, with repetitions.
+
+    Nested ones would count the same seconds twice.
+    """
     phases = [phase for rank in ranks for phase in rank.phases if phase.is_outermost]
     phases.sort(key=lambda phase: (phase.start_ns, phase.name))
     return [phase.name for phase in phases]
 
 
 def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:
-    """Return *columns* characters, shared by the seconds of each phase and the idle time."""
+    """Return *columns* characters, shared by the seconds of each phase and the idle time.
+
+    Phases of threads that overlap sum up to more than the step, and share the bar by their sums.
+    """
     seconds = [values.get(PREFIX + name, 0.0) for name in names]
     total_s = sum(seconds) + values[f"{PREFIX}idle"] or 1.0
     bar = Text()
@@ -102,6 +111,7 @@ def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> 
 
 
 def _legend(names: Sequence[str]) -> Text:
+    """Return the line with the sign of each phase; from the ninth phase on signs repeat."""
     legend = Text(" " * 22)
     for index, name in enumerate(names):
         legend.append(f"{_FILLS[index % 8]} {shown(name)}  ", style=_STYLES[index % 8])
@@ -110,7 +120,7 @@ def _legend(names: Sequence[str]) -> Text:
 
 
 def _slow_rank(values: dict[str, float | int]) -> str:
-    """Return the slow rank of a step; empty without one."""
+    """Return the slow rank of a step as text; empty without one, such as a step of a single rank."""
     slow = slow_rank_of(values)
     if slow:
         return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}"

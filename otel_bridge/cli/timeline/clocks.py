@@ -45,7 +45,11 @@ class MachineClock:
 
 
 def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
-    """Return the clock of each machine that sent phases, by `host_of`."""
+    """Return the clock of each machine that sent phases, by `host_of`; empty without phases.
+
+    Only phases are compared, because a rollout may be logged long after its end. A machine whose
+    phases came through no receiver is that of the bridge, or shares its disk: its clock stays.
+    """
     delays: dict[str, list[int]] = {}
     for event in events:
         if event.kind == "phase":
@@ -57,7 +61,7 @@ def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
 
 
 def host_of(event: TimelineEvent) -> str:
-    """Return the machine of a phase."""
+    """Return the machine of a phase; its process, where the resource does not name the machine."""
     return event.facts.get("host") or event.track
 
 
@@ -67,7 +71,7 @@ def aligned(
     """Return *steps* with all times on the clock of the receiver.
 
     Rollouts and rows do not name their machine. They are shifted where all phases of their role are
-    of one machine.
+    of one machine, and stay as they are elsewhere.
     """
     hosts: dict[str, set[str]] = {}
     for step in steps:
@@ -94,7 +98,9 @@ def aligned(
 def _clock(host: str, delays: list[int]) -> MachineClock:
     """Return the clock of a machine.
 
-    *delays* are sorted, and empty for the machine of the bridge.
+    *delays* are sorted, and empty for the machine of the bridge. The error is the shortest delay
+    itself where nothing is shifted: a clock that is behind by so much gives the same delay. After a
+    shift it is how much longer the way typically was than its shortest.
     """
     if not delays:
         return MachineClock(host)

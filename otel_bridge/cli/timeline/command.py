@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -88,10 +89,12 @@ def command(
 def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
     """Return the folder of the run, in a list; a folder in place of the run is its directory.
 
+    Empty if the directory of the environment has no run, which is printed then.
+
     Raises:
-        WrongCallError: Several runs match.
+        WrongCallError: Several runs match, or none of those that are there; the message lists them.
     """
-    if directory is None and run is not None and Path(run).is_dir():
+    if directory is None and run is not None and os.path.isdir(run):
         directory = Path(run)
         run = None
     folders = chosen_folders(directory, run)
@@ -103,10 +106,10 @@ def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
 
 
 def _range(steps: str | None) -> tuple[int, int]:
-    """Return the first and the last step of *steps*.
+    """Return the first and the last step of *steps*; all for ``None``. ``-1`` is what has no step.
 
     Raises:
-        WrongCallError: It is not a range.
+        WrongCallError: It is not a range, or the option is empty, as where a variable is not set.
     """
     match = _STEPS.fullmatch((steps or "").strip())
     if match is None or (steps is not None and not steps.strip("- ")):
@@ -122,6 +125,7 @@ def _range(steps: str | None) -> tuple[int, int]:
 
 
 def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
+    """Print the bars of each role that has phases; with *last_only* those of its last `_LAST` steps."""
     terminal = Terminal(soft_wrap=True)
     columns = min(max(terminal.width - _BESIDE, _MIN_COLUMNS), _MAX_COLUMNS)
     for role in dict.fromkeys(step.role for step in steps):

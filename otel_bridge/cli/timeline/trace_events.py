@@ -43,7 +43,10 @@ class _TraceWriter:
         self._numbers = count(1)
 
     def role(self, role: str, steps: Sequence[TimelineStep]) -> None:
-        """Add the tracks of one role."""
+        """Add the tracks of one role: a thread a rank, the rollouts as a process of their own.
+
+        Marks of steps and rates belong to the process as a whole, which is its thread 0.
+        """
         pid = self._track(role or "run")
         # By process as well: a forked child and a restart have the rank of another one.
         ranks: dict[tuple[int, str], list[_StepEvent]] = {}
@@ -74,7 +77,9 @@ class _TraceWriter:
     def _spans(self, pid: int, name: str, events: Iterable[_StepEvent]) -> None:
         """Add spans to a process, each to the first of its threads on which it nests.
 
-        The spans of a rollout begin to look at the rollout's own thread.
+        Spans that overlap without nesting are drawn wrongly on one thread. The spans of a rollout
+        begin to look at the rollout's own thread, or they might nest in another rollout of that
+        time.
         """
         lanes: list[list[int]] = []
         threads: list[int] = []
@@ -118,7 +123,10 @@ class _TraceWriter:
         self.events.append({"ph": kind, "pid": pid, "tid": tid, "ts": time_us, **facts})
 
     def _track(self, name: str, process: int = 0) -> int:
-        """Add a process, or a thread of *process*, and return its number, by which viewers sort it."""
+        """Add a process, or a thread of *process*, and return its number, by which viewers sort it.
+
+        Both are numbered together, in the order in which they are added.
+        """
         number = next(self._numbers)
         kind = "process"
         track = {"pid": number, "tid": 0}
@@ -132,7 +140,7 @@ class _TraceWriter:
 
 
 def _by_start(entry: _StepEvent) -> tuple[int, int]:
-    # Of spans that begin together the longest first, since it holds the others.
+    """Return the key for an order of spans: of those that begin together the longest first, which holds the others."""
     return entry[1].start_ns, -entry[1].end_ns
 
 

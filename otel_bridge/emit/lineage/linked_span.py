@@ -38,7 +38,11 @@ def append_linked_span(
     pairs: Iterable[tuple[str, Attribute]],
     trace_ids: Iterable[bytes],
 ) -> None:
-    """Append a span with the attributes *pairs* that begins and ends now."""
+    """Append a span with the attributes *pairs* that begins and ends now, of a trace of its own.
+
+    Not of the trace of a rollout: that may have ended long ago, in another process, or be sampled
+    out. Never raises; a record that cannot be appended is a counted drop of the run.
+    """
     now = time.time_ns()
     random = os.urandom(24)
     ids = (random[8:], random[:8], None)

@@ -58,7 +58,10 @@ def _by_reason(unused: object) -> Mapping[object, object]:
 def _append(
     run: EmitRun, pairs: Sequence[tuple[str, Attribute]], rollouts: object
 ) -> None:
-    """Append the links to *rollouts*, each once; a rollout without an id is counted."""
+    """Append spans with links to *rollouts*, each once; none without a rollout that has an id.
+
+    What names no rollout is counted by `rollout_ids` (``train_rollout_id`` …).
+    """
     ids = filter(None, rollout_ids(run, rollouts, "train"))
     trace_ids = list(dict.fromkeys(trace_id_bytes(run.id, name) for name in ids))
     for start in range(0, len(trace_ids), _MAX_LINKS):

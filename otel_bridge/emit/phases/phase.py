@@ -63,7 +63,11 @@ class _OpenPhase:
     start_ns: int
 
     def encoded(self, end_ns: int, error: str | None) -> bytes:
-        """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`."""
+        """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`.
+
+        The outer phase is named only if it is of the same step and role: the row of a step adds
+        up the phases that have none around them. The span is a child of it all the same.
+        """
         pairs: list[tuple[str, Attribute]] = [(PHASE_NAME, self.name)]
         outer = self.outer
         if outer is not None and outer.step == self.step and outer.role == self.role:
@@ -119,6 +123,7 @@ class Phase:
         self._open: list[_OpenPhase | None] = []
 
     def __enter__(self) -> Phase:
+        """Begin a phase; without a run, or after its end (counted as ``ended``), nothing is recorded."""
         run = self._run or current_run()
         phase = None
         if run is not None and run.recording:
@@ -137,6 +142,10 @@ class Phase:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Record the phase; an exception of the block gives its span an error, and passes through.
+
+        Nothing is recorded without a phase that `__enter__` began.
+        """
         # First, so that the phase does not measure its own end.
         end_ns = perf_counter_ns()
         phase = self._open.pop() if self._open else None
@@ -166,7 +175,7 @@ class Phase:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return *function* with each of its calls as a phase."""
+        """Return *function* with each of its calls as a phase; a coroutine function is awaited in it."""
         # A phase of its own for each call: calls may overlap in threads and tasks.
         if iscoroutinefunction(function):
             awaited = cast("Callable[P, Any]", function)
@@ -189,6 +198,11 @@ class Phase:
         return Phase(self._run, self._name, self._step, self._role)
 
     def _begin(self, run: EmitRun) -> _OpenPhase:
+        """Return a phase that begins now, made the current one of this context.
+
+        A name that is not a text becomes one or ``phase`` (counted as ``phase_name``), a step that
+        is not a number is as none (``bad_step``). May raise what the program's own objects raise.
+        """
         name = self._name
         if type(name) is not str or not 0 < len(name) <= _MAX_NAME_CHARS:
             name = _text_of(name, run)
@@ -238,6 +252,7 @@ def _opened(run: EmitRun, name: str, step: int | None, role: str | None) -> _Ope
 
 
 def _text_of(name: object, run: EmitRun) -> str:
+    """Return a name that is not a short text as one: cut, or ``phase``, counted, where it has none."""
     text = coerce.name(name)
     if text is None:
         run.count_drop("phase_name")

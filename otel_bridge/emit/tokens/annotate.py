@@ -52,9 +52,10 @@ class TokensCall(NamedTuple):
 def annotate(
     run: EmitRun, rollouts: object, streams: Mapping[str, object], call: TokensCall
 ) -> None:
-    """Record values of each token of *rollouts*. What cannot be read is counted.
+    """Record values of each token of *rollouts*. What cannot be read is dropped, counted as ``token_…``.
 
-    Nothing is recorded without a rollout that has an id, or without a stream of numbers.
+    Nothing is recorded without a rollout that has an id, or without a stream of numbers. Rollouts
+    need not be known here: the bridge joins them by id, in whatever order they arrive.
 
     Args:
         run: The run.
@@ -65,7 +66,7 @@ def annotate(
         call: Step, role and decoder.
 
     Raises:
-        Exception: What the program's own objects raise.
+        Exception: What the program's own objects raise; `Run.annotate` counts the call as lost.
     """
     ids = rollout_ids(run, rollouts, "token")
     if not any(ids):
@@ -97,7 +98,12 @@ def annotate(
 def _choose_sent(
     run: EmitRun, batch: Sequence[TokenRollout], names: Sequence[str]
 ) -> Sequence[TokenRollout]:
-    """Set which streams leave whole of each rollout, and return the rollouts of which all do."""
+    """Set which streams leave whole of each rollout, and return the rollouts of which all do.
+
+    These are the kept ones of *batch*, which has them first: only they have a token view. All
+    others leave as sums, because all streams of a step are many megabytes. Rollouts beyond
+    `_SENT_TOKENS` are counted as ``token_limit``, and leave as sums too.
+    """
     kept_rollouts = sum(is_kept(rollout.trace_id) for rollout in batch)
     # Those of another process: it is not known here which of them trackers show.
     shown_rollouts = _within_limit(run, batch[: kept_rollouts or len(batch)])
@@ -114,7 +120,11 @@ def _choose_sent(
 def _read(
     run: EmitRun, ids: Sequence[str | None], streams: Mapping[str, object]
 ) -> list[TokenRollout]:
-    """Return the rollouts with an id, each once, with their streams; one that is named again is counted."""
+    """Return the rollouts with an id, each once, with their streams; empty without any.
+
+    One without an id was counted before. One that is named again is counted as ``token_twice``, and
+    its first values stay: a span links each rollout once, and the bridge refuses one that repeats.
+    """
     columns = _columns(run, streams, len(ids))
     batch: dict[bytes, TokenRollout] = {}
     for position, rollout_id in enumerate(ids):
@@ -135,7 +145,13 @@ def _read(
 def _columns(
     run: EmitRun, streams: Mapping[str, object], rollouts: int
 ) -> dict[str, list[object]]:
-    """Return what each stream has of each rollout, by name; streams beyond a limit are counted."""
+    """Return what each stream has of each rollout, by name.
+
+    A stream is left out and counted beyond `_MAX_STREAMS` (``token_streams``: each becomes keys of
+    metrics), and if it cannot be iterated (``token_unreadable``). One with more or fewer rows than
+    *rollouts* counts the difference (``token_length``); rows are taken in order, so that the
+    rollouts at the end lack it.
+    """
     columns: dict[str, list[object]] = {}
     for raw_name, stream in streams.items():
         if stream is None:
@@ -158,7 +174,7 @@ def _columns(
 def _within_limit(
     run: EmitRun, rollouts: Sequence[TokenRollout]
 ) -> Sequence[TokenRollout]:
-    """Return the rollouts whose streams may leave whole; the others are counted."""
+    """Return the first rollouts that fit in `_SENT_TOKENS`; the others are counted as ``token_limit``."""
     within = first_within(rollouts, _SENT_TOKENS)
     if len(within) < len(rollouts):
         run.count_drop("token_limit", len(rollouts) - len(within))
@@ -166,7 +182,7 @@ def _within_limit(
 
 
 def _parts(rollouts: Sequence[TokenRollout]) -> Iterator[Sequence[TokenRollout]]:
-    """Yield the rollouts in parts of a bounded number of tokens."""
+    """Yield the rollouts in parts of a bounded number of tokens, in order; each has at least one."""
     while rollouts:
         part = first_within(rollouts, _SPAN_TOKENS) or rollouts[:1]
         yield part

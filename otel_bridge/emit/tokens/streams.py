@@ -61,7 +61,7 @@ class TokenRollout:
 
 
 def first_within(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
-    """Return the first entries that together have at most *limit* tokens, or characters."""
+    """Return the first entries that together have at most *limit* tokens or characters, perhaps none."""
     ends = list(accumulate(map(len, entries)))
     return entries[: bisect_right(ends, limit)]
 
@@ -79,7 +79,10 @@ def rows_of(stream: object, rollouts: int) -> Iterable[object]:
 
 
 def _is_nested(stream: object) -> bool:
-    """Return whether a stream of one rollout is in a list: a call may give it alone or in a list of one."""
+    """Return whether a stream of one rollout is in a list, since a call may give it alone or in a list of one.
+
+    A list of one number or one text is the stream itself, of a rollout with one token.
+    """
     shape = getattr(stream, "shape", None)
     if shape is not None:
         return len(shape) > 1
@@ -90,7 +93,11 @@ def _is_nested(stream: object) -> bool:
 
 
 def _on_cpu(values: Any) -> Any:
-    """Return the numbers of a torch tensor; numpy lacks some of its types, such as bfloat16."""
+    """Return a torch tensor as a numpy array of 32-bit floats, anything else as it is.
+
+    Numpy lacks some types of torch, such as bfloat16, and refuses tensors of a GPU or with a
+    gradient. Torch is not imported: its tensors are known by ``detach``.
+    """
     if hasattr(values, "detach"):
         return values.detach().float().cpu().numpy()
     return values
@@ -99,9 +106,11 @@ def _on_cpu(values: Any) -> Any:
 def read_rollout(
     trace_id: bytes, name: str, rows: dict[str, object], count_drop: CountDrop
 ) -> TokenRollout:
-    """Return the rollout *name* with its streams.
+    """Return the rollout *name* with its streams; without any if none can be used.
 
-    What cannot be read, and streams of another length than the others, are left out and counted.
+    Streams that cannot be read are left out and counted as ``token_unreadable``. Those of another
+    length than `_length_of` says are so as ``token_length``: it is unknown which of their tokens
+    they are about. The rest of the rollout is recorded.
     """
     rollout = TokenRollout(trace_id, raw_texts=rows.pop(TOKENS, None))
     for stream, row in rows.items():
@@ -152,7 +161,8 @@ def _floats_of(array: Any) -> Numbers:
 def _length_of(sizes: Mapping[str, int]) -> int:
     """Return the length that the ids of the tokens have, else their mask, else most streams.
 
-    0 without any.
+    0 without any. Ids and mask are first, because they say which tokens there are; a trainer that
+    recomputed something may have padded or cut it.
     """
     for name in REFERENCES:
         if name in sizes:

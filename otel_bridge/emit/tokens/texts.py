@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 def add_texts(run: EmitRun, rollouts: Sequence[TokenRollout], decode: Any) -> None:
     """Add to *rollouts* the texts that may leave, and remove ids of tokens whose texts may not.
 
+    A rollout gets no text without texts and decoder, or without an id for each token. Texts that
+    are more or fewer than its tokens are counted as ``token_length``, texts that hold what is
+    redacted as ``token_text``. Then its ids go too, since anybody with the tokenizer can read them.
+
     Args:
         run: Its content policy applies; it counts what is left out.
         rollouts: Those whose texts are wanted.
@@ -64,10 +68,10 @@ def add_texts(run: EmitRun, rollouts: Sequence[TokenRollout], decode: Any) -> No
 
 
 def _allowed(texts: list[str], limits: MessageLimits) -> Sequence[str] | None:
-    """Return the first *texts* within the limit; ``None`` if they hold what is redacted.
+    """Return the first *texts* within the limit of characters; ``None`` if they hold what is redacted.
 
     A secret may lie in several tokens. So the whole text is redacted, and no token leaves if that
-    changes it.
+    changes it: a text with a part replaced could not be cut into its tokens again.
     """
     within: Sequence[str] = texts
     if limits.policy.limit is not None:

@@ -34,7 +34,10 @@ def append_token_span(
     names: Sequence[str],
     pairs: Sequence[tuple[str, Attribute]],
 ) -> None:
-    """Append one span of *rollouts*, those first whose streams leave. Values that are not finite are counted.
+    """Append one span of *rollouts*, those first whose streams leave.
+
+    Values that are not finite are in no sum and counted as ``token_not_finite``; ``None`` and
+    tokens that were not sampled are not, because the program itself says that they have no value.
 
     Args:
         run: The run.
@@ -68,7 +71,10 @@ def append_token_span(
 
 
 def _flat(name: str, rollouts: Sequence[TokenRollout]) -> Numbers:
-    """Return the numbers of all rollouts, one after the other."""
+    """Return the numbers of all rollouts, one after the other, NaN for those without the stream.
+
+    All in one array, so that a figure is one vectorised pass however many rollouts there are.
+    """
     # All tokens of a rollout without a mask were sampled.
     missing = 1.0 if name == LOSS_MASK else math.nan
     arrays: list[Numbers] = []
@@ -94,6 +100,11 @@ def _values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
 
 
 def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
+    """Yield the sums of a figure as attributes.
+
+    As bytes of little-endian numbers, which cost the caller less than an OTLP array of them. The
+    bridge reads both.
+    """
     sums = [*figure.counts, *figure.sums, *figure.maxima]
     deciles = [*figure.decile_counts, *figure.decile_sums]
     yield f"{TOKENS_FIGURES}{name}", numpy.array(sums, "<f8").tobytes()
@@ -106,9 +117,10 @@ def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
 def _stream_pairs(
     rollouts: Sequence[TokenRollout], streams: Mapping[str, Numbers]
 ) -> Iterator[tuple[str, Attribute]]:
-    """Yield the lengths of the rollouts whose streams leave, and these streams.
+    """Yield the lengths of the rollouts whose streams leave, and these streams; nothing if none leaves.
 
-    Nothing if none leaves.
+    A stream covers the first rollouts of the span: by the lengths a receiver cuts it, and sees
+    where it ends. So a stream that a rollout lacks is NaN in its place.
     """
     sent = [rollout for rollout in rollouts if rollout.sent]
     if not sent:

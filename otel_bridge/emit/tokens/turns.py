@@ -24,6 +24,8 @@ def annotate_turns(
     """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does.
 
     A turn of another type than a mapping has no tokens; the rollout's own reader counts it.
+    Rollouts whose turns have neither ids nor log-probabilities are left out, without a count: most
+    have none.
 
     Args:
         run: The run.
@@ -49,7 +51,11 @@ def annotate_turns(
 
 
 def _joined(turns: Sequence[object]) -> dict[str, list[object]]:
-    """Return the streams of one rollout that any of its turns has, turn after turn."""
+    """Return the streams of one rollout that any of its turns has, turn after turn; empty without any.
+
+    A turn that lacks a stream is filled by `_NO_VALUE`, so that the values of later turns stay with
+    their tokens: an unknown id, no log-probability, a token that was sampled.
+    """
     joined: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
     present: set[str] = set()
     for turn in turns:
