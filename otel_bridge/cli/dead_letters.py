@@ -91,7 +91,11 @@ def command() -> None:
 
 
 def _options(function: Callable[[_Selection], None]) -> Callable[..., None]:
-    """Give a command the options that select dead letters; it is called with the selection."""
+    """Give a command the options that select dead letters; it is called with the selection.
+
+    All four commands have the same ones, so that what `list` shows is what `retry` and `discard`
+    take.
+    """
 
     @functools.wraps(function)
     def with_options(**options: Any) -> None:
@@ -219,6 +223,9 @@ def _chosen(selection: _Selection) -> list[_RunDeadLetters]:
     """Return the chosen dead letters by run folder; print a line to stderr when there are none.
 
     A folder whose ledger cannot be read costs one line, and the other runs are as usual.
+
+    Raises:
+        WrongCallError: The call names a folder or a run that is not there.
     """
     chosen: list[_RunDeadLetters] = []
     folders = chosen_folders(selection.directory, selection.run)
@@ -240,6 +247,11 @@ def _chosen(selection: _Selection) -> list[_RunDeadLetters]:
 
 
 def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLetter]:
+    """Return the dead letters of a folder, those of *ids* if given; empty without a ledger.
+
+    Raises:
+        OtelBridgeError: The ledger is damaged, locked, or of another version.
+    """
     if not folder.ledger_path.exists():
         return []
     view = LedgerView(open_for_reading(folder.ledger_path))
@@ -252,7 +264,7 @@ def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLet
 def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
     """Wait until the ledger has none of the chosen dead letters.
 
-    Return how many are left after *timeout_s*.
+    Return how many are left after *timeout_s*, or earlier when no bridge will take them.
     """
     # The chosen ones only: a record that is refused again has another id.
     ids = [dead_letter.id for dead_letter in letters.dead_letters]
@@ -275,6 +287,7 @@ def _amounts(total: int, remaining: int) -> dict[str, Amount]:
 
 
 def _stuck(letters: _RunDeadLetters) -> bool:
+    """Return whether each exporter of the letters is blocked; ``False`` without a report."""
     report = read_report(letters.folder)
     exporters = {} if report is None else report.exporters
     return all(
@@ -284,6 +297,7 @@ def _stuck(letters: _RunDeadLetters) -> bool:
 
 
 def _refused_again(letters: _RunDeadLetters) -> int:
+    """Return how many of the letters were refused again since they were chosen."""
     # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
     # By record, because only its id is the same in the old dead letter and the new one.
@@ -300,6 +314,7 @@ def _refused_again(letters: _RunDeadLetters) -> int:
 def _print_counts(
     folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
 ) -> None:
+    """Print what became of the letters of a run, and why some still wait; a reason is not in the JSON."""
     if as_json:
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
@@ -335,7 +350,7 @@ def _facts(dead_letter: StoredDeadLetter) -> str:
 
 
 def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
-    """Return the dead letter's record as JSON; empty when its content was deleted."""
+    """Return the dead letter's record as JSON; empty for an old one, of which the ledger keeps the reason alone."""
     if not dead_letter.data:
         return {}
     try:
@@ -348,6 +363,7 @@ def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
 
 
 def _json(folder: RunFolder, dead_letter: StoredDeadLetter, *, whole: bool) -> str:
+    """Return one JSON line of a dead letter, with its record if *whole*, which may be of megabytes."""
     line: dict[str, object] = {
         "run_id": folder.run_id,
         "id": dead_letter.id,

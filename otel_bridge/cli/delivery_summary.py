@@ -50,9 +50,10 @@ def print_runs(
 
 
 def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
-    """Return a line for each reason why some of a run is not delivered.
+    """Return a line for each reason why some of a run is not delivered; empty when all is.
 
-    Records that a *hanging* exporter wrote count as undelivered until it confirms them.
+    Records that a *hanging* exporter wrote count as undelivered until it confirms them. A run whose
+    folder was deleted has nothing left to deliver, so that it has no line without a reason.
     """
     # Of a run that could not be served nothing else is known.
     if run.outcome is Outcome.GONE or run.reason:
@@ -101,7 +102,8 @@ def undelivered_reason(
 def _without_exporter(report: Report) -> str:
     """Return why records of a run without an exporter are not delivered.
 
-    It is empty when there are none, or all given up.
+    It is empty when there are none, or all given up. A webhook may be named all the same: it gets
+    alerts, but no records.
     """
     has_records = bool(report.position or not report.ended)
     is_given_up = bool(report.discarded and report.ended)
@@ -113,7 +115,11 @@ def _without_exporter(report: Report) -> str:
 
 
 def _not_received(report: Report, requested: Collection[str]) -> list[str]:
-    """Return a line for each requested exporter that will not get some records."""
+    """Return a line for each exporter that will not get some records of the run.
+
+    Deleted ones are named only if this call *requested* the exporter: another drain cannot mend
+    that. Those that are owed always, since they are still there.
+    """
     lines = [
         missed_line(name, exporter.missed)
         for name, exporter in report.exporters.items()
@@ -158,7 +164,8 @@ def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
 def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
     """Return what the exporter *name* still lacks, or has not confirmed, of *run*.
 
-    It is empty when it has everything.
+    It is empty when it has everything. One that is blocked is named even without records, because
+    it will not end its run.
     """
     exporter = run.exporters[name]
     count = exporter.lacks(run.position)

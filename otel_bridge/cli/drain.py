@@ -157,7 +157,11 @@ def _require_known(discarded: Sequence[str], folders: Sequence[RunFolder]) -> No
 
 
 def _names_in(folder: RunFolder) -> set[str]:
-    """Return the exporters that the processes of *folder* and its earlier bridges named."""
+    """Return the exporters that the processes of *folder* and its earlier bridges named.
+
+    Of the processes those of the first segments: a directory may hold thousands. Empty if neither
+    headers nor a report can be read.
+    """
     names: set[str] = set()
     for header in filter(None, headers_of(folder)):
         names.update(*header.exporters.values())
@@ -202,7 +206,10 @@ class Drains:
         self._stopped = threading.Event()
 
     def drain(self, folders: Sequence[RunFolder]) -> list[int]:
-        """Drain *folders*, show how much is left, and return the exit codes of their processes."""
+        """Drain *folders*, show how much is left, and return the exit codes of their processes.
+
+        Four at a time, since each process imports its trackers and needs their memory.
+        """
         reports = ReportCache()
         with (
             self._console.wait_display() as display,
@@ -214,7 +221,11 @@ class Drains:
         return [drain.result() for drain in drains]
 
     def _drain_one(self, folder: RunFolder) -> int:
-        """Drain one folder in a thread of the pool; return the exit code of its process."""
+        """Drain one folder in a thread of the pool; return the exit code of its process.
+
+        0 when all is delivered; else the reason is printed after the table of the run. After `stop`
+        the process of a folder that was still in the queue starts, and is stopped at once.
+        """
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         # Lines come by a pipe, because only this process knows where its bars are.
         reads, writes = os.pipe()
@@ -268,6 +279,7 @@ class Drains:
         return reason
 
     def _prints(self, folder: RunFolder) -> bool:
+        """Return whether the exporter ``console`` gets the folder, by the call, the environment, or the folder."""
         names = _named_here(
             settings.names(self._exporters), settings.environment(), Path.cwd()
         )
@@ -341,7 +353,14 @@ def _drain_folder(
     *,
     trusts_folders: bool,
 ) -> NoReturn:
-    """Deliver one folder, and end this process: with 0, or with 1 and what remains."""
+    """Deliver one folder, and end this process: with 0, or with 1 and what remains.
+
+    With 1 also if *path* is not a run folder, another bridge or service delivers it, or data of it
+    was found damaged, since a person must learn of that even where all else is delivered.
+
+    Raises:
+        ConfigError: A setting or an exporter cannot be used; the command prints it and ends with 1.
+    """
     path = path.resolve()
     folders = [folder for folder in folders_of(path) if folder.path == path]
     if not folders:
@@ -387,7 +406,11 @@ def _drain_folder(
 
 
 def _other_server(folder: RunFolder) -> str:
-    """Return who else delivers *folder*, and what to do; empty if no process does."""
+    """Return who else delivers *folder*, and what to do; empty if no process does.
+
+    A bridge of this machine that serves one run is requested to hand it over instead
+    (``takeover``).
+    """
     holder = _remote_holder(folder)
     # Without a heartbeat within a minute it no longer runs.
     if holder and time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S:
@@ -413,7 +436,10 @@ def _damage(folder: RunFolder) -> tuple[int, int]:
 
 
 def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
-    """Return what was found damaged since `_damage` returned *counts*; empty when nothing was."""
+    """Return what was found damaged since `_damage` returned *counts*; empty when nothing was.
+
+    What earlier bridges counted is old news: it would keep each further drain from ending with 0.
+    """
     gaps, missing_rows = _damage(folder)
     lines: list[str] = []
     if gaps > counts[0]:
@@ -456,9 +482,12 @@ def _options(
 def _named_here(
     exporters: Sequence[str], env: Mapping[str, str], cwd: Path
 ) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the exporters that the call or its environment names.
+    """Return the exporters that the call or its environment names, by signal.
 
     It is ``None`` when the folder decides.
+
+    Raises:
+        ConfigError: A variable that names exporters cannot be read.
     """
     # The call wins over the environment, and that over the folder.
     if exporters:
@@ -475,7 +504,11 @@ def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
-    """Wait until delivery is complete or cannot continue, or only live processes keep the run."""
+    """Wait until delivery is complete or cannot continue, or only live processes keep the run open.
+
+    Return the status then; ``None`` once the bridge has released the run. There is no time-out:
+    what a tracker still takes is worth waiting for, and what retries ends after `_RETRY_S`.
+    """
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
         if remaining is not None and _only_lives(remaining):

@@ -152,7 +152,7 @@ def allow_files() -> None:
 
 
 def _others_at_work() -> bool:
-    """Return whether a non-daemon thread still runs, for which the interpreter would wait at exit.
+    """Return whether a non-daemon thread still runs after `_THREADS_S`, for which the interpreter would wait at exit.
 
     An HTTP request that reads from a disk that hangs is such a thread.
     """
@@ -207,18 +207,22 @@ class _Service:
         return bool(self._host.hanging) or self._host.alive
 
     def _may_join(self, run_id: str, other_run_id: str) -> bool:
-        """Return whether the sender of one run may send the other, so that spans may move there."""
+        """Return whether the sender of one run may send the other, so that spans may move there.
+
+        With several tokens and without a receiver it is unknown who sent what, and nothing moves.
+        """
         return self._one_token or (
             self._receiver is not None
             and self._receiver.same_token(run_id, other_run_id)
         )
 
     def listen(self, grpc_address: str, http_address: str) -> None:
-        """Begin to receive.
+        """Begin to receive; nothing happens if both addresses are ``off``.
 
         Raises:
-            ConfigError: An address is not valid or not free, or the receiver's packages are
-                missing.
+            ConfigError: An address is not valid or not free, or a setting of the receiver is wrong.
+            MissingExtraError: gRPC is not installed. It is the default, so that a newcomer meets
+                it.
         """
         grpc = _address("--grpc", grpc_address)
         http = _address("--http", http_address)
@@ -266,6 +270,7 @@ class _Service:
         return self._end()
 
     def _log_begin(self) -> None:
+        """Log where the service listens and what it delivers to, or that it only stores."""
         endpoints = "nowhere"
         if self._receiver is not None:
             addresses = (self._receiver.grpc_endpoint, self._receiver.http_endpoint)
@@ -280,8 +285,8 @@ class _Service:
                 level="warning",
             )
 
-    def _signalled(self, number: int, _frame: object) -> None:
-        del number
+    def _signalled(self, _number: int, _frame: object) -> None:
+        """Handle SIGTERM and SIGINT; `Wakeup` may be set in a handler, unlike a lock."""
         # The first signal lets it deliver what is stored, the second one stops that.
         self._asked += 1
         if self._asked > 1:
@@ -289,6 +294,11 @@ class _Service:
         self._stop.set()
 
     def _end(self) -> int:
+        """Shut down, and return the exit code: 0, or 1 when records remain, which are logged by run.
+
+        First no new data, then delivery, and the receiver's ports last: until then `/status` and
+        `/metrics` answer, and clients get an error that makes them send again.
+        """
         limit_s = DRAIN_S if self._drain_s is None else self._drain_s
         self._log.log_line(
             f"shutting down: refusing new data, delivering what is stored for at most {limit_s:g} s"
@@ -320,6 +330,7 @@ class _Service:
         return 0
 
     def _try(self, end: Callable[[], None]) -> None:
+        """Shut down a part of the receiver; its failure is logged and raises nothing."""
         try:
             end()
         except Exception as exc:  # noqa: BLE001  # the other parts must be shut down too
@@ -329,6 +340,7 @@ class _Service:
             )
 
     def _metrics(self) -> list[Metric]:
+        """Return what ``/metrics`` shows: the service, and each run that a bridge has read."""
         from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
         folders = run_folders(self._base)
@@ -354,7 +366,12 @@ class _Service:
 
 
 def _address(option: str, address: str) -> tuple[str, int] | None:
-    """Return host and port, or ``None`` for ``off``; port 0 means any free port."""
+    """Return host and port, or ``None`` for ``off``; port 0 means any free port.
+
+    Raises:
+        ConfigError: The value of *option* is not an address. Without a host it is refused too: it
+            could mean this machine or all networks.
+    """
     if address == _OFF:
         return None
     host, colon, port = address.rpartition(":")

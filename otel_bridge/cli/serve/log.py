@@ -106,6 +106,7 @@ class ServiceLog(logging.Handler):
     def _log_to(
         self, stream: TextIO, line: str, level: str, facts: dict[str, object]
     ) -> None:
+        """Write one line to *stream*, which may be closed or full: the service goes on without the line."""
         now_s = time.time()
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
         if self._as_json:
@@ -149,7 +150,10 @@ class PrintedLines:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Take *text*; its last line is kept until it is ended, or the log is closed."""
+        """Take *text*; its last line is kept until it is ended, or the log is closed.
+
+        A line that grows beyond `_LONGEST_LINE` is logged in pieces.
+        """
         thread = threading.get_ident()
         *lines, rest = (self._unfinished.pop(thread, "") + text).split("\n")
         # A text without line breaks would grow in memory.

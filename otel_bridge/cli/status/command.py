@@ -71,6 +71,11 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 
 
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
+    """Return the overview of a local directory.
+
+    Raises:
+        WrongCallError: The call names a directory without a run; not for a watch.
+    """
     # A watch may begin before the first run, so that none is not an error then.
     folders = folders_of(directory) if watching else existing_folders(directory)
     base = (
@@ -82,6 +87,7 @@ def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Ove
 
 
 def _print(overview: Overview, *, as_json: bool) -> None:
+    """Print the runs once: tables with the next commands, or one JSON line each."""
     if as_json:
         for state in overview.runs:
             sys.stdout.write(_json(state))
@@ -100,6 +106,11 @@ def _print(overview: Overview, *, as_json: bool) -> None:
 
 
 def _watch(read: ReadOverview) -> None:
+    """Draw the runs again each second, until Ctrl-C, or until they cannot be read.
+
+    Without a thread of rich, so that nothing is drawn while the runs are read. What does not fit is
+    cropped: rich cannot redraw lines that have scrolled away.
+    """
     console = Terminal()
     with Live(
         console=console, auto_refresh=False, screen=False, vertical_overflow="crop"
@@ -110,6 +121,7 @@ def _watch(read: ReadOverview) -> None:
 
 
 def _watch_lines(read: ReadOverview, *, as_json: bool) -> None:
+    """Print a line of each run whenever it changed, until Ctrl-C, or until they cannot be read."""
     printed: dict[str, str] = {}
     while True:
         overview = read()

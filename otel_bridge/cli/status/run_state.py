@@ -151,7 +151,12 @@ class StateReader:
         self._ledgers = StampedCache[Path, _InLedger]()
 
     def read(self, folder: RunFolder) -> RunState:
-        """Return the state of *folder*; parts of its ledger that cannot be read are left out."""
+        """Return the state of *folder*; what cannot be read is left out, so that one run hides no other.
+
+        A folder that a bridge of this version would refuse has the reason in ``refused``: another
+        format with unread data or an unreadable ledger, or another kind of file in the place of its
+        lock. A ledger that is missing or locked is left out without one.
+        """
         scan = scan_folder(folder)
         report = self.reports.read_stamped(folder, scan.report)
         unread = unread_bytes(scan.segments, report)
@@ -198,7 +203,10 @@ class StateReader:
     def _judge_processes(
         self, folder: RunFolder, report: Report, scan: FolderScan
     ) -> tuple[Report, bool]:
-        """Return *report* with the processes that live now, and whether some cannot be seen."""
+        """Return *report* with the processes that live now, and whether some cannot be seen.
+
+        Unchanged if the run has ended: then nobody asks which of its processes live.
+        """
         if report.status != "running":
             return report, False
         limit_ns = self._liveness_timeout_ns
@@ -249,7 +257,7 @@ def _sizes(scan: FolderScan) -> dict[str, int]:
 
 
 def _refused(folder: RunFolder) -> str:
-    """Return why this version refuses the folder itself; empty when it does not."""
+    """Return why this version refuses the format of the folder; empty when it does not."""
     try:
         folder.check_format()
     except FormatVersionError as exc:
@@ -277,6 +285,10 @@ def _in_ledger(ledger: Path, size_bytes: int) -> _InLedger:
 
 
 def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
+    """Return what each destination keeps; records that several keep count for each of them.
+
+    An exporter that is no longer named keeps its records too, under a name that says so.
+    """
     position, _, destinations = view.overview()
     oldest = view.oldest()
     here = position - oldest + 1
@@ -299,6 +311,10 @@ def _label(destination: ExporterState) -> str:
 
 
 def _time_behind(view: LedgerView, position: int) -> int | None:
+    """Return the time of the first record after *position*; ``None`` without one, or if it has no time.
+
+    One record is read, whatever its size, since a limit of bytes lets the first one through.
+    """
     records = view.records(position, _KINDS, limit=1, limit_bytes=1).records
     time_unix_ns: object = (
         getattr(records[0], "time_unix_ns", None) if records else None
@@ -315,7 +331,9 @@ def _not_forwarded(
 ) -> dict[str, KeptRecords]:
     """Return what ``otlp`` has not forwarded, by its name; empty for a run without it.
 
-    It is counted in bytes of segments after its offsets, with the age of their files.
+    It is counted in bytes of segments after its offsets, with the age of their files: the ledger,
+    in which other exporters have their position, does not know it. A segment of a process that the
+    report does not have yet counts whole.
     """
     if OTLP not in report.exporters:
         return {}

@@ -68,7 +68,10 @@ def unread(
 
 
 def _names_exporters(folder: RunFolder) -> bool:
-    """Return whether a segment of *folder* names an exporter, or no header can be read."""
+    """Return whether a segment of *folder* names an exporter, or a header cannot be read.
+
+    An unreadable one may name some, and a command that names another would leave them out.
+    """
     headers = headers_of(folder)
     return not headers or any(
         header is None or any(header.exporters.values()) for header in headers
@@ -81,6 +84,7 @@ def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
 
 
 def _starting(folder: RunFolder) -> bool:
+    """Return whether a bridge is starting: its log is empty and new; ``False`` without a log."""
     # Who starts a bridge creates its log: the only trace of one whose interpreter still loads.
     with contextlib.suppress(OSError):
         status = folder.log_path.stat()

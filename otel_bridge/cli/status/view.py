@@ -83,7 +83,10 @@ def _undelivered(state: RunState) -> Iterator[str]:
 
 
 def warnings(report: Report) -> Sequence[str]:
-    """Return one line for each problem of a tracker, each reason of drops, and missing rows."""
+    """Return one line for each problem of a tracker, each reason of drops, and missing rows.
+
+    Empty if nothing was lost or is held up: `demo` takes any line as a failure.
+    """
     lines: list[str] = []
     for name, exporter in report.exporters.items():
         lines += _warnings_of(name, exporter)
@@ -129,6 +132,7 @@ def owed_line(name: str, count: int) -> str:
 
 
 def _records(name: str, count: int) -> str:
+    """Return *count* as text; ``otlp`` forwards whole segments, so that its counts are of these."""
     return counted(count, "segment" if name == OTLP else "record")
 
 
@@ -194,7 +198,10 @@ def run_view(state: RunState, overview: Overview) -> RenderableType:
 
 
 def next_commands(state: RunState, *, here: bool) -> list[str]:
-    """Return the commands that are useful next for a run."""
+    """Return the commands that are useful next for a run; empty for one that needs none.
+
+    For a run that this version refuses, draining is not among them.
+    """
     report = state.report
     if report is None:
         if state.refused:
@@ -213,7 +220,10 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
 
 
 def space_line(overview: Overview) -> str:
-    """Return in one line what uses the space of the directory; empty without a run."""
+    """Return in one line what uses the space of the directory; empty without a run, or one of a service.
+
+    The run that uses most is named only among several, and of it the exporter that holds most.
+    """
     if overview.room is None or not overview.runs:
         return ""
     used = overview.room.used_bytes
@@ -235,7 +245,11 @@ def space_line(overview: Overview) -> str:
 
 
 def state_line(state: RunState, *, here: bool) -> str:
-    """Return one run in one line, for a pipe that is watched."""
+    """Return one run in one line, for a pipe that is watched.
+
+    Only facts that change when something happens, unlike the tables: a line is printed at each
+    change, and an age or a rate changes at each look.
+    """
     report = state.report
     if report is None:
         return _unread(state, here=here).message
@@ -297,6 +311,7 @@ def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
 
 
 def _status(state: RunState, report: Report) -> Text:
+    """Return the status of a run with its color, or who is missing: its bridge, or all processes."""
     if report.ended:
         return Text(
             report.status, style="green" if report.status == "finished" else "red"
@@ -327,7 +342,10 @@ def _any_runs(report: Report) -> bool:
 
 
 def _unserved(state: RunState, report: Report) -> str:
-    """Return the status of a run that no bridge serves and that is not delivered."""
+    """Return the status of a run that no bridge serves and that is not delivered.
+
+    A run whose senders cannot be seen may have some that run.
+    """
     if report.status == "running" and not (state.unseen_senders or _any_runs(report)):
         return "no bridge, and none of its processes runs"
     return f"{report.status}, no bridge"
@@ -395,7 +413,7 @@ def _role_cells(
 def _last_steps(report: Report) -> dict[str, int | None]:
     """Return role to its last step, ``None`` for one without steps.
 
-    The role of processes without a role is empty.
+    The role of processes without a role is empty. Empty for a run without roles and steps.
     """
     # Roles without steps are shown too.
     steps: dict[str, int | None] = dict.fromkeys(filter(None, report.roles))
@@ -416,6 +434,11 @@ def _processes(state: RunState, report: Report, role: str) -> str:
 
 
 def _trackers(state: RunState, report: Report, now_ns: int | None) -> Table:
+    """Return a table with a row per exporter that is named now.
+
+    Without *now_ns* the state is that of the report: the caller, which has just delivered, knows
+    it.
+    """
     columns = ["tracker", "state", "rows", "rollouts", "waiting"]
     # Speeds and lags of an ended run are over.
     if now_ns is not None and not report.ended:
@@ -454,7 +477,10 @@ def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
 
 
 def _recent(report: Report, now_ns: int) -> Iterator[str]:
-    """Yield a line for each problem of ranks and engines now, and one on alerts."""
+    """Yield a line for each problem of ranks and engines now, and one on alerts; nothing without any.
+
+    A rank that is awaited only for a moment is not named: at each barrier one is last.
+    """
     for role, rank in sorted(report.awaited_ranks.items()):
         waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
         if waited_s >= _AWAITED_S and not report.ended:
@@ -511,6 +537,7 @@ def _former(report: Report) -> Iterator[str]:
 
 
 def _waiting(report: Report, exporter: ExporterReport) -> int:
+    """Return how many records an exporter has not written; its position may be newer than the ledger's here."""
     return max(report.position - exporter.written, 0)
 
 
