@@ -45,7 +45,11 @@ def with_data(item: MediaItem, data: bytes) -> MediaItem:
 
 
 def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
-    """Return *item* with less text; ``None`` when nothing of it may leave."""
+    """Return *item* with less text; ``None`` when nothing of it may leave.
+
+    A picture stays, with the caption that may leave. HTML above the limit goes whole: half of it is
+    not valid.
+    """
     caption = policy.allowed(item.caption, TextKind.MESSAGE)
     if caption == item.caption:
         captioned = item
@@ -66,6 +70,10 @@ def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
 
 
 def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
+    """Return a table with the texts of its cells under *policy*.
+
+    Names of columns stay, as keys of metrics do. Data that is not the JSON of a table raises.
+    """
     table = cast("dict[str, Any]", orjson.loads(item.data))
     rows: list[list[Json]] = [
         [

@@ -69,6 +69,8 @@ def apply_to_span(
 ) -> int:
     """Apply *policy* to *span*: its name, attributes, events, links and status.
 
+    Returns the number of texts with unknown names of which less leaves.
+
     Args:
         span: The span.
         policy: The policy.
@@ -92,7 +94,9 @@ def apply_to_span(
 def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     """Apply *policy* to *record*.
 
-    The body of an event is content. The text of a program's log line is redacted and stays whole.
+    The body of an event is content. The text of a program's log line is redacted and stays whole:
+    it is written for people, and a line cut at 0 characters says nothing. Returns the number of
+    texts with unknown names of which less leaves.
     """
     event_name = record.event_name or next(
         (
@@ -134,7 +138,10 @@ def apply_to_attributes(
     names: tuple[str, ...] = (),
     everything: bool = False,
 ) -> int:
-    """Apply *policy* to *attributes*.
+    """Apply *policy* to *attributes*, in place.
+
+    Return the number of texts with unknown names of which less leaves. With the limit 0 content and
+    unknown texts are removed, since an empty text would be a value.
 
     Args:
         attributes: The attributes, a repeated field.
@@ -166,7 +173,8 @@ def apply_to_attributes(
 def _kind(pair: KeyValue, names: tuple[str, ...]) -> TextKind:
     """Return what the texts of *pair* are.
 
-    A value that does not look like a name is not one, whatever its key.
+    A value that does not look like a name is not one, whatever its key: instrumentations put
+    prompts there.
     """
     if names and pair.key.startswith(names):
         kind = TextKind.NAME
@@ -197,6 +205,7 @@ def _is_plain(key: str) -> bool:
 
 
 def _is_name_value(value: AnyValue) -> bool:
+    """Return whether a value looks like a name: one short line, a list of such, or a number."""
     kind = value.WhichOneof("value")
     if kind == "string_value":
         return (
@@ -223,7 +232,7 @@ class _Attribute:
     policy: ContentPolicy
 
     def apply(self, value: AnyValue, name: str = "", *, secret: bool = False) -> None:
-        """Apply the policy to *value*, in place.
+        """Apply the policy to *value*, in place, and to all below it. Nothing raises.
 
         Args:
             value: The attribute's value, or a value within it.
@@ -272,7 +281,10 @@ class _Attribute:
         return cut(key, self.policy.limit or 0)
 
     def _allowed(self, text: str, name: str) -> str:
-        """Return the part of *text* that may leave; JSON in a message stays JSON."""
+        """Return the part of *text* that may leave; JSON in a message stays JSON.
+
+        Texts below the name of a secret are redacted, whatever they look like.
+        """
         policy = self.policy
         # Types, roles and ids stay, so that a message is readable under any limit.
         if name in NOT_TEXT and is_identifier(text):
@@ -299,7 +311,11 @@ class _Attribute:
 
 
 def _limit_name(span: Span, limit: int) -> None:
-    """Keep the name of *span* when it is one word, or made of words that a convention or the span's names declare."""
+    """Keep the name of *span* if it is one word, or of words that a convention or its names declare.
+
+    Any other may be a prompt: it is cut, and with the limit 0 becomes its operation, its first
+    declared word, or ``span``.
+    """
     if is_identifier(span.name) or len(span.name) <= limit:
         return
     declared = SPAN_WORDS.union(*(_words_of(pair) for pair in span.attributes))
@@ -327,9 +343,10 @@ def _words_of(pair: KeyValue) -> list[str]:
 
 
 def hash_texts(metric: Metric) -> int:
-    """Replace each text among the attributes of a metric's points by a hash, so that the series stay distinct.
+    """Replace each text among the attributes of a metric's points by a hash.
 
-    Names of conventions and single words stay, because they distinguish the series.
+    The series stay distinct, where cut texts would make one of two. Names of conventions and single
+    words stay, because they distinguish the series. Returns the number of texts replaced.
     """
     kind = metric.WhichOneof("data")
     points: Iterable[_Point] = () if kind is None else getattr(metric, kind).data_points

@@ -48,7 +48,10 @@ class TextKind(Enum):
 # Keys are few, and looked up for each attribute of each span.
 @lru_cache(maxsize=4096)
 def kind_of(key: str) -> TextKind:
-    """Return what the texts of the attribute *key* are."""
+    """Return what the texts of the attribute *key* are.
+
+    An unknown key may hold a prompt, and is ``UNKNOWN``.
+    """
     if key in _ERRORS or key.startswith(FREE_PREFIXES):
         return TextKind.FACT
     if is_content(key):
@@ -59,7 +62,10 @@ def kind_of(key: str) -> TextKind:
 
 
 def limit_of(message_content: str) -> Limit:
-    """Return the limit that ``full``, ``off`` or ``truncate:N`` means."""
+    """Return the limit that ``full``, ``off`` or ``truncate:N`` means.
+
+    ``None``, no limit, for ``full``.
+    """
     if message_content == "off":
         return 0
     _, _, number = message_content.partition(":")
@@ -102,7 +108,9 @@ class ContentPolicy:
         return self.limit == 0
 
     def allowed(self, text: str, kind: TextKind, name: str = "") -> str:
-        """Return the part of *text* that may leave.
+        """Return the part of *text* that may leave, empty with policy ``off``; a name leaves whole.
+
+        What the user's function refuses is ``[redacted]``, and counted by it.
 
         Args:
             text: The text.

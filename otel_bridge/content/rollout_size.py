@@ -13,7 +13,10 @@ _SIZES = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 256, 64)
 
 
 def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
-    """Cut a rollout to about *limit_bytes*: first long texts, then all content, then its last spans.
+    """Cut a rollout to about *limit_bytes*.
+
+    First long texts, then all content, then its last spans. The root, which is first, always stays:
+    it has the reward.
 
     Returns:
         The spans that remain, and the number of bytes cut. A rollout within the limit is returned
@@ -35,7 +38,10 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
 
 
 def _cut_texts(spans: Sequence[Span], sizes: Sequence[int], limit_bytes: int) -> None:
-    """Cut the texts of *spans*, names too, to ever shorter lengths, until all spans fit."""
+    """Cut the texts of *spans*, names too, to ever shorter lengths, until all spans fit.
+
+    At 64 characters it ends all the same: then whole spans go.
+    """
     for limit in _SIZES:
         policy = ContentPolicy(limit, secrets=False)  # redacted before
         for span, size in zip(spans, sizes, strict=True):

@@ -27,11 +27,12 @@ def is_identifier(text: str) -> bool:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return *text* with at most *limit* characters and a mark.
+    """Return *text* with at most *limit* characters and a mark; empty for the limit 0.
 
     JSON stays JSON, its strings are cut.
 
-    For a text that was cut before, the mark counts all missing characters.
+    For a text that was cut before, the mark counts all missing characters: the emitter, the bridge
+    and an exporter's own limit may each cut it.
     """
     if len(text) <= limit:
         return text
@@ -56,7 +57,7 @@ def cut(text: str, limit: int) -> str:
 def cut_json(value: Json, limit: int) -> Json:
     """Return *value* with each of its texts cut to *limit* characters.
 
-    Names, ids and types stay.
+    Names, ids and types stay: without them a message could not be read. Base64 is cut whole.
     """
     if isinstance(value, str):
         return cut(value, limit)

@@ -29,6 +29,8 @@ class _UserFunction:
 def redact_by_setting(env: Mapping[str, str]) -> None:
     """Set the function that ``OTEL_BRIDGE_REDACT`` names, if any, as `redact_with` does.
 
+    An error ends the start: without the function texts would leave that must not.
+
     Raises:
         ConfigError: The function cannot be imported, or is not a function.
     """
@@ -81,7 +83,8 @@ def hooked() -> bool:
 def by_user(text: str) -> str:
     """Return *text* after the user's function, if there is one.
 
-    ``[redacted]`` where the function fails.
+    ``[redacted]`` where the function raises or returns no text: counted as ``rollout_redaction``,
+    and logged once, since a text that was not redacted must not leave.
     """
     if _UserFunction.redaction is None:
         return text

@@ -109,7 +109,11 @@ def current_run() -> Run | None:
 
 
 def _in_run(method: Callable[Concatenate[Run, _P], _T]) -> Callable[_P, _T]:
-    """Return the function that calls *method* of the process's run, with its arguments and its text."""
+    """Return the function that calls *method* of the process's run, with its arguments and its text.
+
+    Without a run it calls that of a run that records nothing. It is found under its own name in
+    this module, so that it can be pickled.
+    """
     name = method.__name__
 
     # As of a bound method: the signature is that of *method* without `self`.
@@ -154,7 +158,8 @@ finish = _in_run(Run.finish)
 def _missing(call_name: str) -> Run:
     """Return the run that records nothing, for a call without a run.
 
-    The first such call is reported.
+    Never raises for a missing run. The first such call is reported. ``finish()`` is none: ending
+    twice is allowed.
     """
     if call_name == "finish":  # ending twice is allowed
         return nothing_recorded(environment(), Path())

@@ -44,11 +44,11 @@ DEFAULT_FINISH_S = 30.0
 def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return the method *call*, which never raises.
 
-    An argument that it does not know is dropped and counted.
+    An argument that it does not know is dropped and counted as ``unknown_argument``.
 
     A framework calls all its loggers alike, with keywords of its own choice. The object of the
     method has `count_drop`. A call that fails, as where no file can be opened to import what it
-    needs, is counted and returns ``None``.
+    needs, is counted as ``internal_error`` and returns ``None``.
     """
     parameters = inspect.signature(call).parameters.values()
     names = {parameter.name for parameter in parameters}
@@ -87,7 +87,8 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
 def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
     """Return a time in Unix ns.
 
-    0, counted, if it is not one: also for seconds, milli- or microseconds.
+    0, counted as ``bad_time``, if it is not one: also for seconds, milli- or microseconds, which
+    would put the row into 1970.
     """
     if time_unix_ns is None:
         return 0
@@ -122,7 +123,10 @@ def status_of(status: object) -> EndStatus:
 
 
 def seconds_of(value: object, default_s: float) -> float:
-    """Return the longest wait of a call in seconds; *default_s* when *value* is not a number."""
+    """Return the longest wait of a call in seconds; *default_s* when *value* is not a number.
+
+    A wrong argument must neither end the program nor make it wait forever; a negative one is 0.
+    """
     if value is None or isinstance(value, str | bytes):
         return default_s
     try:

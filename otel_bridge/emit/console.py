@@ -29,9 +29,9 @@ NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
 def notify(*lines: str, always: bool = False) -> None:
-    """Write *lines* to stderr at once.
+    """Write *lines* to stderr at once, without secrets and control characters; it never raises.
 
-    ``OTEL_BRIDGE_QUIET`` suppresses them unless *always* is set.
+    ``OTEL_BRIDGE_QUIET`` suppresses them unless *always* is set, for what a person must know.
 
     Further lines belong to the first and are indented.
     """
@@ -69,7 +69,7 @@ def _write(text: str) -> None:
     """Write *text* to stderr; to the interpreter's own stderr without its buffer.
 
     Text in the buffer of a full or broken stderr would be written again at exit, and Python would
-    then exit with 120.
+    then exit with 120. What a broken stream raises is raised: `notify` ignores it.
     """
     stream = sys.stderr
     own_stderr = sys.__stderr__
@@ -133,7 +133,8 @@ def held_command(folder: RunFolder, *, chosen: bool) -> str:
 
     Without a *chosen* exporter, *folder* alone.
 
-    An exporter that a command names goes before those that other runs of the directory chose.
+    An exporter that a command names goes before those that other runs of the directory chose: it
+    must not be named for all.
     """
     if chosen:
         return command_line("drain", folder.base)
@@ -210,7 +211,11 @@ def first_key(key: str) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return *key* in printable form: cut, without secrets and without terminal control characters."""
+    """Return *key* in printable form: cut, without secrets and without terminal control characters.
+
+    Cut twice: to twice the length before the search for secrets, which is slow, and after it, since
+    it may lengthen the key.
+    """
     cut = redact_text(key[: 2 * _MAX_KEY_CHARS])
     plain = printable(cut)
     if len(plain) <= _MAX_KEY_CHARS:
@@ -258,7 +263,7 @@ def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
 
 
 def found(report: Report) -> Sequence[str]:
-    """Return statements on content that trackers already held at the start, and on records that later ones miss."""
+    """Return statements on content that trackers already held, and on records that later ones miss."""
     exporters = report.exporters.items()
     missed = [
         missed_line(name, exporter.missed)

@@ -156,9 +156,10 @@ class Drops:
             )
 
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
-        """Count a record that could not be appended.
+        """Count a record that could not be appended, by the kind of *exc*.
 
-        The first loss by an internal error is reported.
+        Only a bug is an ``internal_error``. The first loss by an internal error is reported at
+        once, with the error: nothing else would show it.
         """
         if isinstance(exc, JournalFullError):
             self.count("disk_full")
@@ -180,7 +181,7 @@ class Drops:
         return self.counts != self._printed and time.monotonic() >= self._notify_again_s
 
     def notify(self) -> None:
-        """Print the drops since the last report."""
+        """Print the drops since the last report, each with what to do; nothing without any."""
         parts: list[str] = []
         for reason, number in self.counts.items():
             new = number - self._printed.get(reason, 0)
@@ -193,7 +194,10 @@ class Drops:
             notify(f"dropped: {'; '.join(parts)}", always=True)
 
     def unreported(self) -> dict[str, int] | None:
-        """Return all counts for the event ``rl.dropped``, when they changed since the last call."""
+        """Return all counts for the event ``rl.dropped``, not those since the last event.
+
+        ``None`` when they have not changed since the last call.
+        """
         self.has_new_reason = False
         if self.counts == self._reported:
             return None

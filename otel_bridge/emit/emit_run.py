@@ -87,7 +87,10 @@ def next_step(run: EmitRun, role: str | None = None) -> int:
 
 
 def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
-    """Return the step of a call: that of the next row of *role* for ``None``, and for what is not a number, counted."""
+    """Return the step of a call: for ``None`` that of the next row of *role*.
+
+    So too for what is not a number, which is counted as ``bad_step``.
+    """
     number = None if step is None else coerce.integer(step)
     if number is not None:
         return number

@@ -43,7 +43,8 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
 ) -> int:
     """Note a rollout or phase, unless already noted under the number *earlier_number*.
 
-    Return its number for `closed`.
+    Return its number for `closed`. What is never closed is counted at the end of its run, or once
+    there are more than 100,000.
 
     Args:
         run: Run of the rollout.
@@ -76,9 +77,10 @@ def closed(number: int) -> bool:
 
 
 def open_steps(track: Track) -> tuple[int, ...] | None:
-    """Return the steps with open live rollouts.
+    """Return the steps with open live rollouts, the highest 64.
 
-    ``None`` when there are none and none were reported before.
+    A bridge waits for them before it closes a step. ``None`` when there are none and none were
+    reported before.
     """
     # Most processes have no live rollout: not even the lock is taken.
     if not _steps and not _reported:
@@ -96,6 +98,10 @@ def open_steps(track: Track) -> tuple[int, ...] | None:
 
 
 def _pop(number: int) -> _Unclosed | None:
+    """Forget a rollout or phase and its step.
+
+    ``None`` when it was forgotten before, by its end or that of its run.
+    """
     with _lock:
         unclosed = _unclosed.pop(number, None)
         if (

@@ -56,6 +56,9 @@ def call_at_worker_end(
 ) -> None:
     """Call *end* with the status when a worker of multiprocessing ends; elsewhere nothing happens.
 
+    Such a worker runs no exit handlers. The module is not imported for this: a program without it
+    has no workers.
+
     Args:
         end: Called once.
         first: Whether it records, and so is called before what ends the runs.
@@ -71,6 +74,10 @@ def call_at_worker_end(
 
 
 def _at_worker_end(end: Callable[[EndStatus], object]) -> None:
+    """Call *end* with the status of a worker that ends.
+
+    Failed after an exception that left its body.
+    """
     # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py,
     # `_bootstrap`), so that an exception that ends the worker is the one being handled here. A fork
     # inside an `except` block inherits the parent's exception as well, and its noted exit code:
@@ -85,9 +92,10 @@ def _at_worker_end(end: Callable[[EndStatus], object]) -> None:
 
 
 def _note_exit_codes() -> None:
-    """Let ``sys.exit()``, ``exit()`` and ``quit()`` note their argument, as wandb's own ``ExitHooks`` do for the first.
+    """Let ``sys.exit()``, ``exit()`` and ``quit()`` note their argument, once a process.
 
-    ``hydra.main()``, click and a spawned worker print an exception and call ``sys.exit(1)``.
+    ``hydra.main()``, click and a spawned worker print an exception and call ``sys.exit(1)``, after
+    which nothing else shows it. wandb's own ``ExitHooks`` do so for the first.
     """
     _note_argument(sys, "exit")
     # A program without `site` has no quit(), and IPython has its own.
@@ -120,7 +128,7 @@ def _outermost_frame() -> FrameType | None:
     """Return the frame in which the main thread began; ``None`` if it is not that of a program.
 
     A frame keeps its variables. Those of a module live until the exit anyway, those of a host's
-    function do not.
+    function do not. ``None`` means that the exit code alone decides.
     """
     # No variable may hold all frames: this one is among them, and such a cycle would keep the
     # variables of every caller alive until a garbage collection, which trainers disable.
@@ -142,9 +150,10 @@ def _main_returned() -> bool:
 
 
 def status_after(error: BaseException | None) -> EndStatus:
-    """Return the status of a run that ends while *error* propagates: failed, unless it is an exit with code 0.
+    """Return the status of a run that ends while *error* propagates.
 
-    A generator whose loop breaks off is closed by `GeneratorExit`: nothing failed.
+    Failed, unless it is an exit with code 0. A generator whose loop breaks off is closed by
+    `GeneratorExit`: nothing failed. Without an error: finished.
     """
     if error is None or isinstance(error, GeneratorExit):
         return "finished"
@@ -159,7 +168,11 @@ def status_now() -> EndStatus:
 
 
 def status_at_exit() -> EndStatus:
-    """Return the status of runs that end with the process: failed after an exception or a noted exit code."""
+    """Return the status of runs that end with the process.
+
+    Failed after an exception or a noted exit code. A program that returned at its end has caught
+    the ``SystemExit`` that was noted, or logged an exception of its own.
+    """
     if _main_returned():
         return "finished"
     if not _is_good(_Exit.code):

@@ -113,6 +113,9 @@ class ProcessRuns:
     def begin(self, request: RunRequest) -> Run:
         """Return the run that *request* asks for: the process's own, or one that begins now.
 
+        Under a lock: two threads that call ``init()`` get one run. The config is recorded in any
+        case, also into a run that was adopted.
+
         Raises:
             ConfigError: A setting or a part of the request cannot be used.
             MissingExtraError: An exporter's package is not installed.
@@ -152,8 +155,10 @@ class ProcessRuns:
     def _completed(self, request: RunRequest) -> RunRequest:
         """Return the *request* of a captured tracker with the names that it lacks.
 
-        A captured tracker may record before an adapter that has announced its run. Without any name
-        the run is a new one, as in the trackers.
+        A captured tracker may record before an adapter that has announced its run: the names are
+        those that the user gave the adapter. Without any name the run is a new one, as in the
+        trackers. A default project of a framework gives way to one that the user chose. An id needs
+        no names.
         """
         if request.project in DEFAULT_PROJECTS and is_chosen(
             PROJECT, self.environment_of_user()
@@ -191,7 +196,10 @@ class ProcessRuns:
         )
 
     def _is_of_another_capture(self, request: RunRequest) -> bool:
-        """Return whether another tracker's capture has the current run: either tracker may end its own."""
+        """Return whether another tracker's capture has the current run.
+
+        Either tracker may end its own run, so that they cannot share one.
+        """
         current = self.current
         if request.captured is None or current is None or not current.recording:
             return False
@@ -200,7 +208,11 @@ class ProcessRuns:
     def _adopted(self, request: RunRequest) -> Run | None:
         """Return the current run if *request* is of it, and print how they differ.
 
-        ``None`` if another run begins.
+        ``None`` if another run begins: there is no current one, it has another name, or it differs
+        under ``OTEL_BRIDGE_NEW_RUN``.
+
+        Raises:
+            ConfigError: The exporters of *request* cannot be read.
         """
         current = self.current
         if current is None:
@@ -233,7 +245,9 @@ class ProcessRuns:
     def _ignored(self, current: Run, request: RunRequest) -> list[str]:
         """Return a line on what *current* ignores of *request*, with the remedy.
 
-        Nothing if it ignores nothing.
+        Empty if it ignores nothing. Exporters, attributes and the folder are fixed in the header of
+        the segment that is open. Under a launcher its choice applies, so that other exporters are
+        no difference.
 
         Raises:
             ConfigError: The exporters of *request* cannot be read.
@@ -270,7 +284,7 @@ class ProcessRuns:
     def _replaced(self, current: Run, request: RunRequest) -> list[str]:
         """Return a line on entries of the config that *request* replaces, with the remedy.
 
-        Nothing without any.
+        Empty without any. A captured tracker replaces entries silently itself.
         """
         if request.captured is not None or request.config is None:
             return []
@@ -287,7 +301,10 @@ class ProcessRuns:
         )
 
     def _begin_own(self, request: RunRequest) -> Run:
-        """Begin the process's own run, after the end of the present one."""
+        """Begin the process's own run, after the end of the present one.
+
+        Raises what `_started` raises; then the process has no run of its own.
+        """
         current = self.current
         if current is not None:
             if current.recording:
@@ -304,7 +321,12 @@ class ProcessRuns:
         return run
 
     def _begin_beside(self, request: RunRequest) -> Run:
-        """Begin a run beside the process's own: children do not join it, and variables that name a run do not apply."""
+        """Begin a run beside the process's own: children do not join it, and no variable names it.
+
+        Raises:
+            ConfigError: *request* asks for the process's spans, too many runs are open, or it cannot begin.
+            MissingExtraError: An exporter's package is not installed.
+        """
         from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges  # noqa: PLC0415
 
         if request.otel:
@@ -332,9 +354,14 @@ class ProcessRuns:
         *,
         shared: SharedBridges | None = None,
     ) -> Run:
-        """Return a run that has begun in *env*.
+        """Return a run that has begun in *env*, and is ended with the process.
 
-        If this process was in it before, its steps go on.
+        If this process was in it before, its steps go on: a second ``init()`` after ``finish()``
+        must not begin at 0 again.
+
+        Raises:
+            ConfigError: A setting, the working folder or the folder of *request* cannot be used.
+            MissingExtraError: An exporter's package is not installed.
         """
         from otel_bridge.emit.startup import begin  # noqa: PLC0415  # only programs that record pay for it
 
@@ -399,7 +426,10 @@ class ProcessRuns:
         self._announced = [reference for reference in waiting if reference() is not run]
 
     def take_announced(self) -> AnnouncedRun | None:
-        """Return the run that was announced last, and forget it; ``None`` without one."""
+        """Return the run that was announced last, and forget it.
+
+        ``None`` without one that the program still holds.
+        """
         while self._announced:
             run = self._announced.pop()()
             if run is not None:
@@ -409,7 +439,11 @@ class ProcessRuns:
     # --- the end of a run, of the process, and of a fork's copy -----------------------------------
 
     def _release(self, run: Run) -> None:
-        """Forget *run*, which ends, so that another may begin; keep its last steps."""
+        """Forget *run*, which ends, so that another may begin; keep its last steps.
+
+        Variables for children go with the process's own run: the next ``init()`` must not take them
+        for the user's.
+        """
         with self._lock:
             self._beside.pop(id(run), None)
             # Inserted again below, so that the latest run is evicted last.
@@ -443,7 +477,7 @@ class ProcessRuns:
             )
 
     def after_fork(self) -> None:
-        """Begin the child's own part of each run in a forked child."""
+        """Begin the child's own part of each run in a forked child, which keeps its parent's variables."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._child_env.keep()
         if self.current is not None:
@@ -495,7 +529,10 @@ def _with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _config_errors() -> Generator[None]:
-    """Raise an error of the operating system as a `ConfigError` that contains what to do."""
+    """Raise an error of the operating system as a `ConfigError` that contains what to do.
+
+    The only kinds of errors that ``init()`` may raise are those of `otel_bridge.errors`.
+    """
     try:
         yield
     except OSError as exc:
@@ -517,7 +554,7 @@ def _file_limit() -> int:
 def _open_files(limit: int) -> int:
     """Return how many files this process has open.
 
-    *limit* when there is none left to count them with.
+    *limit* when there is none left to count them with; 0 where the system has no list of them.
     """
     try:
         return len(os.listdir("/dev/fd"))

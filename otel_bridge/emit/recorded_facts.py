@@ -169,7 +169,10 @@ class RecordedFacts:
         *,
         role: str | None = None,
     ) -> None:
-        """Record an alert, which trackers show and send on: W&B by mail or Slack, as its settings say.
+        """Record an alert, which trackers show and send on.
+
+        W&B by mail or Slack, as its settings say. Only rank 0 records it. One without a title is
+        counted as ``alert_title``, one beyond 1,000 of this process as ``alert_limit``.
 
         Args:
             title: What happened, in a few words; equal titles are one alert in MLflow.

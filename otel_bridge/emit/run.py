@@ -367,7 +367,10 @@ class Run(RecordedFacts):
 
     @property
     def rollout_options(self) -> RolloutOptions:
-        """Return the options of rollouts and of their content, as they were at ``init()``."""
+        """Return the options of rollouts and of their content, as they were at ``init()``.
+
+        That has checked them. They are read at the first rollout: most runs have none.
+        """
         if self._rollout_options is None:
             count_refused_with(self.count_drop)
             self._rollout_options = RolloutOptions.read(self.facts.env)
@@ -453,9 +456,10 @@ class Run(RecordedFacts):
         self._before_end.append(call)
 
     def end_part(self, status: EndStatus) -> Callable[[float], None] | None:
-        """Record the end of this process's part.
+        """Record the end of this process's part, once.
 
-        Return what waits for its delivery at most some seconds, if needed.
+        Return what waits for its delivery at most some seconds. ``None`` when nothing is to be
+        awaited: it has ended before, records nothing, or is of a forked child.
         """
         recorder = self._recorder
         if self._ended:
@@ -477,6 +481,7 @@ class Run(RecordedFacts):
         status: EndStatus,
         timeout_s: float,
     ) -> None:
+        """Wait for the delivery of what the end is part of, and print what was delivered and what remains."""
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.notify(
@@ -486,7 +491,10 @@ class Run(RecordedFacts):
         )
 
     def _what_next(self, recorder: Recorder, outcome: FlushOutcome) -> list[str]:
-        """Return lines on what happens to records that are not delivered, and what to do."""
+        """Return lines on what happens to records that are not delivered, and what to do.
+
+        Empty if all are.
+        """
         folder = recorder.folder
         lines: list[str] = []
         if not outcome.written or outcome.in_state("retrying"):
@@ -521,6 +529,11 @@ class Run(RecordedFacts):
     def _wait(
         self, recorder: Recorder, checkpoint: Checkpoint, timeout_s: float, *, end: bool
     ) -> FlushOutcome:
+        """Wait for delivery up to *checkpoint*, and with *end* for the run's own end.
+
+        Return the outcome. The end of a run that a launcher keeps open is not awaited, except where
+        the run ends with its own processes.
+        """
         facts = self.facts
         waiter = DeliveryWaiter(
             recorder.folder,

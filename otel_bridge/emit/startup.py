@@ -181,7 +181,14 @@ def _nothing() -> RequestedDestinations:
 def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderState:
     """Return where the run of *facts* lies, what an earlier start left there, and who delivers.
 
+    Without an exporter records are kept, and no bridge is started: it would have nothing to deliver
+    to.
+
     Raises:
+        MissingExtraError: No environment on this machine has the packages of the exporters.
+
+    Raises:
+        ConfigError: The interpreter that the user names for the bridge cannot run it.
         MissingExtraError: No environment on this machine has the packages of the exporters.
     """
     offline = OFFLINE.read(facts.env)
@@ -209,6 +216,11 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
 def _open(
     facts: RunStart, state: _FolderState, shared: SharedBridges | None
 ) -> Recorder:
+    """Open the segment of this process, and ensure a bridge; return the recorder.
+
+    Raises:
+        ConfigError: The folder or the segment cannot be made, or a setting cannot be parsed.
+    """
     identity = facts.identity
     python = None if state.other is None else state.other.path
     starter = BridgeStarter(
@@ -260,6 +272,10 @@ def _open(
 
 
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
+    """Return what makes the header of each instance of this process.
+
+    A fork, or a lost folder, needs another. What all of them share is read once.
+    """
     identity = facts.identity
     choice = facts.choice
     host = this_host()
@@ -318,6 +334,10 @@ def _child_variables(
     *,
     launched: bool,
 ) -> dict[str, str]:
+    """Return the variables by which children join this run, those with a value.
+
+    Generated names are marked as such, so that a child does not count them as the user's choice.
+    """
     variables = {
         PROJECT.name: identity.project,
         RUN_NAME.name: identity.name,
@@ -338,7 +358,10 @@ def _child_variables(
 
 
 def _notes(facts: RunStart, state: _FolderState) -> list[str]:
-    """Return the lines that follow the first one: what was before, where the run is shown, what is unusual."""
+    """Return the lines that follow the first one.
+
+    What was before, where it is shown, what is unusual.
+    """
     choice = facts.choice
     earlier_report = state.before
     notes: list[str] = []
@@ -374,7 +397,10 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
 
 
 def _resumed(earlier_report: Report, role: str | None) -> str:
-    """Return what this process does with a run that has begun before: it resumes or joins that run."""
+    """Return what this process does with a run that has begun before: it resumes or joins that run.
+
+    It joins a running one that has no step of this role yet: a further role or worker.
+    """
     last_step = earlier_report.steps.get(axis_of(role))
     if last_step is not None:
         if role:
@@ -412,7 +438,10 @@ def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
 
 
 def _note_of_ranks(facts: RunStart) -> list[str]:
-    """Return a line if rows of this rank are not recorded, or cannot be merged with those of the others."""
+    """Return a line if rows of this rank are not recorded, or cannot be merged with those of the others.
+
+    Else nothing.
+    """
     rank = facts.identity.rank
     ranks = RANKS.read(facts.env)
     if rank and ranks == "0":
@@ -465,7 +494,10 @@ def _shown(name: str, choice: RequestedDestinations) -> str:
 def _links(
     facts: RunStart, state: _FolderState, earlier_report: Report | None
 ) -> list[Link]:
-    """Return what shows the run in each exporter, as reported by the bridge, else from the settings."""
+    """Return what shows the run in each exporter, as reported by the bridge, else from the settings.
+
+    Empty for held records. An exporter whose own code raises has none: the run begins all the same.
+    """
     identity = facts.identity
     info = RunInfo(
         id=identity.id,
@@ -496,9 +528,10 @@ def _elsewhere(
     *,
     delivered: bool,
 ) -> dict[str, str]:
-    """Return a note for each exporter whose earlier destination is not the one that this process's variables name.
+    """Return a note for each exporter that delivered elsewhere before than this process's variables name.
 
-    A running bridge keeps the variables that it was started with, unless the run has ended.
+    Empty without such a one, and for exporters of ended runs. A running bridge keeps the variables
+    that it was started with, unless the run has ended.
     """
     notes: dict[str, str] = {}
     for name, variables in choice.destinations.items():

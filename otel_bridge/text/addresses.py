@@ -31,7 +31,8 @@ _SECRET_PARAMETERS = (
 def without_credentials(address: str) -> str:
     """Return *address* without user, password and secret query parameters.
 
-    Other text stays unchanged.
+    Other text stays unchanged; nothing raises. A password in an address that breaks RFC 3986 goes
+    as well: people paste it as it is.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -56,6 +57,10 @@ def without_credentials(address: str) -> str:
 
 
 def _is_secret(pair: str) -> bool:
+    """Return whether a query parameter has the name of a secret, also within a longer name.
+
+    ``X-Amz-Signature`` is such a name.
+    """
     name = unquote_plus(pair.partition("=")[0])
     return may_be_secret(name) or any(
         word in name.lower() for word in _SECRET_PARAMETERS

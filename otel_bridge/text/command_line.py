@@ -32,7 +32,8 @@ def runnable(command: str) -> str:
     """Return *command*, with the path of its program if only the folder of this Python has it.
 
     A program that was started by its path (``.venv/bin/python train.py``) has no activated
-    environment, in which a shell would find ``trackio show …``. An address is returned as it is.
+    environment, in which a shell would find ``trackio show …``. An address, and a program that is
+    in no folder, is returned as it is.
     """
     match = _COMMAND.fullmatch(command)
     if match is None:

@@ -65,6 +65,10 @@ def all_printable(value: _T) -> _T:
 
 
 def _all(value: object) -> object:
+    """Return a value of JSON data with its texts printable.
+
+    Anything that is not a text or a collection as it is.
+    """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

@@ -110,7 +110,11 @@ class _Name(Enum):
 
 
 def secret_by_name(key: str, value: object) -> bool:
-    """Return whether *value* is a secret by its key's name; numbers and booleans never are."""
+    """Return whether *value* is a secret by its key's name; numbers and booleans never are.
+
+    ``max_tokens`` and ``pad_token`` are names of ordinary settings, so that for some names the text
+    decides.
+    """
     if not isinstance(value, str) or not value:
         return False
     name = _name_of(key)
@@ -137,6 +141,11 @@ def _name_of(key: str) -> _Name:
 
 @lru_cache(maxsize=4096)
 def _known_name(key: str) -> _Name:
+    """Return what a name means, by its words.
+
+    ``apiKey``, ``api-key`` and ``API_KEY`` are two words. The last word decides with the one before
+    it, since ``key`` and ``token`` alone name ordinary things as well.
+    """
     words = [word.lower() for word in _WORDS.findall(key)]
     if not words:
         return _Name.PLAIN
@@ -171,7 +180,7 @@ def scrubbed(
     """Return plain *value*, named *key*, without its secrets.
 
     A name also applies to every text of a list or map below it. A flag in a list of arguments
-    (``--api-key``) applies to the next argument.
+    (``--api-key``) applies to the next argument. A copy: *value* stays as it is.
 
     Args:
         value: JSON data.
@@ -222,7 +231,10 @@ def _all_redacted(value: Json) -> Json:
 
 
 def redact_named(text: str) -> str:
-    """Return *text* without values that are secrets by their name in JSON within the text."""
+    """Return *text* without values that are secrets by their name in JSON within the text.
+
+    The JSON need not be whole: models write it in prose, and a log cuts it.
+    """
     text = _IN_JSON.sub(_redacted_pair, text)
     if '\\"' in text:
         return _IN_ESCAPED_JSON.sub(_redacted_escaped_pair, text)
@@ -232,7 +244,7 @@ def redact_named(text: str) -> str:
 def may_name_secret(data: bytes) -> bool:
     """Return whether UTF-8 text, or JSON, can hold a secret that `redact_named` redacts.
 
-    False is certain.
+    False is certain. It looks only at names: the whole search takes ten times as long.
     """
     # Check each name once: 24 KB of messages hold a few dozen occurrences of a handful of names.
     ends = (match.start() for match in _NAME_ENDS.finditer(data))
@@ -249,6 +261,7 @@ def _redacted_pair(match: re.Match[str]) -> str:
 
 
 def _redacted_escaped_pair(match: re.Match[str]) -> str:
+    """Return a pair of escaped JSON with its value redacted, or with what within the value is."""
     quote, key, between, value, end = match.groups()
     # JSON within the value is escaped once more.
     if secret_by_name(key, value):
@@ -288,7 +301,11 @@ _BEARER_IN_TEXT = re.compile(rf"(earer (?<=\b[Bb]earer )){_LONG_WORD}")
 
 
 def redact_message(value: str) -> str:
-    """Return *value*, input or output of a model, without secrets; words and links stay."""
+    """Return *value*, input or output of a model, without secrets; words and links stay.
+
+    Names count only with what looks like a secret behind them: in prose "the token: a word" is
+    ordinary.
+    """
     value = _without_shapes(value)
     if "=" in value or ":" in value:
         for named in (*_NAMED_IN_TEXT, _IN_URL):
@@ -310,7 +327,10 @@ def _without_shapes(value: str) -> str:
 
 
 def redact_text(value: str) -> str:
-    """Return *value* with every part that has the shape of a secret redacted."""
+    """Return *value* with every part that has the shape of a secret redacted.
+
+    Shorter than eight characters nothing has.
+    """
     if len(value) < 8:
         return value
     # Names and ids come again with each record, and the expressions take some 10 us.

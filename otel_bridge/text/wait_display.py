@@ -71,7 +71,8 @@ def records_in_trackers(
 ) -> dict[str, Amount]:
     """Return how many of the records of *runs* each of their trackers has, as `status` counts them.
 
-    Trackers in one of the states *without* are left out.
+    Trackers in one of the states *without* are left out; empty without any. An exporter that has
+    ended counts as having all of them: nothing more is written.
     """
     amounts: dict[str, Amount] = {}
     for run in runs:
@@ -126,7 +127,8 @@ class WaitDisplay:
     def show(self, amounts: Callable[[], Mapping[str, Amount]]) -> None:
         """Show how much of each part of the wait is done, if that is due.
 
-        Only then are the *amounts* read.
+        Only then are the *amounts* read. A display that fails is given up, and the wait goes on;
+        what reading the amounts raises is raised.
         """
         now_s = time.monotonic()
         if now_s < self._due_s:
@@ -158,7 +160,10 @@ class WaitDisplay:
     def _draw(
         self, parts: Mapping[str, Amount], terminal: Callable[[], Console]
     ) -> None:
-        """Draw a bar for each of *parts*, and remove those of parts that are no longer waited for."""
+        """Draw a bar for each of *parts*, and remove those of parts that are no longer waited for.
+
+        What the terminal raises is raised: `show` then stops drawing.
+        """
         bars = self._bars
         if bars is None:
             bars = _bars_on(terminal())

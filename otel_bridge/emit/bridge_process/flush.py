@@ -83,7 +83,11 @@ class DeliveryWaiter:
         self._gone = False
 
     def wait(self, timeout_s: float) -> FlushOutcome:
-        """Wait at most *timeout_s*; return the result."""
+        """Wait at most *timeout_s*; return the result, also when no bridge can be started.
+
+        The report is polled, since the trainer opens no socket. A bridge that is killed meanwhile
+        is started again.
+        """
         deadline = time.monotonic() + timeout_s
         with wait_display() as display:
             while True:
@@ -103,7 +107,11 @@ class DeliveryWaiter:
                 time.sleep(min(_POLL_S, remaining_s))
 
     def _amounts(self, report: Report | None) -> dict[str, Amount]:
-        """Return what is awaited: the bridge, the records that the exporters of *report* lack, or the run's end."""
+        """Return what is awaited.
+
+        The bridge, the records that the exporters of *report* lack, or the run's end. A thing
+        without numbers has an empty amount.
+        """
         if report is None:
             mine = None
         else:
@@ -118,7 +126,10 @@ class DeliveryWaiter:
         return {"the trackers to end the run": Amount()}
 
     def _done(self, report: Report) -> bool:
-        """Return whether *report* shows that all that is awaited has happened."""
+        """Return whether *report* shows that all that is awaited has happened.
+
+        Reading comes first: a report from before it has exporters that lack nothing.
+        """
         mine = report.processes.get(self._checkpoint.instance_id)
         if mine is None and report.ended and self._position is not None:
             return True  # delivered, and deleted with the run's end
@@ -141,7 +152,11 @@ class DeliveryWaiter:
         return report.launcher and self._launched
 
     def _is_read(self, mine: ProcessReport | None) -> bool:
-        """Return whether the bridge has read all appended records."""
+        """Return whether the bridge has read all appended records.
+
+        A process that is missing in the report has either not been seen yet, or been read and
+        deleted: its segments decide.
+        """
         if mine is not None:
             return (mine.segment, mine.offset) >= self._end_position
         instance_id = self._checkpoint.instance_id
@@ -156,7 +171,10 @@ class DeliveryWaiter:
     def _is_written(
         self, report: Report, mine: ProcessReport | None, position: int
     ) -> bool:
-        """Return whether every exporter that is waited for has the records up to *position*."""
+        """Return whether every exporter that is waited for has the records up to *position*.
+
+        Blocked and retrying ones are not waited for: that may take hours.
+        """
         for name, exporter in report.exporters.items():
             if exporter.state in _NOT_WAITED_FOR or exporter.state == "ended":
                 continue
@@ -173,7 +191,11 @@ class DeliveryWaiter:
         return True
 
     def _has_ended(self, report: Report) -> bool:
-        """Return whether the run has ended in every tracker, or waits for more than this process."""
+        """Return whether the run has ended in every tracker, or waits for more than this process.
+
+        Then its end is not awaited: it comes with the end of another process, which may train for
+        days.
+        """
         if report.ended or self._is_kept_open(report):
             return True
         for name, process in report.processes.items():
@@ -186,7 +208,10 @@ class DeliveryWaiter:
         return states <= {"ended", *_NOT_WAITED_FOR}
 
     def _given_up(self, report: Report | None) -> FlushOutcome:
-        """Return the outcome of a wait that is over, with why records remain."""
+        """Return the outcome of a wait that is over, with why records remain.
+
+        From the report, else from the bridge's log.
+        """
         has_begun = self._position is not None
         if report is not None and (
             has_begun or self._checkpoint.instance_id in report.processes
@@ -202,7 +227,10 @@ class DeliveryWaiter:
 
 
 def _remains(report: Report) -> tuple[str, ...]:
-    """Return a line for each exporter that is not waited for: its state, what it lacks, and what helps."""
+    """Return a line for each exporter that is not waited for: state, what it lacks, what helps.
+
+    Empty when every exporter is waited for.
+    """
     lines: list[str] = []
     for name, exporter in report.exporters.items():
         if exporter.state in _NOT_WAITED_FOR:

@@ -71,6 +71,8 @@ def find_python(
 ) -> OtherPython | None:
     """Return the interpreter that the user names to run the bridge; ``None``: this process's own.
 
+    Asked before anything is created: a bridge that cannot start would be noticed only in its log.
+
     Args:
         env: The environment.
         names: The exporters of the run.
@@ -98,7 +100,7 @@ def find_python(
 def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
     """Return what *other_python* lacks for the exporters *names*, with the install command.
 
-    Or nothing.
+    Empty if nothing.
     """
     unknown = [name for name in names if name not in other_python.missing]
     if unknown:
@@ -121,7 +123,7 @@ _queried: dict[str, OtherPython] = {}
 
 
 def _query(python: str, env: Mapping[str, str]) -> OtherPython:
-    """Return the abilities of *python*.
+    """Return the abilities of *python*, which is started once and has twenty seconds to answer.
 
     Raises:
         ConfigError: It is not an interpreter that can run the bridge.
@@ -160,6 +162,11 @@ def _query(python: str, env: Mapping[str, str]) -> OtherPython:
 
 
 def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
+    """Return the abilities that the answer of *python* shows.
+
+    Raises:
+        ConfigError: otel-bridge is missing there, does not start, or has other file formats.
+    """
     version = str(answer.get("version", ""))
     if "error" in answer:
         if version:

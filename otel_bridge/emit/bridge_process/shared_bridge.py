@@ -42,6 +42,8 @@ class SharedBridge:
     def serve(self, folder: RunFolder) -> None:
         """Have the shared bridge serve *folder*; start that bridge where none runs.
 
+        Where the bridge still loads, or runs, it finds the note itself.
+
         Raises:
             JournalError: The note cannot be written, or the system started no process.
         """
@@ -67,7 +69,11 @@ class SharedBridge:
         start_bridge(leader, self._env, python=self._python, companions=self._mark)
 
     def _loads(self, leader: RunFolder) -> bool:
-        """Return whether the bridge that was started last has not taken its lock yet, after which it logs a line."""
+        """Return whether the bridge that was started last has not taken its lock yet.
+
+        It logs a line once it has: a log that has not grown within ten seconds of the start shows a
+        bridge that still loads.
+        """
         return (
             log_bytes(leader) == self._logged
             and time.monotonic() - self._started_s < _LOADING_S
@@ -93,7 +99,8 @@ class SharedBridges:
     ) -> SharedBridge:
         """Return the bridge for runs beside *folder* with this environment.
 
-        Another one has its own.
+        Another one has its own. The environment decides where and with which credentials a bridge
+        delivers.
         """
         cleaned = bridge_environment(env)
         key = (folder.base, os.getcwd(), python, tuple(sorted(cleaned.items())))

@@ -88,6 +88,9 @@ def start_bridge(
 ) -> None:
     """Start a bridge for *folder*; the bridge exits by itself when another holds the lock.
 
+    By ``posix_spawn``, which runs no fork handlers of the program. Returns once the intermediate
+    process has ended, about 15 ms later.
+
     Args:
         folder: An existing run folder; the bridge's output goes to its log file.
         env: Environment for the bridge; it is cleaned first.
@@ -135,7 +138,10 @@ def start_bridge(
 
 
 def interpreter() -> str | None:
-    """Return the Python interpreter for the bridge; ``None`` in a frozen or embedding program."""
+    """Return the Python interpreter for the bridge; ``None`` in a frozen or embedding program.
+
+    There ``sys.executable`` is the program itself, which would train again.
+    """
     executable = sys.executable
     if (
         not executable
@@ -161,10 +167,11 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:
-    """Return the module search path for the bridge: this process's path without the folders of the user's scripts.
+    """Return the module search path for the bridge.
 
-    A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of
-    editable installs again.
+    This process's path without folders of the user's scripts. A ``mlflow.py`` beside the training
+    script is not the tracker. ``site`` adds the paths of editable installs again. The capture's
+    folder and that of ``opentelemetry-instrument`` go too: they would act in the bridge.
     """
     left_out = {"", *_script_folders()}
     entries: list[str] = []
@@ -185,6 +192,10 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
 
 
 def _script_folders() -> set[str]:
+    """Return the folders from which Python imports the user's own modules.
+
+    Of the script, and the working folder. A script behind a link has two.
+    """
     folders: set[str] = set()
     with contextlib.suppress(OSError):  # the working folder was deleted
         folders.add(os.getcwd())
@@ -198,7 +209,11 @@ def _script_folders() -> set[str]:
 
 
 def _wait_for(pid: int) -> None:
-    """Wait for the intermediate, which ends as soon as it has forked."""
+    """Wait for the intermediate, which ends as soon as it has forked.
+
+    After ten seconds it is killed. Polled, because a blocking wait has no limit of time, and the
+    trainer must not hang.
+    """
     deadline = time.monotonic() + _LONGEST_START_S
     # A program that ignores SIGCHLD, or waits for any child, has already reaped it.
     with contextlib.suppress(ChildProcessError):

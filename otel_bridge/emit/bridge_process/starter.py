@@ -90,10 +90,11 @@ class BridgeStarter:
         return None
 
     def goes_on(self) -> str | None:
-        """Return the process that continues to deliver after this one ends: ``launcher``, ``bridge``, or ``None``.
+        """Return the process that continues to deliver after this one ends.
 
-        A bridge that was started here and is still loading counts. A bridge that has written to its
-        log without holding the lock has ended. A process that refuses the run's ledger delivers
+        ``launcher``, ``bridge``, or ``None``. A bridge that was started here and is still loading
+        counts. A bridge that has written to its log without holding the lock has ended; it gets a
+        second between the line and the lock. A process that refuses the run's ledger delivers
         nothing, even while it holds the lock.
         """
         if self._folder.ledger_problem():
@@ -112,7 +113,9 @@ class BridgeStarter:
     def ensure(self) -> bool:
         """Start a bridge if no process delivers; return whether a process delivers or will deliver.
 
-        A bridge that ends within a minute is restarted after a pause.
+        A bridge that ends within a minute is restarted after a pause. False where records are only
+        kept, where the folder is gone, and where no process can be started, which is printed once;
+        it never raises.
         """
         if self.delivered_by() is not None:
             self._shared_s = float("-inf")
@@ -141,7 +144,11 @@ class BridgeStarter:
     def _start(self) -> None:
         """Start a bridge.
 
-        One for this run alone where the shared one did not take the run the last time.
+        One for this run alone where the shared one did not take the run the last time. Then it
+        could not: its notes cannot be written, or it ended.
+
+        Raises:
+            JournalError: No process can be started.
         """
         now = time.monotonic()
         if self._shared is not None and now - self._shared_s > _LONGEST_PAUSE_S:
@@ -153,6 +160,11 @@ class BridgeStarter:
         start_bridge(self._folder, self._env, python=self._python)
 
     def _locked(self) -> bool:
+        """Return whether a bridge holds the folder; false where its lock cannot be read.
+
+        False starts one bridge too many at worst, which exits by itself; true would leave the run
+        without one.
+        """
         try:
             return probe(self._folder.lock_path)
         except LockUnsupportedError:

@@ -25,7 +25,10 @@ _CREDENTIALS = {
 
 
 def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
-    """Return whether an exporter is blocked and *env* holds a credential for this exporter."""
+    """Return whether an exporter is blocked and *env* holds a credential for this exporter.
+
+    A bridge keeps the environment with which it was started, and would stay blocked.
+    """
     for name, exporter in report.exporters.items():
         if exporter.state == "blocked" and any(
             map(env.get, _CREDENTIALS.get(name, ()))
@@ -37,7 +40,9 @@ def has_what_is_missing(report: Report, env: Mapping[str, str]) -> bool:
 def take_over(folder: RunFolder) -> None:
     """Ask the bridge to release *folder*, and wait.
 
-    After ten seconds the bridge is killed, which loses nothing.
+    After ten seconds the bridge is killed, which loses nothing. Nothing happens to a bridge on
+    another machine, and where the folder cannot be read: `BridgeStarter` then finds the lock held.
+    No error reaches the caller.
     """
     with contextlib.suppress(JournalError):
         # Before the request: afterwards the lock may be that of another bridge.

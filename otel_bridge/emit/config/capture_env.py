@@ -34,6 +34,9 @@ def capture_variables(
 ) -> dict[str, str]:
     """Return the variables that make Python programs with *env* capture *names*.
 
+    Python runs the first ``sitecustomize`` of its path: the folder of the capture comes first, and
+    once, so that nested launchers do not repeat it.
+
     Args:
         env: The environment, whose ``PYTHONPATH`` is kept.
         names: What is captured, e.g. ``trackio``.
@@ -54,7 +57,11 @@ def capture_variables(
 
 
 def without_capture(env: Mapping[str, str]) -> dict[str, str]:
-    """Return *env* without the capture: its variables, and its folder in ``PYTHONPATH``."""
+    """Return *env* without the capture: its variables, and its folder in ``PYTHONPATH``.
+
+    ``PYTHONPATH`` goes when nothing else was in it: an empty one means the working folder to
+    Python.
+    """
     variables = {name: value for name, value in env.items() if name not in _NAMES}
     path = variables.get(_PATH, "").split(os.pathsep)
     if any(map(is_capture_folder, path)):
@@ -67,6 +74,8 @@ def without_capture(env: Mapping[str, str]) -> dict[str, str]:
 
 def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> None:
     """Refuse a capture after which a tracker would get every row twice.
+
+    In the mode ``replace`` the program's own call writes nothing, so that any exporter is fine.
 
     Raises:
         ConfigError: One of *names* is captured in the mode ``tee``, and is among *exporters*.
@@ -96,7 +105,8 @@ def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
 def set_capture_aside() -> dict[str, str]:
     """Remove the capture from this process's environment.
 
-    Return the variables that only its children use.
+    Return the variables that only its children use. The commands import trackers themselves, which
+    must not be captured.
     """
     removed = {
         name: os.environ[name] for name in _NAMES if name in os.environ

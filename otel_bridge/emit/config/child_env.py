@@ -24,7 +24,10 @@ class ChildEnvironment:
         self._given: dict[str, str] = {}
 
     def set(self, variables: Mapping[str, str | None]) -> None:
-        """Set *variables*; the value ``None`` removes a variable."""
+        """Set *variables*; the value ``None`` removes a variable.
+
+        Null characters are left out, which no environment can hold.
+        """
         for name, value in variables.items():
             # The first value is the user's; later ones were set here.
             self._before.setdefault(name, os.environ.get(name))
@@ -42,6 +45,10 @@ class ChildEnvironment:
         return variables
 
     def _revert(self, variables: MutableMapping[str, str]) -> None:
+        """Give *variables* their values from before `set`.
+
+        Those that the program has changed since stay: they are its own.
+        """
         for name, previous_value in self._before.items():
             # The program has set it since, so that it stays.
             if variables.get(name) != self._given.get(name):
@@ -85,7 +92,8 @@ def variables_for_others(
 def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """Return the variables of the endpoint, credentials included.
 
-    Empty without an endpoint for other machines.
+    Empty without an endpoint for other machines: one of loopback would lead a worker to its own
+    machine. Under a launcher its children send to its receiver, whatever exporters it has.
 
     Args:
         env: This process's environment.
@@ -125,7 +133,10 @@ def launcher_mark(pid: int | None = None) -> str:
 
 
 def launcher_alive(env: Mapping[str, str]) -> bool:
-    """Return whether the launcher that *env* names still runs; a reused pid does not count."""
+    """Return whether the launcher that *env* names still runs; a reused pid does not count.
+
+    False for a mark that cannot be read, and where the system shows no start time.
+    """
     pid, _, started = LAUNCHER.read(env).partition(":")
     if not (pid.isdigit() and started.isdigit()):
         return False
@@ -143,7 +154,10 @@ def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, 
 
 
 def launcher_exporters(env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the launcher's choice, signal to exporters."""
+    """Return the launcher's choice, signal to exporters.
+
+    Without one those of the environment, for every signal.
+    """
     chosen = LAUNCHER_EXPORTERS.read(env)
     if not chosen:
         return dict.fromkeys(SIGNALS, EXPORTERS.read(env))

@@ -94,6 +94,9 @@ def choose(
 ) -> RequestedDestinations:
     """Choose and check the exporters.
 
+    A launcher's choice applies to all its children. ``otlp`` is not loaded: it has no writer, and
+    its variables are OpenTelemetry's.
+
     Args:
         argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.
         env: The environment.
@@ -140,7 +143,10 @@ def choose(
 
 
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
-    """Return the exporters of *choice* whose tracker this environment lacks, each with a message."""
+    """Return the exporters of *choice* whose tracker this environment lacks, each with a message.
+
+    It is an error only if no other environment runs the bridge.
+    """
     messages = {
         name: missing_of(name, described(name)) for name in choice.names if name != OTLP
     }
@@ -194,6 +200,11 @@ def _by_launcher(
 def _by_environment(
     requested: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
+    """Return the exporters of each signal.
+
+    Those of its OpenTelemetry variable, else the requested, else ours. Without any name an endpoint
+    that is set counts as ``otlp`` for its signals.
+    """
     fallback = requested or EXPORTERS.read(env)
     by_signal = {
         signal: _ours(setting.read(env)) or fallback
@@ -209,6 +220,10 @@ def _by_environment(
 
 
 def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that are exporters of otel-bridge.
+
+    Those that only stock SDKs know are not errors.
+    """
     return tuple(
         dict.fromkeys(
             _STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY
@@ -231,6 +246,11 @@ def requested_names(argument: object) -> tuple[str, ...] | None:
 
 
 def _requested(argument: object) -> tuple[str, ...]:
+    """Return the names in ``init(exporters=)``; empty for ``None``, ``none`` for an empty list.
+
+    Raises:
+        ConfigError: *argument* is neither a text nor texts.
+    """
     if argument is None:
         return ()
     if isinstance(argument, str):

@@ -32,7 +32,9 @@ _RULES = ReadingRules(
 def config_of(
     config: object, drop: Callable[[str, int, str], None]
 ) -> dict[str, Attribute]:
-    """Return *config* as nested plain values.
+    """Return *config* as nested plain values; empty, counted, when it has no fields.
+
+    What `mapping_of` raises of the program's own objects is raised: `Run.log_config` counts it.
 
     Args:
         config: A mapping, dataclass, attrs class, namespace, or an object with ``to_dict()`` or
@@ -67,7 +69,7 @@ def config_snapshot(config: object) -> dict[str, Attribute]:
 def replaced_entries(
     config: Mapping[str, Attribute], later: Mapping[str, Attribute]
 ) -> list[str]:
-    """Return the keys of *config* for which *later* has another value."""
+    """Return the keys of *config* for which *later* has another value; a new key replaces nothing."""
     return [
         key
         for key, value in later.items()

@@ -95,10 +95,9 @@ class Identity:
     ) -> bool:
         """Return whether names that a program gives lead to this run.
 
-        A name that it does not give does.
-
-        A name that was completed to begin a new run (``OTEL_BRIDGE_NEW_RUN``) leads to the run that
-        it began.
+        A name that it does not give does. A name that was completed to begin a new run
+        (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began: a loop that calls ``init()`` again
+        means the same run.
         """
         first_name = self.request.name
         return (
@@ -166,7 +165,17 @@ def identify(
 def _project(
     request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str], cwd: Path
 ) -> tuple[str, bool]:
-    """Return the project, and whether it counts as generated: the working folder's name, or a launcher's."""
+    """Return the project, and whether it counts as generated.
+
+    The working folder's name, or a launcher's. A process that has only the id replaces a generated
+    one by what its run folder knows.
+
+    Raises:
+        ConfigError: It cannot be a name.
+
+    Raises:
+        ConfigError: It cannot be a name.
+    """
     project = _first(
         ("project", request.project),
         (PROJECT.name, PROJECT.read(env)),
@@ -182,7 +191,11 @@ def _project(
 def _given_name(
     request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str]
 ) -> tuple[str, bool]:
-    """Return the name of the run, empty where nothing gives it, and whether it counts as generated."""
+    """Return the name of the run, empty where nothing gives it, and whether it counts as generated.
+
+    Raises:
+        ConfigError: It cannot be a name.
+    """
     name = _first(
         ("name", request.name or request.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
@@ -199,7 +212,7 @@ def _completed_name(
 ) -> str:
     """Return *name* with what makes it that of a new run where one is asked for.
 
-    A missing name is made.
+    A missing name is made: the run's id, else the script's name and the time.
 
     Args:
         name: The name that is given, or empty.
@@ -229,7 +242,11 @@ def new_end() -> str:
 
 
 def node_rank(env: Mapping[str, str]) -> int:
-    """Return the number of this machine in the job."""
+    """Return the number of this machine in the job, 0 where nothing says it.
+
+    Raises:
+        ConfigError: A variable is not a number.
+    """
     explicit_rank = NODE_RANK.read(env)
     numbers = (
         -1 if explicit_rank is None else explicit_rank,
@@ -254,7 +271,11 @@ def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first(*sources: tuple[str, object]) -> str:
-    """Return the first non-empty source, as text that can be a name."""
+    """Return the first non-empty source, as text that can be a name; empty without one.
+
+    Raises:
+        ConfigError: It is not a text, too long, or not printable.
+    """
     for source, value in sources:
         if value is None or value == "":
             continue
@@ -273,6 +294,11 @@ def _first(*sources: tuple[str, object]) -> str:
 
 
 def _checked_id(run_id: str) -> str:
+    """Return *run_id*, which becomes the name of a folder and an id of W&B.
+
+    Raises:
+        ConfigError: It cannot be both.
+    """
     if not _RUN_ID.fullmatch(run_id):
         raise ConfigError(
             f"run id {run_id!r}: expected 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or digit"
@@ -281,7 +307,11 @@ def _checked_id(run_id: str) -> str:
 
 
 def _job_name(env: Mapping[str, str]) -> str:
-    """Return the job's own name when all its processes share that name."""
+    """Return the job's own name when all its processes share that name, else empty.
+
+    Raises:
+        ConfigError: It cannot be a name.
+    """
     elastic = env.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":  # torchrun's default, the same for every job
         return _first(("TORCHELASTIC_RUN_ID", elastic))
@@ -299,6 +329,16 @@ def _script() -> str:
 
 
 def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
+    """Return rank and world size.
+
+    A size below the rank counts as the rank's own, since srun sets no size.
+
+    Raises:
+        ConfigError: The rank is not an integer of 0 or more.
+
+    Raises:
+        ConfigError: The rank is not an integer of 0 or more.
+    """
     if explicit_rank is None:
         rank = _RANK.read(env)
     elif not isinstance(explicit_rank, int) or explicit_rank < 0:  # pyright: ignore[reportUnnecessaryIsInstance]

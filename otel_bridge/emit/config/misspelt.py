@@ -19,10 +19,10 @@ def all_settings() -> list[Setting[Any]]:
 
 
 def misspelt(env: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable of *env* whose name looks like a setting of otel-bridge and is not one.
+    """Return a line for each variable of *env* that looks like a setting of otel-bridge and is not one.
 
-    Variables named after an exporter that declares no settings, or cannot be loaded, are not
-    reported.
+    Empty in the usual case. Variables named after an exporter that declares no settings, or cannot
+    be loaded, are not reported: a third party's may read its own.
     """
     core_names = {setting.name for setting in declared()}
     suspects = [
@@ -60,7 +60,10 @@ def _prefixes_without_settings() -> tuple[str, ...]:
 
 
 def _declared_by_name() -> list[Setting[Any]]:
-    """Return the core's settings and those that exporters declare, each name once."""
+    """Return the core's settings and those that exporters declare, each name once.
+
+    An exporter that cannot be loaded is left out: it is an error only for a run that chooses it.
+    """
     settings: list[Setting[Any]] = [*declared()]
     for exporter_name in available():
         if exporter_name == OTLP:  # declares no settings of its own

@@ -55,7 +55,11 @@ _RESTARTS = (
 
 
 def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``."""
+    """Return the trackers' identity, attribute to value, as found in *env* or given to ``init()``.
+
+    Free texts (notes, tags) are redacted; ids and names stay, or the tracker would open another
+    run.
+    """
     values = {
         attribute: env[name]
         for attribute, name in _TRACKER_VARIABLES.items()
@@ -87,7 +91,9 @@ def encode_resource(
     forked: bool = False,
     started_unix_ns: int | None = None,
 ) -> bytes:
-    """Encode the resource of one process.
+    """Encode the resource of one process; attributes without a value are left out.
+
+    The identity of the run comes after attributes of the program's own, which must not replace it.
 
     Args:
         identity: Run and role.
@@ -97,6 +103,9 @@ def encode_resource(
             precedence.
         forked: Whether the process is a forked child.
         started_unix_ns: Time at which this process joined the run.
+
+    Raises:
+        ConfigError: A variable with the attempt is not a number.
     """
     arguments = identity.request
     values: dict[str, Attribute] = {
@@ -152,7 +161,10 @@ def _redacted(value: object) -> Attribute:
 def _attempt(env: Mapping[str, str]) -> int | None:
     """Return the attempt of the job, from 1, when the environment names it.
 
-    Else the bridge counts attempts.
+    Else ``None``, and the bridge counts attempts.
+
+    Raises:
+        ConfigError: It is not a number.
     """
     attempt = ATTEMPT.read(env)
     if attempt is not None:
@@ -176,6 +188,8 @@ _FILE_BYTES = 1 << 20
 def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
     """Return the known facts of this process's source, attribute to value.
 
+    Unknown ones are left out.
+
     Args:
         env: Environment with the user's name.
         cwd: Working folder; its repository counts when the script has none.
@@ -195,7 +209,11 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
 
 
 def revision_of(folder: Path) -> str | None:
-    """Return the checked-out commit of the repository around *folder*, ``None`` outside a repository."""
+    """Return the checked-out commit of the repository around *folder*, ``None`` outside a repository.
+
+    ``None`` as well when its files cannot be read. By hand, since starting git would cost the
+    trainer a process.
+    """
     try:
         inside = Path(os.path.realpath(folder))
         for parent in (inside, *inside.parents):
@@ -214,6 +232,10 @@ def revision_of(folder: Path) -> str | None:
 
 
 def _head(git: Path, common: Path) -> str | None:
+    """Return the commit that HEAD names, directly or by its branch.
+
+    ``None`` when there is none yet.
+    """
     head = _read(git / "HEAD").strip()
     if not head.startswith("ref:"):
         return _checked(head)

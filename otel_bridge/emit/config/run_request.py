@@ -86,7 +86,7 @@ class RunRequest:
 def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:
     """Return whether the user chose the value of *setting*, a name or id of a run.
 
-    A generated name is not chosen.
+    A generated name is not chosen, although a launcher or parent process has set it.
     """
     value = setting.read(env)
     generated = _GENERATED.get(setting.name)
@@ -94,7 +94,10 @@ def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:
 
 
 def texts_of(value: object) -> tuple[str, ...] | None:
-    """Return the texts of an argument that may be one text or several; ``None`` when it is neither."""
+    """Return the texts of an argument that may be one text or several; ``None`` when it is neither.
+
+    A list with anything else in it is neither: the caller raises an error that shows it.
+    """
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Sequence | set | frozenset):

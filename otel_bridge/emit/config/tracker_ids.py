@@ -26,6 +26,9 @@ def tracker_run_id(
 ) -> str | None:
     """Return the run's id in *exporter*; ``None`` while only the tracker knows it.
 
+    W&B and Trackio take our id; MLflow makes its own, which the bridge reports once it has opened
+    the run.
+
     Args:
         exporter: Name of the exporter.
         run_id: Our run id.
@@ -46,6 +49,9 @@ def named_elsewhere(
     exporters: Sequence[str], project: str, env: Mapping[str, str]
 ) -> list[str]:
     """Return the notes of ``init()`` on trackers whose own variable names another run or project.
+
+    Empty for the usual case: otherwise a person would look for the run where the line of ``init()``
+    names it.
 
     Args:
         exporters: The exporters of the run.

@@ -36,6 +36,8 @@ def content_key(
 ) -> bytes:
     """Return bytes that are equal for values of equal content, whatever their types, in every process.
 
+    Nothing raises but what reading a picture or an object of the program raises.
+
     Args:
         value: Anything.
         own_key: Callable from an object without a text to a key that it has of its own, ``None``
@@ -57,6 +59,10 @@ class _ContentReader(PlainReader):
         return _digest(_numbers_of(value), tuple(value.shape))
 
     def _nested(self, value: object, parents: tuple[int, ...]) -> Json:
+        """Return a collection as a record shows it.
+
+        A medium by its kind, content, caption and columns.
+        """
         if not isinstance(value, Media):
             return super()._nested(value, parents)
         columns = value.columns if isinstance(value, Table) else None
@@ -69,6 +75,10 @@ class _ContentReader(PlainReader):
         ]
 
     def _described(self, value: object) -> Json:
+        """Return a key for an object that a record only describes.
+
+        Its own, or a digest of its bytes or pixels. Any other object has that of its description.
+        """
         key = None if self._own_key is None else self._own_key(value)
         if key is not None:
             return key
@@ -80,7 +90,7 @@ class _ContentReader(PlainReader):
 
 
 def _numbers_of(value: Array) -> bytes:
-    """Return the numbers of an array as bytes.
+    """Return the numbers of an array as bytes, with their type.
 
     Those of an array of objects, or of no bytes, as text.
     """

@@ -87,7 +87,10 @@ class MediaEncoder:
     _size: int = 0
 
     def encode(self, media: Sequence[object]) -> Sequence[EncodedMedium]:
-        """Encode *media*; those that cannot be are counted and left out."""
+        """Encode *media*.
+
+        Those that cannot be are counted and left out, those beyond `max_items` as ``media_rate``.
+        """
         for index, medium in enumerate(media):
             if len(self.items) + len(self._cells) >= self.max_items:
                 self.count("media_rate", len(media) - index)
@@ -111,6 +114,13 @@ class MediaEncoder:
         return True
 
     def _encode(self, medium: object, *, alone: bool) -> None:
+        """Add a medium, or a table that is *alone*.
+
+        A key has one table, whose cells name media by their numbers.
+
+        Raises:
+            MediaDropped: It cannot be encoded.
+        """
         if not isinstance(medium, Media) or (isinstance(medium, Table) and not alone):
             raise MediaDropped("media_mixed")
         if isinstance(medium, Table):
@@ -121,6 +131,13 @@ class MediaEncoder:
             self._add(medium, _MIMES[medium.kind], self._text(medium))
 
     def _text(self, medium: Media) -> bytes:
+        """Return a text under the content policy.
+
+        HTML is never cut, because half of it is not valid.
+
+        Raises:
+            MediaDropped: The policy is ``off``, or the text is too long.
+        """
         if self.policy.off:
             raise MediaDropped("media_text_off")
         value = medium.value
@@ -147,6 +164,11 @@ class MediaEncoder:
     def _add(
         self, medium: Media, mime: str, data: bytes, *, cell: bool = False
     ) -> None:
+        """Add an item with its caption, which is text and has the policy and a limit of its own.
+
+        Raises:
+            MediaDropped: All items together would be too large.
+        """
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         if isinstance(medium.caption, str):
@@ -164,6 +186,11 @@ class MediaEncoder:
 
     # --- tables -----------------------------------------------------------------------------------
     def _table(self, table: Table) -> None:
+        """Add a table and the media of its cells.
+
+        Raises:
+            MediaDropped: It has more than two million cells, or is too large; then those of its cells are left out too.
+        """
         columns, rows = columns_and_rows(table, self.count)
         if len(columns) * len(rows) > _MAX_CELLS:
             raise MediaDropped("media_too_large")
@@ -179,6 +206,10 @@ class MediaEncoder:
         return self._plain(value)
 
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
+        """Return a table as JSON under the content policy.
+
+        A column whose name is that of a secret has no texts.
+        """
         data = dumps(
             {"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)}
         )
@@ -207,8 +238,8 @@ class MediaEncoder:
     def _stays(self, columns: list[str], cells: list[list[Json]]) -> bool:
         """Return whether no text of a table changes under the policy.
 
-        One search of the whole: each cell by itself would cost a table of 5,000 cells some 50
-        milliseconds.
+        False where only each text by itself shows it. One search of the whole: each cell by itself
+        would cost a table of 5,000 cells some 50 milliseconds.
         """
         # The user's function must see each text once.
         if self.policy.limit is not None or hooked():
@@ -220,7 +251,8 @@ class MediaEncoder:
     def _plain(self, value: object) -> Json:
         """Return a value as a number, a text or nothing.
 
-        The entries of a collection or an object are JSON text.
+        The entries of a collection or an object are JSON text. What it loses is counted by the
+        reader's reasons.
         """
         # A reader that is stored with this method would keep the tables of a call until the next
         # cycle collection.
@@ -233,6 +265,11 @@ class MediaEncoder:
         self.count(reason, number)
 
     def _medium_in_cell(self, medium: Media) -> Json:
+        """Return what stands for a medium in its cell: the number of its item, or its text.
+
+        ``None``, counted, for one that cannot be encoded. The place of one item is left for the
+        table itself.
+        """
         if not isinstance(medium, (Image, Audio, Video)):
             has_caption = not isinstance(medium.caption, str) or medium.caption != ""
             # A cell shows the text, or the rows as JSON, alone.
@@ -256,7 +293,8 @@ def columns_and_rows(
 ) -> tuple[list[str], list[Sequence[object]]]:
     """Return the names of the columns, and rows with a cell for each.
 
-    Rows of another length are counted.
+    Rows of another length are cut or filled, and counted as ``media_row_length``. What iterating
+    over the table raises is raised.
     """
     value: Any = table.value
     if table.columns is None:
@@ -278,7 +316,10 @@ def columns_and_rows(
 
 
 def _columns_in(rows: Sequence[object]) -> list[object]:
-    """Return the columns of rows that have no names: the keys of mappings, else numbers."""
+    """Return the columns of rows that have no names.
+
+    The keys of all mappings, else the numbers of the first row.
+    """
     if rows and isinstance(rows[0], Mapping):
         names: dict[object, None] = {}
         for row in rows:
@@ -291,7 +332,10 @@ def _columns_in(rows: Sequence[object]) -> list[object]:
 
 
 def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], bool]:
-    """Return the cells of *row* by *columns*, and whether it had a cell for each and no other."""
+    """Return the cells of *row* by *columns*, and whether it had a cell for each and no other.
+
+    A mapping need not have all columns: each row of a data set names what it has.
+    """
     if isinstance(row, Mapping):
         entries = cast("Mapping[object, object]", row)
         return [entries.get(column) for column in columns], set(columns).issuperset(

@@ -59,7 +59,8 @@ class MediaLog:
     ) -> None:
         """Encode what one call logged, by key, and append it.
 
-        The parts of one key end where one of them cannot be appended.
+        What cannot be encoded is counted with *drop*. The parts of one key end where one of them
+        cannot be appended: the bridge shows no medium that lacks a part.
         """
         for key, key_media in media:
             items = self._encoded(key, key_media, step, role, drop)
@@ -82,7 +83,11 @@ class MediaLog:
         role: str | None,
         drop: CountKeyedDrop,
     ) -> Sequence[EncodedMedium]:
-        """Return the items of what one call logged under *key*, within the limit of its step."""
+        """Return the items of what one call logged under *key*, within the limit of its step.
+
+        Empty when nothing is left. Only the last step of a key is remembered: items of a step that
+        comes back count anew.
+        """
         from otel_bridge.emit.media.encode import MediaEncoder  # noqa: PLC0415  # only programs with media pay for it
 
         earlier_step, earlier_items = self._logged.get((role, key), (step, 0))
@@ -103,7 +108,10 @@ class MediaLog:
     def _put(
         self, pairs: Mapping[str, Attribute], data: bytes, append_event: Put
     ) -> None:
-        """Append items whole, or in parts of which the first describes the items of all."""
+        """Append items whole, or in parts of which the first describes the items of all.
+
+        A bridge joins parts by their id, which is unique in this process.
+        """
         if len(data) <= PART_BYTES:
             append_event(pairs, data)
             return
@@ -119,6 +127,7 @@ class MediaLog:
 
 
 def _described(item: EncodedMedium) -> Mapping[str, Attribute]:
+    """Return what an event says of an item, whose bytes are in the event's body."""
     facts: dict[str, Attribute] = {
         "type": item.kind,
         "mime_type": item.mime_type,

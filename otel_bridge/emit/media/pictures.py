@@ -53,7 +53,9 @@ def file_bytes(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
 
 
 def image_bytes(value: object, limit_bytes: int) -> tuple[str, bytes]:
-    """Return MIME type and bytes of an image file.
+    """Return MIME type and bytes of an image file; files as they are, anything else as PNG.
+
+    What pillow, matplotlib or an object of the program raises is raised.
 
     Raises:
         MediaDropped: It is not an image, or too large.
@@ -151,6 +153,11 @@ def mime_by_start(data: bytes, mimes: Sequence[tuple[bytes, str]]) -> str:
 
 
 def _of_pil(image: Any, limit_bytes: int) -> bytes:
+    """Return the bytes of a PNG of an image of pillow, in its own mode where PNG has it.
+
+    Raises:
+        MediaDropped: It is empty, or too large.
+    """
     width, height = image.size
     if not width or not height:
         raise MediaDropped("media_format")
@@ -165,7 +172,11 @@ def _of_pil(image: Any, limit_bytes: int) -> bytes:
 
 
 def _shown_of_numbers(image: Any) -> Any:
-    """Return an image of floats or wide integers as grey: converted by pillow, all above 255 would be white."""
+    """Return an image of floats or wide integers as grey.
+
+    Converted by pillow, all above 255 would be white. 16 bits stay 16 bits, which PNG has; wide
+    integers up to 255 are labels and become 8 bits.
+    """
     if image.mode == "I;16":
         return image
     if image.mode.startswith("I;16"):
@@ -182,7 +193,13 @@ def _shown_of_numbers(image: Any) -> Any:
 
 
 def _pixels(value: Any, limit_bytes: int) -> Any:
-    """Return *value* as a numpy array of numbers, shape (height, width, channels)."""
+    """Return *value* as a numpy array of numbers, shape (height, width, channels).
+
+    Torch has its channels first; of numpy, where both ends may be channels, the last are.
+
+    Raises:
+        MediaDropped: It is not an array of such a shape, or too large.
+    """
     array = array_of(value, limit_bytes)
     if array.ndim == 2:
         array = array[:, :, None]
@@ -200,7 +217,7 @@ def _pixels(value: Any, limit_bytes: int) -> Any:
 def array_of(value: Any, limit_bytes: int) -> Any:
     """Return numbers of the program as a numpy array in native byte order, not empty.
 
-    Numpy is its own.
+    Numpy is its own: importing it here would start threads in a program without it.
 
     Raises:
         MediaDropped: They are not numbers, or too many for *limit_bytes*.

@@ -77,6 +77,11 @@ def video_bytes(value: object, fps: object, limit_bytes: int) -> tuple[str, byte
 
 
 def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
+    """Return samples as a WAV file of 16 bits.
+
+    Raises:
+        MediaDropped: There is no rate, the shape is not that of sound, or it is too large.
+    """
     if not isinstance(sample_rate, (int, float)):
         item: object = getattr(sample_rate, "item", None)
         sample_rate = item() if callable(item) else None
@@ -104,7 +109,11 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
 def _as_16_bits(samples: Any) -> Any:
     """Return samples as numbers of 16 bits.
 
-    Those of 8 and of 32 bits have the range of WAV and of numpy's integers.
+    Those of 8 and of 32 bits have the range of WAV and of numpy's integers; 32 bits that never
+    exceed 16 are 16 bits in a wider type. NaN is silence.
+
+    Raises:
+        MediaDropped: They are booleans.
     """
     numpy = sys.modules["numpy"]
     if samples.dtype.kind == "f":
@@ -128,6 +137,13 @@ def _as_16_bits(samples: Any) -> Any:
 
 
 def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
+    """Return frames as a GIF, which every browser plays and pillow writes.
+
+    A rate that is not a number is 4 a second.
+
+    Raises:
+        MediaDropped: The shape is not that of a film, or it is too large.
+    """
     if frames.ndim == 3:
         frames = frames[..., None]
     if frames.ndim != 4 or not frames.size or len(frames) > _MAX_FRAMES:

@@ -173,7 +173,10 @@ MAX_LISTED = 10_000
 
 
 def media_in(value: object) -> Sequence[Media] | None:
-    """Return the media that *value* is or holds as a list, ``None`` when it is anything else."""
+    """Return the media that *value* is or holds as a list, ``None`` when it is anything else.
+
+    The first entry decides; the others are checked when they are encoded, which counts them.
+    """
     if isinstance(value, Media):
         return (value,)
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], Media):

@@ -78,7 +78,11 @@ class RecordAppender:
     # --- records ----------------------------------------------------------------------------------
 
     def append_row(self, encode: Callable[[int], bytes], now: int) -> bool:
-        """Append the row that *encode* makes with its number; return whether it was appended."""
+        """Append the row that *encode* makes with its number.
+
+        Return whether it was appended, else it is counted. Where the segment is gone, it is encoded
+        again with the first number of a new one.
+        """
         payload = encode(self.rows + 1)
         # Before the write: afterwards a signal handler may raise, and a number used twice would
         # lose a row.
@@ -100,7 +104,10 @@ class RecordAppender:
         now: int,
         own_ns: int = 0,
     ) -> bool:
-        """Append a numbered event of *own_ns*, or of *now*; return whether it was appended."""
+        """Append a numbered event of *own_ns*, or of *now*.
+
+        Return whether it was appended, else it is counted. Its number is spent all the same.
+        """
         numbered = {**pairs, semconv.EVENT_SEQ: self.next_event_seq()}
         payload = event(name, time_unix_ns=own_ns or now, body=body, pairs=numbered)
         try:
@@ -124,7 +131,10 @@ class RecordAppender:
     def append_other(
         self, signal: int, payload: bytes, time_unix_ns: int | None, whole: bool
     ) -> None:
-        """Append a record that is neither a row nor an event of otel-bridge."""
+        """Append a record that is neither a row nor an event of otel-bridge.
+
+        After the end it is counted as ``ended``.
+        """
         # An SDK that shuts down after the run collects once more, which is not a mistake.
         if self._ended:
             self.drops.count("ended", 1)
@@ -138,7 +148,7 @@ class RecordAppender:
     def append_media(
         self, now: int, own_ns: int, pairs: Mapping[str, Attribute], body: bytes
     ) -> bool:
-        """Append media of a row; return whether they were appended."""
+        """Append media of a row; return whether they were appended, else they are counted."""
         # Media are events, which a full directory accepts; they are refused as rows are.
         if self._closed and self._refuses(_METRICS):
             return False
@@ -202,6 +212,10 @@ class RecordAppender:
         return now
 
     def _check_if_due(self, now: int) -> None:
+        """Once a second: reopen a lost segment, look at the limits, ensure a bridge, report drops.
+
+        Here, with the records of the program, since a trainer gets no thread.
+        """
         # Also when the clock was set back, else the next check could be hours away.
         if self._checked_at <= now < self._check_again:
             return
@@ -221,7 +235,10 @@ class RecordAppender:
         self.write_drops()
 
     def write_drops(self) -> None:
-        """Append the counts of drops, if they changed since the last time and the process has not ended."""
+        """Append the counts of drops, if they changed since the last time; nothing after the end.
+
+        Counts that cannot be appended are due again; the failure itself does not count.
+        """
         counts = self.drops.unreported()
         if counts is None or self._ended:
             return
@@ -248,7 +265,7 @@ class RecordAppender:
     def _reopen(self) -> bool:
         """Continue as a new process, because the folder was deleted or the descriptor closed.
 
-        Return whether it can.
+        Return whether it can; if not, the next record tries again.
         """
         # The numbers belong to the instance, and the new segment is of a new one.
         self.rows = 0
@@ -256,7 +273,10 @@ class RecordAppender:
         return self._segment.reopen()
 
     def write_end(self, status: str) -> None:
-        """Append the last counts of drops, then the end of the process."""
+        """Append the last counts of drops, then the end of the process with its number of rows.
+
+        By that number the bridge knows that a row is missing.
+        """
         # From here on the space that is reserved on a full disk may be used.
         self._ending = True
         self.write_drops()

@@ -90,7 +90,8 @@ class ProcessSegment:
     def reopen(self) -> bool:
         """Open the first segment of another new instance; return whether one is open.
 
-        If not, `open` may retry.
+        If not, `open` may retry with the next record. Only a folder that is gone is printed: a
+        descriptor that the program closed costs nothing but this.
         """
         is_gone = self.writer is not None and not self.writer.path.exists()
         self.close()
@@ -136,6 +137,10 @@ class ProcessSegment:
         self._close_files()
 
     def _close_files(self) -> None:
+        """Close the open files, of which none is used from the first statement on.
+
+        An error of one is ignored.
+        """
         writer = self.writer
         spare = self._spare
         # First, so that a signal handler that logs meanwhile opens a segment of its own.

@@ -190,7 +190,11 @@ class Recorder:
             return self._appender.next_event_seq()
 
     def count_drop(self, reason: str, number: int = 1, key: str = "") -> None:
-        """Count a drop; *key* is the dropped key."""
+        """Count a drop; *key* is the dropped key.
+
+        A reason that is new is appended at once, so that a kill right after it does not hide that
+        something was lost.
+        """
         with self._lock:
             self.drops.count(reason, number, key)
             # Inside another call, the end of that call writes it.
@@ -213,7 +217,8 @@ class Recorder:
     def flush(self) -> Checkpoint | None:
         """Append "write and retry now".
 
-        Return the position of this record, ``None`` when nothing was ever appended.
+        Return the position of this record, ``None`` when nothing was ever appended: then nothing is
+        to be awaited.
         """
         with self._lock:
             # A forked child that has appended nothing stays unknown to the bridge.
@@ -224,7 +229,8 @@ class Recorder:
     def end(self, status: str) -> Checkpoint | None:
         """Append the end of this process and release its segment.
 
-        Return the position of the end, ``None`` when nothing was appended since the last one.
+        Return the position of the end, ``None`` when nothing was appended since the last one. May
+        be called again, and from a signal handler; a later record is counted as ``ended``.
         """
         with self._lock:
             if self._appender.is_open:
@@ -263,6 +269,7 @@ class Recorder:
         self._do(self._end_row, row, step)
 
     def _add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
+        """Append a part of a row; nothing when none of *values* is a number."""
         role = self._other_role(row.role)
         now = self._appender.time_of_row(time_ns())
         numbers = self._numbers(values, role)
@@ -277,6 +284,10 @@ class Recorder:
             row.keys.update(key_of(role_name, key) for key in numbers)
 
     def _end_row(self, row: OpenRow, step: int) -> None:
+        """Append the number of a row, and its step as the role's last.
+
+        Nothing for a row without parts.
+        """
         if not row.keys:
             return
         role = self._other_role(row.role)
@@ -298,6 +309,9 @@ class Recorder:
         own_ns: int,
     ) -> None:
         """Append a row, and let its media follow.
+
+        A row without values only closes its step; a rank whose rows are not recorded only counts
+        it.
 
         Args:
             values: See `Run.log`, as *step*.
@@ -338,7 +352,10 @@ class Recorder:
     def _numbers(
         self, values: object, role: str | None, media: list[FoundMedia] | None = None
     ) -> dict[str, Value]:
-        """Return the numbers in *values* by key, each key that trackers show once; add media to *media*."""
+        """Return the numbers in *values* by key, each key that trackers show once.
+
+        Add media to *media*. Empty when none of them is a number.
+        """
         count = self._appender.drops.count
         numbers = flatten(values, count, media)
         names = (role, *numbers)
@@ -358,7 +375,11 @@ class Recorder:
     # --- calls inside calls -----------------------------------------------------------------------
 
     def _do(self, write: Callable[..., object], *arguments: object) -> None:
-        """Call *write*, and then what was queued meanwhile; inside another call, queue it."""
+        """Call *write*, and then what was queued meanwhile; inside another call, queue it.
+
+        What *write* raises is counted by its kind. Beyond 10,000 queued calls of a signal handler
+        the next is counted as ``reentered``.
+        """
         with self._lock:
             if self._busy:
                 if len(self._waiting) >= _MAX_WAITING:

@@ -40,6 +40,10 @@ class LastSteps:
         return number
 
     def _number(self, step: object, role: str | None, drop: CountDrop) -> int:
+        """Return the step that a call gives, else the one after the last; 0 before the first.
+
+        The last one again where it was left open.
+        """
         number = None if step is None else to_step(step, drop)
         if number is not None:
             return number

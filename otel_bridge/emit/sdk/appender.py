@@ -98,7 +98,8 @@ class SdkAppender:
     def metrics(self, data: MetricsData) -> None:
         """Append *data*.
 
-        In a forked child whose reader still has the parent's points, count them.
+        In a forked child whose reader still has the parent's points, count them as
+        ``forked_metrics`` instead: they would be recorded twice, as those of both processes.
         """
         if os.getpid() != self._pid:
             self.run.count_drop("forked_metrics")
@@ -106,7 +107,10 @@ class SdkAppender:
         self._append(Signal.METRICS, lambda: encode_metrics(well_formed(data)), 1)
 
     def _append(self, signal: int, encode: Callable[[], Request], records: int) -> None:
-        """Append the request that *encode* makes; a failure is counted for its *records*."""
+        """Append the request that *encode* makes.
+
+        A failure, also of the SDK's encoder, is counted as ``internal_error`` for its *records*.
+        """
         try:
             self._append_request(signal, encode())
         except any_error():
@@ -115,6 +119,11 @@ class SdkAppender:
             _log.debug("a record of a stock SDK could not be encoded", exc_info=True)
 
     def _append_request(self, signal: int, request: Request) -> None:
+        """Append *request* under the content policy, each resource with the run.
+
+        Nothing for one without scopes. Texts that the policy cuts without knowing their names are
+        counted as ``unknown_text``.
+        """
         entries = _entries(request)
         # A reader collects at intervals, also when nothing was measured.
         if not any(scopes for _, scopes in entries):
@@ -130,6 +139,7 @@ class SdkAppender:
         self.run.append(signal, request.SerializeToString(), whole=True)
 
     def _show_run(self, resource: Resource) -> None:
+        """Add the identity of the run to *resource*, except for what it names itself."""
         keys = {pair.key for pair in resource.attributes}
         # A name alone would lead to another id on the receiving side.
         identity = {

@@ -39,6 +39,11 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
     """Configures the SDK as its own configurator does, but appends at once where one of our exporters is named."""
 
     def _configure(self, **kwargs: Any) -> None:  # as the SDK's
+        """Configure the SDK; a run begins only where one of our exporters is named.
+
+        What the SDK raises is raised: ``opentelemetry-instrument`` logs it. A run that cannot begin
+        is logged, and the SDK is configured without it.
+        """
         if run.named(environment()):
             run.start()
             os.environ.setdefault(
@@ -68,7 +73,10 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
 
 @contextmanager
 def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
-    """Hide unknown exporters, because with one unknown name the SDK would configure no signal at all."""
+    """Hide unknown exporters, each named in a warning, while the SDK reads its variables.
+
+    With one unknown name the SDK would configure no signal at all.
+    """
     hidden = ChildEnvironment()
     for signal, setting in run.VARIABLES.items():
         names = setting.read(env)
@@ -100,7 +108,7 @@ def _replaced(
 ) -> Generator[None, None, None]:
     """Let the SDK's configuration module find *names* while it configures.
 
-    Names that it lacks are left out.
+    Names that it lacks are left out. They are restored after an exception too.
     """
     originals = {
         name: getattr(_configuration, name)

@@ -79,7 +79,11 @@ class AppendingLogProcessor(NothingWaits, LogRecordProcessor):
 
 
 def connect(run: Run) -> None:
-    """Connect the process's OpenTelemetry SDK to *run*, once per run; failures are logged."""
+    """Connect the process's OpenTelemetry SDK to *run*, once per run; failures are logged.
+
+    A provider that is not the SDK's is left alone, with a warning: it has no place for another
+    destination.
+    """
     appender = SdkAppender(run)
     reader = AppendingReader(appender)
     _try("spans", lambda: _connect_traces(run, appender))
@@ -89,6 +93,10 @@ def connect(run: Run) -> None:
 
 
 def _try(signal_name: str, step: Callable[[], None]) -> None:
+    """Call *step*.
+
+    What it raises is logged with the signal, and the other signals are connected all the same.
+    """
     try:
         step()
     except (
@@ -100,7 +108,11 @@ def _try(signal_name: str, step: Callable[[], None]) -> None:
 
 
 def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
-    """Let *run* collect waiting data of the SDK before the run ends, also at exit."""
+    """Let *run* collect waiting data of the SDK before the run ends, also at exit.
+
+    Readers collect every ten seconds: without this the last points would be lost. What a provider
+    raises is ignored.
+    """
 
     def flush() -> None:
         for flush_provider in flushes:
@@ -120,6 +132,10 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
 
 
 def _flushes() -> list[Callable[[], object]]:
+    """Return what makes each of the process's providers export what waits.
+
+    A provider without a flush has nothing.
+    """
     providers: list[object] = [
         trace.get_tracer_provider(),
         metrics.get_meter_provider(),
@@ -134,6 +150,10 @@ def _flushes() -> list[Callable[[], object]]:
 
 
 def _resource(run: Run) -> Resource:
+    """Return the resource of a provider that is made here.
+
+    That of the run, with what the environment adds.
+    """
     attributes: dict[str, Any] = {
         semconv.RUN_ID: run.id,
         semconv.PROJECT: run.project,
@@ -145,6 +165,7 @@ def _resource(run: Run) -> Resource:
 
 
 def _connect_traces(run: Run, appender: SdkAppender) -> None:
+    """Add a processor to the process's tracer provider, which is made where there is none."""
     provider: object = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         # The SDK's own generator draws from the global `random`, whose seed is the program's.
@@ -159,6 +180,11 @@ def _connect_traces(run: Run, appender: SdkAppender) -> None:
 
 
 def _connect_metrics(run: Run, reader: MetricReader) -> None:
+    """Add a reader to the process's meter provider, which is made where there is none.
+
+    SDK 1.39 takes readers only when a provider is made; then a warning says which version to
+    install.
+    """
     provider: object = metrics.get_meter_provider()
     if isinstance(provider, MeterProvider) and not accepts(
         provider, "add_metric_reader"
@@ -180,6 +206,7 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
 
 
 def _connect_logs(run: Run, appender: SdkAppender) -> None:
+    """Add a processor to the process's logger provider, which is made where there is none."""
     provider: object = _logs.get_logger_provider()
     if type(provider).__module__.startswith("opentelemetry._logs"):
         provider = LoggerProvider(resource=_resource(run))

@@ -72,6 +72,10 @@ class AppendingReader(PeriodicExportingMetricReader):
     """
 
     def __init__(self, appender: SdkAppender | None) -> None:
+        """Begin to collect, every ten seconds unless a variable says otherwise.
+
+        Without an *appender* never.
+        """
         default_ms = None if environment().get(_INTERVAL) else _EVERY_MS
         # For an infinite interval the SDK starts no thread (metrics/_internal/export, 1.45).
         interval = math.inf if appender is None else default_ms
@@ -107,7 +111,10 @@ class AppendingReader(PeriodicExportingMetricReader):
             self._appender.begin_in_child()
 
     def flush_at_worker_end(self) -> None:
-        """Collect once more at the end of a forked worker, which runs no exit handlers."""
+        """Collect once more at the end of a forked worker, which runs no exit handlers.
+
+        Before its run ends.
+        """
         call_at_worker_end(lambda _status: self.flush(), first=True)
 
     def flush(self) -> None:

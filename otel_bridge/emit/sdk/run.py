@@ -98,7 +98,8 @@ def _can_deliver(name: str) -> bool:
     """Return whether a bridge can load the exporter *name*; warn once if it cannot.
 
     Its packages are in this Python, or in that of another environment. The bridge of a launcher,
-    and the one that will drain an offline run, check for themselves.
+    and the one that will drain an offline run, check for themselves. Here, since a bridge would
+    fail only later, in its log.
     """
     if name in _process.refused:
         return False
@@ -117,7 +118,8 @@ def _can_deliver(name: str) -> bool:
 def _appender() -> SdkAppender | None:
     """Return the appender to the process's run, begun if need be.
 
-    ``None`` if nothing is recorded.
+    ``None`` if nothing is recorded. The run may change: ``init()`` after the SDK was configured
+    begins one of its own.
     """
     run = runs.current or _process.run or _begin()
     if run is None or not run.recording:
