@@ -9,13 +9,13 @@ redelivered are dropped before they come here.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
+from otel_bridge.translation.metrics.dedup import identity
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, named, number_at
@@ -178,7 +178,7 @@ class _ValueCauses:
     def flush(self) -> None:
         """Write the changed causes to the state."""
         for rule, key in self._changed:
-            name = f"{_CAUSE}{_digest(rule, key)}"
+            name = f"{_CAUSE}{identity(rule, key).hex()}"
             sources = self._causes.get((rule, key))
             if sources is None:
                 self._state.delete(name)
@@ -341,7 +341,7 @@ class _Stalls:
         One alert is raised for one last row. Its time is stored, so that a further bridge does not
         repeat the alert.
         """
-        name = f"{_STALLED}{_digest(rule.text, role)}"
+        name = f"{_STALLED}{identity(rule.text, role).hex()}"
         last_ns = max(self._last.get(role, self._since_ns), began_ns)
         # Rows that were sent while no bridge listened may still be under way.
         grace_ns = 0
@@ -384,7 +384,7 @@ def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
         text += f"; also {', '.join(other_keys[:_MAX_LISTED])}"
     if len(other_keys) > _MAX_LISTED:
         text += f" and {len(other_keys) - _MAX_LISTED} more"
-    id_ = f"a:{row.id}:{_digest(rule.text)}"
+    id_ = f"a:{row.id}:{identity(rule.text).hex()}"
     return Alert(
         id_,
         row.role,
@@ -417,7 +417,7 @@ def _of_role(
     text = f"{subject} sent no row for {minutes:.3g} minutes, and its process has not ended"
     if step is not None:
         text += f"; its last step is {step}"
-    id_ = f"a:stalled:{role}:{last_ns}:{_digest(rule.text)}"
+    id_ = f"a:stalled:{role}:{last_ns}:{identity(rule.text).hex()}"
     return Alert(
         id_,
         role or None,
@@ -451,9 +451,3 @@ def _source(row_id: str) -> str:
     if row_id.startswith("m:"):
         return row_id.split(":", 2)[1]
     return ""
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b(
-        "\0".join(parts).encode("utf-8", "replace"), digest_size=8
-    ).hexdigest()

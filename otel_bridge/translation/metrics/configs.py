@@ -7,23 +7,34 @@ Nested maps merge leaf by leaf, unless their event replaces; of two values for o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias, cast
+from dataclasses import dataclass
+from typing import cast
 
 from otel_bridge.records import Config, Json
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
+from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.state import TranslationState, count
 
 TOO_LARGE = "config/too_large"
 _MAX_LEAVES = 20_000
 _SEPARATOR = "\x1f"
-_LEAF = 4
 _OURS = "otel_bridge"
 """Placeholder for the instance of a leaf that no process sent."""
 
-_Leaf: TypeAlias = list[object]
-"""Value, time, instance, event number; and ``True`` for a map that replaces all that is older below
-its path."""
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """Holds one value of a config, and the event that it is from.
+
+    Attributes:
+        value: JSON, never a map with entries.
+        replaces: Whether it is the empty map that replaces all that is older below its path.
+    """
+
+    value: object
+    origin: Origin
+    replaces: bool = False
 
 
 class Configs:
@@ -39,26 +50,19 @@ class Configs:
         older event that arrives late only adds what no newer one has set.
         """
         role = event.role or ""
-        leaves = dict(
-            cast("dict[str, _Leaf]", self._state.get(f"config-leaf/{role}") or {})
-        )
+        leaves = self._leaves(role)
         last_config = self._state.get(f"config/{role}")
         if event.replaces:
             _replace_maps(leaves, event)
-        for path, value in _leaves(event.values, ""):
+        for path, value in _paths(event.values, ""):
             # A config may come from any producer, and all of it is merged at each event.
             if path not in leaves and len(leaves) >= _MAX_LEAVES:
                 count(self._state, TOO_LARGE)
                 continue
-            if path not in leaves or event.origin.replaces(_origin_of(leaves[path])):
-                leaves[path] = [
-                    value,
-                    event.origin.time_unix_ns,
-                    event.origin.instance,
-                    event.origin.seq,
-                ]
+            if path not in leaves or event.origin.replaces(leaves[path].origin):
+                leaves[path] = _Leaf(value, event.origin)
         merged = _tree(leaves)
-        self._state.set(f"config-leaf/{role}", leaves)
+        self._state.set(f"config-leaf/{role}", packed(leaves))
         if merged == last_config:
             return []
         self._state.set(f"config/{role}", merged)
@@ -66,15 +70,16 @@ class Configs:
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
         """Note the attempt in the role's config; nothing if the user's own config has an entry of that name."""
-        leaves = cast(
-            "dict[str, _Leaf]", self._state.get(f"config-leaf/{role or ''}") or {}
-        )
-        leaf = leaves.get(ATTEMPT)
-        if leaf is not None and leaf[2] != _OURS:
+        leaf = self._leaves(role or "").get(ATTEMPT)
+        if leaf is not None and leaf.origin.instance != _OURS:
             return []
         return self.merge(
             ValuesEvent(Origin(time_unix_ns, _OURS, number), role, {ATTEMPT: number})
         )
+
+    def _leaves(self, role: str) -> dict[str, _Leaf]:
+        stored = self._state.get(f"config-leaf/{role}") or {}
+        return unpacked(dict[str, _Leaf], stored)
 
 
 def _id(event: ValuesEvent) -> str:
@@ -85,11 +90,11 @@ def _id(event: ValuesEvent) -> str:
     return event.record_id("c")
 
 
-def _leaves(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
+def _paths(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
     for key, value in config.items():
         path = f"{prefix}{key.replace(_SEPARATOR, ' ')}"
         if isinstance(value, dict) and value:
-            yield from _leaves(value, path + _SEPARATOR)
+            yield from _paths(value, path + _SEPARATOR)
         else:
             yield path, value
 
@@ -107,18 +112,14 @@ def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
             below.setdefault(first, []).append(path)
     for key, value in event.values.items():
         path = key.replace(_SEPARATOR, " ")
-        is_older = path in leaves and not origin.replaces(_origin_of(leaves[path]))
+        is_older = path in leaves and not origin.replaces(leaves[path].origin)
         if is_older or not isinstance(value, dict):
             continue
         for inner in below.get(path, ()):
-            if inner in leaves and origin.replaces(_origin_of(leaves[inner])):
+            if inner in leaves and origin.replaces(leaves[inner].origin):
                 del leaves[inner]
         if path in leaves or len(leaves) < _MAX_LEAVES:
-            leaves[path] = [{}, origin.time_unix_ns, origin.instance, origin.seq, True]
-
-
-def _origin_of(leaf: _Leaf) -> Origin:
-    return Origin(*cast("tuple[int, str, int]", tuple(leaf[1:4])))
+            leaves[path] = _Leaf({}, origin, replaces=True)
 
 
 def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
@@ -133,14 +134,13 @@ def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
                 below = {}
                 node[parent] = below
             node = below
-        value = cast("Json", leaf[0])
-        if value == {} and isinstance(value, dict) and len(leaf) == _LEAF:
+        if leaf.value == {} and not leaf.replaces:
             node.setdefault(last, {})  # nothing to merge
         else:
-            node[last] = value
+            node[last] = cast("Json", leaf.value)
     return tree
 
 
 def _age(item: tuple[str, _Leaf]) -> tuple[int, str, int, str]:
-    path, (_, time_ns, instance, seq, *_replaces) = item
-    return cast("int", time_ns), cast("str", instance), cast("int", seq), path
+    path, leaf = item
+    return leaf.origin.time_unix_ns, leaf.origin.instance, leaf.origin.seq, path

@@ -18,7 +18,7 @@ _HASH_BYTES = 8
 
 
 def identity(*parts: object) -> bytes:
-    """Return the hash (8 bytes) of the parts that identify a point."""
+    """Return a hash (8 bytes) of the parts that identify a point, an event or a medium."""
     return hashlib.blake2b(
         repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES
     ).digest()

@@ -7,11 +7,11 @@ the last to arrive is the later one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_bridge.records import Json
+from otel_bridge.translation.metrics.dedup import identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +62,5 @@ class ValuesEvent:
         origin = self.origin
         if origin.seq:
             return f"{kind}:{origin.instance}:{origin.seq}"
-        parts = repr((origin.instance, self.role, origin.time_unix_ns, self.values))
-        return f"{kind}:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+        parts = (origin.instance, self.role, origin.time_unix_ns, self.values)
+        return f"{kind}:{identity(*parts).hex()}"

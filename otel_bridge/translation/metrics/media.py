@@ -7,7 +7,6 @@ many bytes of others are dropped, the oldest first.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -20,6 +19,7 @@ from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.media import MediaPart, items_of, key_in, part_of
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key
+from otel_bridge.translation.metrics.dedup import identity
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
@@ -116,7 +116,7 @@ class MediaAssembler:
             InvalidRecordError: The key or the joined items are invalid; the caller counts them.
         """
         # A hash, because an id of a third-party producer may hold anything.
-        name = f"{_PREFIX}{event.process.instance}/{hashlib.blake2b(part.id.encode(), digest_size=8).hexdigest()}"
+        name = f"{_PREFIX}{event.process.instance}/{identity(part.id).hex()}"
         if not part.part:
             # Checked with the first part: else all parts are kept before the key is refused.
             key_in(event.attributes)
@@ -211,5 +211,5 @@ def _id(
 ) -> str:
     if seq:
         return f"media:{instance}:{seq}"
-    parts = repr((instance, time_unix_ns, [item.digest for item in items]))
-    return f"media:{hashlib.blake2b(parts.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    digests = [item.digest for item in items]
+    return f"media:{identity(instance, time_unix_ns, digests).hex()}"

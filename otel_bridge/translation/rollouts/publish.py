@@ -108,7 +108,13 @@ class RolloutPublisher:
             if t.facts is not None
         ]
         self.steps = StepSampler(
-            state, options, axes.steps, iter(complete), workers, attempt_of=axes.current
+            state,
+            options,
+            axes.steps,
+            iter(complete),
+            workers,
+            attempt_of=axes.current,
+            reward_of=self._reward,
         )
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT, store.owners)
@@ -358,7 +364,7 @@ class RolloutPublisher:
         It is for the limit of open traces: the step stays open, so that its later rollouts are
         still compared.
         """
-        sampled_out = self.steps.thin(self._reward)
+        sampled_out = self.steps.thin()
         self._sample_out_all(sampled_out)
         return bool(sampled_out)
 
@@ -375,7 +381,7 @@ class RolloutPublisher:
         """Sample the rollouts of each step; emit the kept rollouts and the statistics."""
         records: list[Record] = []
         for step in steps:
-            chosen, sampled_out = self.steps.close(step, self._reward)
+            chosen, sampled_out = self.steps.close(step)
             for trace_id in chosen:
                 trace = self._store.traces[trace_id]
                 if trace.facts is not None:

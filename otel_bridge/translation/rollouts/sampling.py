@@ -60,6 +60,7 @@ class StepSampler:
             arrival.
         workers: Progress of each worker.
         attempt_of: Callable from an axis to the current attempt of its role.
+        reward_of: Callable that returns the reward of a waiting rollout, evaluations included.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class StepSampler:
         workers: StepWorkers,
         *,
         attempt_of: Callable[[str], int],
+        reward_of: Callable[[str, SamplingFacts], float | None],
     ) -> None:
         self._state = state
         self._options = options
         self._axes = axes
         self._attempt_of = attempt_of
+        self._reward_of = reward_of
         self._workers = workers
         self._open: dict[_StepKey, SampledStep] = {}
         self._closed: dict[_StepKey, SampledStep] = {}
@@ -176,25 +179,16 @@ class StepSampler:
         if step is not None and trace_id in step.waiting:
             step.revise(trace_id, revised)
 
-    def close(
-        self, step: SampledStep, reward_of: Callable[[str, SamplingFacts], float | None]
-    ) -> tuple[list[str], list[str]]:
+    def close(self, step: SampledStep) -> tuple[list[str], list[str]]:
         """Sample the rollouts that wait for *step*, and close the step.
 
-        Args:
-            step: An open step.
-            reward_of: Callable that returns the reward of a waiting rollout, evaluations included.
-
         Returns:
-            Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts.
+            Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts. Both are
+            empty when nothing waits.
         """
-        rewards = {
-            trace_id: reward_of(trace_id, facts)
-            for trace_id, facts in step.waiting.items()
-        }
-        chosen = self._chosen(
-            step, rewards, max(self.cap(step.track[1]) - step.kept, 0)
-        )
+        rewards = self._rewards(step)
+        seats = max(self.cap(step.track[1]) - step.kept, 0)
+        chosen = self._chosen(step, rewards, seats)
         by_start = sorted(
             chosen,
             key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id),
@@ -206,15 +200,10 @@ class StepSampler:
         self._move(step)
         return by_start, sampled_out
 
-    def thin(
-        self, reward_of: Callable[[str, SamplingFacts], float | None]
-    ) -> list[str]:
+    def thin(self) -> list[str]:
         """Sample early in the open step with the most rollouts beyond its seats.
 
         The step stays open.
-
-        Args:
-            reward_of: As of `close`.
 
         Returns:
             Trace ids that are sampled out; empty when no open step has more rollouts than seats.
@@ -222,15 +211,19 @@ class StepSampler:
         step = max(self.open(), key=self._excess, default=None)
         if step is None or self._excess(step) <= 0:
             return []
-        rewards = {
-            trace_id: reward_of(trace_id, facts)
-            for trace_id, facts in step.waiting.items()
-        }
+        rewards = self._rewards(step)
         chosen = self._chosen(step, rewards, self.cap(step.track[1]))
         sampled_out = sorted(step.waiting.keys() - chosen)
         step.count(sampled_out, rewards)
         self._store(step)
         return sampled_out
+
+    def _rewards(self, step: SampledStep) -> dict[str, float | None]:
+        """Return the reward of each waiting rollout, by its id."""
+        rewards: dict[str, float | None] = {}
+        for trace_id, facts in step.waiting.items():
+            rewards[trace_id] = self._reward_of(trace_id, facts)
+        return rewards
 
     def _excess(self, step: SampledStep) -> int:
         return len(step.waiting) - self.cap(step.track[1])
