@@ -64,6 +64,8 @@ def as_int(value: object) -> int | None:
     """Return *value* as a whole number of at most 64 bits, text accepted.
 
     ``None`` for anything else.
+
+    A text of 20 or more characters is not parsed: no number of 64 bits is so long.
     """
     if isinstance(value, str):
         try:

@@ -41,6 +41,8 @@ def content_span(record: LogRecord) -> Span | None:
     """Return the span that stands for a log record with messages.
 
     ``None`` when the record names no span.
+
+    The caller counts such a record (``event/no_span``).
     """
     if (
         len(record.trace_id) != 16
@@ -81,6 +83,8 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
     """Return *spans* with log records as events of the spans they name.
 
     Records of missing spans are left out.
+
+    A record that came twice counts once, by its id.
     """
     content_spans: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
@@ -108,7 +112,10 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
 
 
 def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
-    """Return the input and output messages that the events of a span hold."""
+    """Return the input and output messages that the events of a span hold.
+
+    Both are empty when no event has any. Names of three generations of the conventions are read.
+    """
     prompt = Chat()
     answer = Chat()
     for event in events:
@@ -147,6 +154,7 @@ def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
+    """Return the message of an event of one message, in OpenAI's form."""
     message: dict[str, Json] = {
         "role": role,
         **{key: parsed_json(value) for key, value in body.items()},
@@ -162,6 +170,7 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
 
 
 def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the answer of an event ``gen_ai.choice``, with its tool calls and finish reason where they have one."""
     inner = parsed_json(body.get("message"))
     message: dict[str, Json] = {
         "role": "assistant",

@@ -21,7 +21,11 @@ maximum only."""
 
 
 def explicit(point: pb.HistogramDataPoint) -> Distribution:
-    """Convert an explicit histogram; buckets that do not fit their bounds are left out."""
+    """Convert an explicit histogram; buckets that do not fit their bounds are left out.
+
+    NaN stands for a sum, minimum or maximum that the point lacks. Buckets beyond `_MAX_BUCKETS` are
+    left out too.
+    """
     total, low, high = _summary(point)
     bounds = list(point.explicit_bounds)
     counts = list(point.bucket_counts)
@@ -39,7 +43,10 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
 
 
 def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
-    """Convert an exponential histogram: negative buckets, the zero bucket, positive buckets."""
+    """Convert an exponential histogram: negative buckets, the zero bucket, positive buckets.
+
+    Of more than `_MAX_BUCKETS` buckets only the summary is kept.
+    """
     total, low, high = _summary(point)
     negative = list(point.negative.bucket_counts)
     positive = list(point.positive.bucket_counts)
@@ -79,7 +86,8 @@ def closed(
     """Leave out the empty buckets at both ends and close the outer edges, so that a tracker can draw them.
 
     Args:
-        edges: Bucket edges, shape (n + 1,); the outer ones may be infinite. A bucket whose end is not
+        edges: Bucket edges, shape (n + 1,); the outer ones may be infinite. A bucket whose end is
+        not
             above the one before adds its numbers to that: a zero bucket may be wider than powers.
         counts: Numbers in each bucket, shape (n,).
         low: The smallest number, ``nan`` when unknown.
@@ -131,6 +139,10 @@ def _outer_low(edges: Sequence[float], low: float) -> float:
 
 
 def _outer_high(edges: Sequence[float], high: float) -> float:
+    """Return the upper end of the last bucket: the largest number when inside the bucket, else a finite edge.
+
+    An infinite bucket without a largest number gets the width of the one before, or 1.
+    """
     bottom = edges[-2]
     top = edges[-1]
     if math.isfinite(high) and bottom < high <= top:
@@ -147,6 +159,8 @@ def _around(edge: float) -> tuple[float, float]:
     """Return the edges of a bucket whose numbers all equal *edge*.
 
     Drawing a bucket needs some width.
+
+    Upwards, or downwards where the largest float ends.
     """
     above = edge + max(abs(edge), 1.0) * NARROW
     if math.isfinite(above):

@@ -80,6 +80,8 @@ def items_of(
 ) -> tuple[list[MediaItem], list[MediaItem]]:
     """Return the items that are shown, and those in cells of a table.
 
+    What any client sends is checked before a tracker stores it.
+
     Args:
         attributes: Attributes of the first part.
         data: Bytes of all parts.
@@ -121,6 +123,9 @@ def _item(
     """Return the item that begins at *start* of *data*, and where the next one begins.
 
     Raise if it is invalid.
+
+    Raises `InvalidRecordError` for an unknown kind, a size beyond the bytes, a MIME type or digest
+    that does not fit.
     """
     size = int_in(described, "size")
     kind = text_in(described, "type")
@@ -148,7 +153,7 @@ def _item(
 
 
 def _check_table(data: bytes, media: int) -> None:
-    """Raise `InvalidRecordError` unless *data* is a table as JSON.
+    """Raise `InvalidRecordError` unless *data* is a table as JSON with at most `_MAX_COLUMNS` columns.
 
     Its cells may refer to *media* items.
     """
@@ -175,6 +180,7 @@ def _check_table(data: bytes, media: int) -> None:
 
 
 def _check_row(row: object, columns: int, media: int) -> None:
+    """Raise `InvalidRecordError` unless *row* has *columns* cells, each a scalar or a reference to a medium."""
     cells = None
     if isinstance(row, list):
         cells = cast("list[object]", row)

@@ -58,7 +58,10 @@ class Chat:
     skipped: int = 0
 
     def add(self, entry: Json, role: str) -> None:
-        """Add the message or messages of one entry; *role* is the role of a bare text."""
+        """Add the message or messages of one entry; *role* is the role of a bare text.
+
+        An entry that is neither a text nor a map with a role is counted in `skipped`.
+        """
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
             return
@@ -86,6 +89,9 @@ class Chat:
 def read_chat(value: Json, role: str) -> Chat:
     """Read the messages of one attribute value.
 
+    Never raises: text that is not JSON is one message of *role*; a value without messages gives an
+    empty chat.
+
     Args:
         value: JSON text or a structured value: a list of messages, one message, ``{"messages":
             […]}``, ``{"choices": [{"message": …}]}`` or a bare text.
@@ -112,7 +118,7 @@ def read_chat(value: Json, role: str) -> Chat:
 
 
 def system_message(value: Json) -> Message | None:
-    """Read ``gen_ai.system_instructions``: a list of parts, or a text."""
+    """Read ``gen_ai.system_instructions``, a list of parts or a text; ``None`` when it is empty or neither of these."""
     parsed = parsed_json(value)
     if isinstance(parsed, str):
         if parsed:
@@ -129,6 +135,9 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
 
     Source: OpenLLMetry (``gen_ai.prompt.``, ``gen_ai.completion.``), OpenInference
     (``llm.input_messages.`` …).
+
+    Attributes whose number is not one of at most five digits are ignored, and so are entries beyond
+    `_MAX_FLATTENED`: a producer chooses both.
     """
     entries: dict[int, dict[str, Json]] = {}
     for key, value in attributes.items():
@@ -157,6 +166,7 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
 
 
 def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
+    """Return the tool calls among the flattened attributes of one message, by number; empty without any."""
     calls: dict[str, dict[str, Json]] = {}
     for key, value in entry.items():
         if key.startswith("tool_calls."):
@@ -255,7 +265,10 @@ class _Parts:
         self._results: list[Message] = []
 
     def add(self, part: Json) -> None:
-        """Add a part; what is not a part is ignored."""
+        """Add a part; what is not a part is ignored.
+
+        A part of an unknown type stays as it is, so that nothing of it is lost.
+        """
         self._number += 1
         if isinstance(part, str):
             self._content.append({"type": "text", "text": part})
@@ -322,7 +335,11 @@ def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Messag
 
 
 def _media(part: dict[str, Json]) -> Json:
-    """Convert an image, sound or file to OpenAI's content part; return any other part unchanged."""
+    """Convert an image, sound or file to OpenAI's content part; return any other part unchanged.
+
+    What nests too deeply for JSON of trackers becomes text. The MIME type decides where the
+    modality is missing.
+    """
     kind = part.get("type")
     modality = part.get("modality")
     if kind == "file":

@@ -47,7 +47,11 @@ def attributes_of(resource_bytes: bytes) -> dict[str, object]:
 
 
 def run_of(attributes: Mapping[str, object]) -> RunIdentity:
-    """Return the run that a resource belongs to; every resource belongs to a run."""
+    """Return the run that a resource belongs to; every resource belongs to a run.
+
+    Without any name the run is that of project `DEFAULT_PROJECT` and an unknown service, so that
+    nothing is dropped for want of one.
+    """
     project = (
         text_in(attributes, semconv.PROJECT)
         or text_in(attributes, semconv.SERVICE_NAMESPACE)
@@ -109,7 +113,10 @@ class Producer:
 
 
 def producer_of(attributes: Mapping[str, object]) -> Producer:
-    """Return the producer that the attributes of a resource describe."""
+    """Return the producer that the attributes of a resource describe.
+
+    Never raises: an attribute of another type counts as missing. A negative rank is 0.
+    """
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)
     system = attributes.get(semconv.SYSTEM) is True
@@ -141,7 +148,8 @@ def within(
 ) -> dict[str, object]:
     """Return the resource of an SDK's data from inside an otel-bridge process.
 
-    The SDK's resource names the sender; the process's resource names the run.
+    The SDK's resource names the sender; the process's resource names the run. Of a key in both the
+    SDK's value counts.
 
     Args:
         outer: Resource of the process.
@@ -182,7 +190,7 @@ def _service_role(attributes: Mapping[str, object]) -> str | None:
 
 
 def _is_anonymous(attributes: Mapping[str, object]) -> bool:
-    """Return whether nothing distinguishes the processes of one service."""
+    """Return whether nothing distinguishes the processes of one service: neither an instance id, nor host and pid."""
     machine_and_pid = text_in(attributes, "host.name") and text_in(
         attributes, "process.pid"
     )

@@ -73,7 +73,11 @@ class RowFragment:
 def fragments_of(
     scope_metrics: pb.ScopeMetrics, role: str | None, rank: int
 ) -> tuple[list[RowFragment], Sequence[pb.Metric]]:
-    """Return the rows of a message, in order of time, and the metrics that are not values of rows."""
+    """Return the rows of a message, in order of time, and the metrics that are not values of rows.
+
+    A metric of which any point lacks a step or a time is not one of rows as a whole: third-party
+    points are read by other rules.
+    """
     # An instrument of the program's own SDK, which has no rows.
     if scope_metrics.scope.name != semconv.SCOPE_NAME:
         return [], scope_metrics.metrics
@@ -108,7 +112,10 @@ def fragments_of(
 
 
 def _row_points(metric: pb.Metric) -> list[_Point]:
-    """Return the points of a metric; none unless all of them are values of rows."""
+    """Return the points of a metric; none unless all of them are values of rows.
+
+    A summary never is: our emitter sends none.
+    """
     kind = metric.WhichOneof("data")
     value_of = _VALUE_READERS.get(kind or "")
     if kind is None or value_of is None:

@@ -78,7 +78,10 @@ def _messages(root: Span, key: str) -> list[_Entry]:
 def _with_texts(
     span: Span, attributes: _Entry, index: int, messages: Sequence[_Entry]
 ) -> Span:
-    """Return a copy of a span with the content of its message, without the index."""
+    """Return a copy of a span with the content of its message, without the index.
+
+    A text that the span has itself stays.
+    """
     if attributes.get(semconv.GEN_AI_OPERATION) == semconv.OPERATION_CHAT:
         texts = _turn(index, messages)
     else:
@@ -110,7 +113,10 @@ def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
 
 
 def _call(index: int, call_id: Json, messages: Sequence[_Entry]) -> Mapping[str, str]:
-    """Return the arguments of the nearest tool call with the span's call id, and the tool's answer."""
+    """Return the arguments of the nearest tool call with the span's call id, and the tool's answer; empty without both.
+
+    Of several parts with one id the first counts, as in the emitter that numbered them.
+    """
     texts: dict[str, str] = {}
     preceding = reversed(messages[:index])
     request: _Entry = next(

@@ -129,7 +129,11 @@ class SpanFacts:
 
 
 def read_span(span: Span) -> SpanFacts:
-    """Return the facts of *span*, its messages included."""
+    """Return the facts of *span*, its messages included.
+
+    Never raises: a kind, message or number of another form is left out. Entries among the messages
+    that are not messages are counted in `SpanFacts.skipped`.
+    """
     # A value that is not text reads as the empty text, which is falsy: only such values take the
     # longer way.
     attributes = {
@@ -156,7 +160,11 @@ def read_span(span: Span) -> SpanFacts:
 
 
 def is_rollout(span: Span) -> bool:
-    """Return whether *span* makes its trace a rollout."""
+    """Return whether *span* makes its trace a rollout.
+
+    A call of a model or an agent by any convention, a span named ``rollout``, or one with a
+    rollout's id. Tools and embeddings alone do not make one.
+    """
     if span.name == semconv.ROLLOUT_SPAN:
         return True
     for pair in span.attributes:
@@ -167,7 +175,11 @@ def is_rollout(span: Span) -> bool:
 
 
 def is_bare(span: Span) -> bool:
-    """Return whether *span* is an instrumentation's call of a named model, without any message."""
+    """Return whether *span* is an instrumentation's call of a named model, without any message.
+
+    Such a rollout waits longer for log records, and `status` names the setting that records
+    messages.
+    """
     keys = {pair.key for pair in span.attributes}
     if (
         not keys.intersection(_KIND_KEYS)
@@ -226,7 +238,10 @@ _NAMED_KINDS: Mapping[str, str] = {
 
 
 def error_of(span: Span) -> str | None:
-    """Return the text of a span's error, ``None`` when the status is not an error."""
+    """Return the text of a span's error, ``None`` when the status is not an error.
+
+    Without a message in the status the last exception's type and text, else ``error``.
+    """
     if span.status.code != Status.STATUS_CODE_ERROR:
         return None
     if span.status.message:
@@ -257,6 +272,8 @@ def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
     """Return the value of the first of *keys* that is present.
 
     ``key#field`` is a field of a JSON object.
+
+    ``None`` when none is present, or the object lacks the field.
     """
     for key in keys:
         name, _, inner = key.partition("#")
@@ -288,6 +305,8 @@ def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
     """Return the id of the call that a tool's span answers, and the result.
 
     ``None`` when the span names no call.
+
+    ``None`` also for other kinds of spans, and without a result.
     """
     if span.kind != TOOL:
         return None
@@ -305,7 +324,11 @@ def _else(value: Json, default: Json) -> Json:
 
 
 def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Chat]:
-    """Return input and output messages, from attributes, else from events, else by older conventions."""
+    """Return input and output messages, from attributes, else from events, else by older conventions.
+
+    Both are empty when the span has none. The first that has some is taken alone: a span may follow
+    several conventions, with the same messages.
+    """
     input_messages = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
     output_messages = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
     if input_messages is not None or output_messages is not None:

@@ -96,8 +96,7 @@ def _explicit(
 ) -> pb.HistogramDataPoint:
     """Return *point* less *last_point*, whose count is lower; without buckets if these have changed or fallen.
 
-    Bounds change when a program is configured anew under one start time; count and sum still have a
-    difference.
+    Count and sum have a difference all the same.
     """
     added = pb.HistogramDataPoint(
         count=point.count - last_point.count, explicit_bounds=point.explicit_bounds

@@ -183,7 +183,8 @@ class StepAxes:
     def register(self, keys: Iterable[str], axis: str) -> None:
         """Note that *keys* are drawn over *axis*; the first axis of a key wins.
 
-        Unlike `admit`, nothing is counted: keys beyond the limit belong to the bridge's own values.
+        Unlike `admit`, nothing is counted, and values of keys beyond the limit are shown all the
+        same.
         """
         for key in keys:
             if key not in self._registered and len(self._registered) < self._max_keys:
@@ -420,8 +421,7 @@ def _keeps_attempt(
     """Return whether *worker* is still in the current attempt, so that *process* does not begin the next one.
 
     A worker of another rank belongs to the attempt if it ran beside a predecessor of *process*. One
-    of the same rank belongs to it even before its first step, if its role has this *axis*: a
-    supervisor may have restarted it in place of another.
+    of the same rank belongs to it even before its first step, if its role has this *axis*.
     """
     has_steps = axis in worker.attempts
     if worker.rank != process.rank:

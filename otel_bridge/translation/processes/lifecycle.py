@@ -73,6 +73,8 @@ class StartTimes:
         Processes of one boot are placed by its monotonic clock, so that setting back the wall clock
         does not reverse their order. A remote producer cannot have started after its first data
         were received.
+
+        Beyond `_MAX_BOOTS` boots the wall clock alone places a start.
         """
         if start is None:
             return min(producer.started_unix_ns or now_unix_ns, now_unix_ns)
@@ -145,6 +147,8 @@ class RunLifecycle:
         start: ProcessStart | None = None,
     ) -> Process:
         """Return the process of *producer*, a known or a new one.
+
+        The facts of the first resource stay, whatever later ones of the same process state.
 
         Args:
             producer: The producer.
@@ -221,7 +225,9 @@ class RunLifecycle:
     def end(self, process: Process, event: EndEvent, now_unix_ns: int) -> None:
         """Note the end of *process*.
 
-        An end written by a bridge does not replace the process's own.
+        An end written by a bridge does not replace the process's own, and an older end of the
+        process not a newer one. An end that comes after the run's end may change the run's status,
+        so the run ends once more.
         """
         # The process knows how it ended; a bridge only infers it from its death.
         is_own_end = bool(event.seq) and not process.end_event
@@ -253,7 +259,11 @@ class RunLifecycle:
 
     # --- what follows -----------------------------------------------------------------------------
     def expire_silent(self, now_unix_ns: int) -> None:
-        """End remote processes that were silent for too long while a receiver was up."""
+        """End remote processes that were silent for too long while a receiver was up.
+
+        Nobody while no receiver was up for the whole time-out. A native process is then ``killed``;
+        a third-party one, which never reports an end, ``finished``.
+        """
         limit = now_unix_ns - self._options.liveness_timeout_ns
         # No receiver was up for the whole time: the producers could not have been received.
         if self._receive_clock.opened_ns > limit:
@@ -268,6 +278,8 @@ class RunLifecycle:
 
         *status*, a person's statement, replaces the status of processes that did not report their
         own end.
+
+        Local processes stay open: their bridge sees whether they run.
         """
         self._fall_silent(self._open_remote(), now_unix_ns)
         if status is not None:
@@ -300,7 +312,11 @@ class RunLifecycle:
             self._closed(process)
 
     def due(self, now_unix_ns: int, *, closing: bool = False) -> bool:
-        """Return whether the run ends now: no process is open, and no data of ended processes are awaited."""
+        """Return whether the run ends now: no process is open, and no data of ended processes are awaited.
+
+        ``False`` for a run that has ended, and for one of inference engines alone, which no job has
+        used yet. *closing*: nothing is awaited any more.
+        """
         # Checked first: this runs for each frame, and while a process is open nothing else matters.
         if self._run.ended or self._open:
             return False
@@ -318,6 +334,8 @@ class RunLifecycle:
 
         The process found last is checked first: this runs for each frame, and a run may have
         thousands of processes.
+
+        It waits for rows that are known to be missing, and for a restart of a process that crashed.
         """
         # A crashed one is left to the loop, since only that knows whether it has a successor.
         awaited = self.processes.get(self._awaited)
@@ -338,7 +356,11 @@ class RunLifecycle:
         return False
 
     def _restartable(self) -> Callable[[Process], bool]:
-        """Return the predicate that decides whether the run waits for a restart of a process that died."""
+        """Return the predicate that decides whether the run waits for a restart of a process that died.
+
+        A process that does not determine the run's status, such as a forked child, is waited for
+        only where no other does.
+        """
         any_determines = any(
             process.determines_status for process in self.processes.values()
         )
@@ -347,7 +369,10 @@ class RunLifecycle:
         )
 
     def _due_of(self, process: Process, *, restartable: bool) -> int:
-        """Return the time until which the run waits for *process*, or for a restart when *restartable*."""
+        """Return the time until which the run waits for *process*, or for a restart when *restartable*.
+
+        0 when nothing of it is awaited. Silence that ended it has been waited for already.
+        """
         if process.timed_out:
             return 0
         if restartable:
@@ -365,7 +390,10 @@ class RunLifecycle:
         return since_ns + wait_ns
 
     def run_end(self) -> End:
-        """End the run and return its end record."""
+        """End the run and return its end record.
+
+        Its time is that of the last end, 0 when every process is forgotten.
+        """
         # Part of the id: a run that was reopened ends with a further record.
         self._run.ends += 1
         self._run.ended = True
@@ -406,9 +434,10 @@ class RunLifecycle:
 
     # --- bounds and state -------------------------------------------------------------------------
     def over_limit(self, now_unix_ns: int) -> list[Process]:
-        """Return the processes to forget: those that ended first, and processes with awaited rows last.
+        """Return the processes to forget: those that ended first, and those with awaited rows last.
 
-        The caller releases their rows first.
+        Empty below `MAX_PROCESSES`. Open local processes are never among them: they still append.
+        The caller releases the rows of these first.
         """
         over = len(self.processes) - MAX_PROCESSES
         if over <= 0:

@@ -94,6 +94,8 @@ class ProducerRegistry:
         """Return the producer of a resource in a whole request.
 
         ``None``: the resource belongs to another run.
+
+        A segment whose own header cannot be read still gives its records' resources.
         """
         # Deterministic, because the bytes are the key of the cache.
         data = resource.SerializeToString(deterministic=True)
@@ -133,6 +135,11 @@ class ProducerRegistry:
         process: Process | None,
         now_unix_ns: int,
     ) -> ProducerContext | None:
+        """Return producer, process and decoder; ``None``: the resource belongs to another run.
+
+        *process* is that of the segment, of which a resource inside it is a part; ``None``: that of
+        *producer*, a known or a new one.
+        """
         if not self._metadata.mine(producer):
             return None
         if process is None:

@@ -92,7 +92,10 @@ class RunMetadata:
         return cast("Mapping[str, object]", self._state.get(KEY) or {})
 
     def _store_facts(self, producer: Producer) -> None:
-        """Store the facts of *producer* that no earlier process named, and names whose source ranks higher."""
+        """Store the facts of *producer* that no earlier process named, and names whose source ranks higher.
+
+        Nothing is written when the resource brings nothing new, as of most processes.
+        """
         stored = self._stored()
         stored_facts = {
             key: value
@@ -114,6 +117,9 @@ def _facts(attributes: Mapping[str, object]) -> dict[str, object]:
     """Return group, notes, job type, tags and node rank, as far as *attributes* name them.
 
     Without secrets.
+
+    A fact of another type counts as missing. Texts are redacted here too, since a third-party
+    producer sends any.
     """
     facts: dict[str, object] = {}
     for fact, key in _TEXTS.items():
@@ -146,6 +152,8 @@ def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object
     """Return project, name and their sources.
 
     Those of *producer* if its source ranks higher, else the stored ones.
+
+    A generated name gives way to one that a user gave later, as by another process of the job.
     """
     stored_sources = cast("Mapping[str, str]", stored.get("sources") or {})
     sources: dict[str, str] = {}

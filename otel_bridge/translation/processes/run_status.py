@@ -54,7 +54,11 @@ class ForgottenEnds:
         return []
 
     def add(self, process: Process, owner_role: str) -> None:
-        """Remember the part of *process*, which has ended and is forgotten."""
+        """Remember the part of *process*, which has ended and is forgotten.
+
+        What it adds follows the rules of `run_status`, so that the status of a run with more
+        processes than are remembered is the same.
+        """
         self.missing_rows += process.rows.missing + process.tail_missing
         # Its missing rows are kept above; its end would never decide the status.
         if not process.determines_status:
@@ -72,7 +76,10 @@ class ForgottenEnds:
 def run_status(
     processes: Collection[Process], forgotten: ForgottenEnds, owner_role: str
 ) -> Status:
-    """Return the status of a run, derived from those of its *processes* that have ended."""
+    """Return the status of a run, derived from those of its *processes* that have ended.
+
+    Finished when none has ended.
+    """
     ended = [process for process in processes if process.status is not None]
     counted = without_predecessors(ended, latest_starts(processes))
     # Also a process with a successor shows how often the run had ended.

@@ -60,7 +60,10 @@ class SequenceTracker:
         )
 
     def add(self, number: int, time_ns: int) -> None:
-        """Note that *number* was received."""
+        """Note that *number* was received.
+
+        A number that was received before changes nothing; the caller asks `seen` first.
+        """
         if number > self.high:
             # With the times of both neighbours, by which fragments without a number are placed.
             if number > self.high + 1:
