@@ -12,7 +12,7 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequest
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
-from otel_bridge.bridge.engine_scraper import EngineScraper
+from otel_bridge.bridge.engines.scraper import EngineScraper
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.eviction import Eviction, Fullness

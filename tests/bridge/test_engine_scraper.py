@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge import engine_scraper
-from otel_bridge.bridge.engine_scraper import EngineScraper
+from otel_bridge.bridge.engines import endpoint
+from otel_bridge.bridge.engines.scraper import EngineScraper
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
@@ -159,7 +159,7 @@ def test_the_problem_of_an_engine_is_there_until_it_answers_again(
 def test_an_engine_that_never_answers_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_scraper, "_TIMEOUT_S", (0.5, 0.5))
+    monkeypatch.setattr(endpoint, "_TIMEOUT_S", (0.5, 0.5))
     released = threading.Event()
     lines: list[str] = []
     own = BridgeSegment(run_folder(tmp_path))

@@ -1,0 +1,1 @@
+"""Reads the Prometheus endpoints of inference engines, as a process of the run requests."""
