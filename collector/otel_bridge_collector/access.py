@@ -131,6 +131,11 @@ class Access:
         return accepted
 
     def _refuse_web_pages(self, headers: Mapping[str, str], *, is_page: bool) -> None:
+        """Raise `ForbiddenError` for a request that a web page may have made.
+
+        Without a token anything on this machine may send, and a page in a browser of this machine
+        could. Requests of programs have neither of the headers.
+        """
         # Browsers send Origin with every POST, but not with a GET of the page's own site.
         # Sec-Fetch-Site is how the page's site relates to this server's (W3C Fetch Metadata);
         # "none": a person typed the address, or opened a bookmark.
@@ -164,7 +169,7 @@ def _is_own_name(host: str) -> bool:
 
 
 def _bearer(authorization: str) -> bytes | None:
-    """Return the token of a header, ``None`` when it is of another scheme."""
+    """Return the token of a header, ``None`` when it is of another scheme or absent."""
     scheme, _, token = authorization.strip().partition(" ")
     if scheme.lower() == "bearer":
         return token.strip().encode("utf-8", "surrogateescape")

@@ -97,7 +97,10 @@ class ErrorResponse:
         return orjson.dumps({"code": self.grpc_code, "message": self.message})
 
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
-        """Return the gRPC trailers that carry the details, for both kinds of client."""
+        """Return the gRPC trailers that carry the details, for both kinds of client.
+
+        Go clients read RetryInfo from the status, Python's SDK from a trailer of its own.
+        """
         details = (("grpc-status-details-bin", self.status().SerializeToString()),)
         if self.retry:
             return (
@@ -129,7 +132,8 @@ TABLE: tuple[tuple[type[Exception], str, int, int, bool], ...] = (
 def answer_to(error: BaseException) -> ErrorResponse:
     """Return the row of *error*.
 
-    An unforeseen error may be retried, because nothing was acknowledged.
+    An unforeseen error may be retried, because nothing was acknowledged. Its text is in the log
+    only.
     """
     for kind, reason, code, status, retry in TABLE:
         if isinstance(error, kind):

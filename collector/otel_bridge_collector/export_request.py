@@ -91,6 +91,7 @@ class _FieldBudget:
         self._fields = 0
 
     def take(self) -> None:
+        """Count one field; raise `TooLargeError` beyond the limit."""
         self._fields += 1
         if self._fields > self._limit:
             raise TooLargeError(
@@ -132,7 +133,11 @@ def _fields(
 
 
 def _varint(body: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return the number at *position*, and where it ends."""
+    """Return the number at *position*, and where it ends.
+
+    Raises `InvalidRecordError` when it does not end before *end*, or has more than ten bytes, the
+    most of a 64-bit number.
+    """
     value = 0
     shift = 0
     while position < end and shift < 70:
@@ -150,7 +155,7 @@ def _varint(body: bytes | memoryview, position: int, end: int) -> tuple[int, int
 
 
 def count_items(request: Request) -> int:
-    """Return the number of points, spans or records."""
+    """Return the number of points, spans or records, for ``partial_success`` of a rejected part."""
     items = 0
     if isinstance(request, ExportMetricsServiceRequest):
         for metrics in request.resource_metrics:
@@ -222,7 +227,10 @@ def check_well_formed(kind: type[Message], body: bytes) -> None:
 def _check_message(
     kind: type[Message], body: memoryview, depth: int, budget: _FieldBudget
 ) -> None:
-    """Check a message, a large one in sequences of whole fields and its large inner messages."""
+    """Check a message, a large one in sequences of whole fields and its large inner messages.
+
+    Raises as `check_well_formed` does.
+    """
     if len(body) <= WHOLE_BYTES:
         _parse(kind, body)
         return

@@ -44,7 +44,8 @@ class GroupSync:
     def wait(self, file: SyncedFile) -> asyncio.Future[None]:
         """Return a future that is done when all data appended to *file* so far is on the disk.
 
-        The future fails with `JournalError`.
+        The future fails with `JournalError`: what of the file is on the disk is unknown then, and
+        nothing of the sync may be acknowledged.
         """
         future = asyncio.get_running_loop().create_future()
         file.waiting.append(future)
@@ -66,7 +67,7 @@ class GroupSync:
         self._threads.shutdown()
 
     async def _sync_waiting(self, file: SyncedFile) -> None:
-        """Sync *file* until no request waits for it."""
+        """Sync *file* until no request waits for it, then close it if nothing more is appended to it."""
         loop = asyncio.get_running_loop()
         while file.waiting:
             # Requests that arrive during this sync wait for the next one.
@@ -81,6 +82,10 @@ class GroupSync:
 
 
 def _synced(file: SyncedFile) -> JournalError | None:
+    """Sync a file and the folders of a new one; return why that failed, ``None`` when it did not.
+
+    Returned and not raised, since the error goes to each request that waits.
+    """
     try:
         _sync(file.fd)
         for folder in file.folders:
@@ -98,6 +103,7 @@ def _synced(file: SyncedFile) -> JournalError | None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Sync the entries of a folder; nothing for one that was deleted meanwhile. Raises `OSError`."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

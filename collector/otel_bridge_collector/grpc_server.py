@@ -145,6 +145,11 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     async def _export(
         self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> bytes:
+        """Store the request of one signal, or end the call with the status of the error.
+
+        An error that left here would become UNKNOWN, which is final for clients: their data would
+        be lost.
+        """
         try:
             rejected = await self._store(signal, context)
         except Exception as exc:  # an error that leaves here becomes UNKNOWN, which is final for clients
@@ -166,6 +171,11 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     async def _store(
         self, signal: Signal, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> Rejected | None:
+        """Store the one message of a call; return its rejected part. Raises as `Ingest.accept` does.
+
+        Also `UnauthenticatedError`, `ForbiddenError` and `ThrottledError`, the first two before the
+        message is read.
+        """
         serving = self._serving
         sent = cast("Iterable[tuple[str, str]]", context.invocation_metadata() or ())
         token = serving.access.check(dict(sent))
@@ -180,7 +190,11 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
             serving.limits.leave()
 
     async def _message(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Read the one message of a call."""
+        """Read the one message of a call.
+
+        Raises:
+            InvalidRecordError: It did not come in time, or the client sent none.
+        """
         try:
             # `grpc.aio.EOF` where the client sent no message.
             message = cast(
@@ -197,6 +211,10 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         return message
 
     async def _inflated(self, body: bytes) -> bytes:
+        """Return the message as it was before compression; raises as `inflated_message` does.
+
+        A large one is inflated in a thread, so that other requests are answered meanwhile.
+        """
         limit_bytes = self._serving.request_bytes
         try:
             return inflated_message(body, min(QUICK_BYTES, limit_bytes))
@@ -209,6 +227,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Return the server's TLS; clients need a certificate if there is a CA for them."""
     ca = None
     if tls.client_ca is not None:
         ca = tls.client_ca.read_bytes()

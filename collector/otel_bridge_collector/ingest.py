@@ -230,7 +230,10 @@ class Ingest:
                 self._runs.pop(run_id).close()
 
     async def close(self) -> None:
-        """Close all segments; data that requests wait for is synced first."""
+        """Close all segments; data that requests wait for is synced first.
+
+        Requests that come later are refused, and clients may retry.
+        """
         self._refusing = (
             self._refusing or "the receiver is shutting down; send it again"
         )
@@ -247,7 +250,8 @@ class Ingest:
     async def _count_when_due(self) -> None:
         """Count the directory outside the event loop when that is due.
 
-        Requests meanwhile use the last count.
+        Requests meanwhile use the last count, since counting thousands of files takes long. Raises
+        `UnavailableError` when the receiver began to close during the count.
         """
         if self._counting or not self._quota.is_due():
             return
@@ -264,7 +268,14 @@ class Ingest:
     def _by_run(
         self, signal: Signal, body: bytes, resources: Sequence[tuple[bytes, bytes]]
     ) -> tuple[dict[RunIdentity, bytes], Rejected]:
-        """Split a request by run; a request of a single run stays unchanged."""
+        """Split a request by run; a request of a single run stays unchanged.
+
+        Resources whose names are too long are the rejected part.
+
+        Raises:
+            InvalidRecordError: None of it can be accepted.
+            TooLargeError: It has more than `_RUNS` runs.
+        """
         parts_by_run: dict[RunIdentity, list[bytes]] = {}
         rejected = Rejected()
         for resource, part in resources:
@@ -291,6 +302,12 @@ class Ingest:
     def _append(
         self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
     ) -> list[asyncio.Future[None]]:
+        """Append each run's part of a request; return what to wait for until all is on the disk.
+
+        A run that can never be stored (a newer format, beyond the limit of runs) is the rejected
+        part; if it is alone, its error is raised. Any other error is raised at once: a retry
+        appends what was stored before it a second time, and the bridge drops what was redelivered.
+        """
         now_ns = time.time_ns()
         waited_for: list[asyncio.Future[None]] = []
         for identity, payload in by_run.items():
@@ -316,7 +333,8 @@ class Ingest:
     def _segment(self, identity: RunIdentity) -> RunSegment:
         """Return the open segment of a run.
 
-        Open one if there is none, and close the one used longest ago.
+        Open one if there is none, and close the one used longest ago. Raises `UnavailableError` at
+        the limit of the directory, else as `_opened`. A segment whose file was deleted is replaced.
         """
         if self._quota.was_full:
             raise UnavailableError(self._full())
@@ -345,6 +363,13 @@ class Ingest:
         return f"{self._settings.base} has reached its limit ({limit}); {FREE_SPACE}"
 
     def _opened(self, identity: RunIdentity) -> RunSegment:
+        """Return a new segment of a run.
+
+        Raises:
+            TooManyRunsError: The run is new, and the limit of run folders is reached.
+            FormatVersionError: A newer version wrote the folder.
+            JournalError: The folder cannot be used.
+        """
         folder = RunFolder(self._settings.base, identity.id)
         is_new = not folder.exists()
         if is_new:
@@ -391,7 +416,7 @@ class _TokensOfRuns:
 def _unwritable(base: Path) -> str:
     """Return why nothing can be stored in *base*, by writing a small file there.
 
-    Empty when data can be stored.
+    Empty when data can be stored. Only tried after a request did not fit.
     """
     probe = base / f".probe-{os.getpid()}.tmp"
     try:
@@ -409,7 +434,7 @@ def _unwritable(base: Path) -> str:
 def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the resources of a request and the fields that hold them.
 
-    Raises as `Ingest.accept` does.
+    Raises `InvalidRecordError` and `TooLargeError` as `Ingest.accept` does.
     """
     # First, because it refuses data that would take a hundred times its size when parsed.
     resources = list(parts(body))
@@ -443,7 +468,10 @@ class _FolderCount:
         self.made = 0
 
     def refuse_more(self, run_id: str) -> None:
-        """Raise `TooManyRunsError` when the limit of folders is reached."""
+        """Raise `TooManyRunsError` when the limit of folders is reached.
+
+        Counted once a minute: a directory may hold thousands.
+        """
         now_s = time.monotonic()
         # Counted again, because folders are deleted, and programs of this machine create some.
         if now_s >= self._again_s:
@@ -458,5 +486,6 @@ class _FolderCount:
 
 
 def _reject(rejected: Rejected, signal: Signal, part: bytes, error: Exception) -> None:
+    """Add a part of a request to the rejected one; the first reason counts."""
     rejected.items += count_items(REQUESTS[signal].FromString(part))
     rejected.reason = rejected.reason or str(error)

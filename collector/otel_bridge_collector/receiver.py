@@ -82,7 +82,8 @@ class ReceiverSettings:
         """Read the settings that have a variable.
 
         Raises:
-            ConfigError: A variable cannot be read, or an address needs a token or certificates.
+            ConfigError: A variable cannot be read, or an address needs a token or certificates:
+                without them anybody who reaches it could write to the run folders.
         """
         chosen = cls(
             host=host,
@@ -204,7 +205,11 @@ class Receiver:
         ]
 
     def unready(self) -> list[str]:
-        """Return why data cannot be accepted now, one line per reason."""
+        """Return why data cannot be accepted now, one line per reason.
+
+        Empty when it can. Space is only asked for when nothing else is wrong, since that writes a
+        file. Blocks for up to a second; not for the event loop.
+        """
         base = self._chosen.ingest.base
         reasons: list[str] = []
         if self._ingest.refusing:
@@ -238,6 +243,10 @@ class Receiver:
         self._loop.close()
 
     async def _listen(self) -> None:
+        """Bind the addresses and begin to answer. Raises `ConfigError` for one that cannot be bound.
+
+        On the event loop, because gRPC's server belongs to the loop on which it was made.
+        """
         chosen = self._chosen
         self._ingest = Ingest(chosen.ingest, self.counters)
         self._serving = ServerContext(
@@ -279,6 +288,7 @@ class Receiver:
         self._idle = asyncio.create_task(self._close_idle())
 
     async def _close_idle(self) -> None:
+        """Close the segments of idle runs every `_LOOK_S`; an error is logged, and the task goes on."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -290,6 +300,7 @@ class Receiver:
         self._ingest.close_idle(float("inf"))
 
     async def _close(self, grace_s: float) -> None:
+        """Refuse new requests, wait for running ones, and close the segments; nothing if `_listen` failed early."""
         if not hasattr(self, "_ingest"):
             return
         self._ingest.refuse(

@@ -107,7 +107,8 @@ class RunSegment:
     def _next_file(self, sync: GroupSync) -> None:
         """Sync the new open segment from now on.
 
-        The previous one is closed when no request waits for it.
+        The previous one is closed when no request waits for it. Raises `OSError` when no more files
+        can be opened; nothing of the new segment is acknowledged then.
         """
         previous_file = self._file
         self._file = (

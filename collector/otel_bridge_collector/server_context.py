@@ -27,7 +27,11 @@ class HeapTrimmer:
         self._due: asyncio.TimerHandle | None = None
 
     def note(self, size_bytes: int) -> None:
-        """Plan a trim when *size_bytes*, which one request held, is large."""
+        """Plan a trim when *size_bytes*, which one request held, is large; once for all until then.
+
+        glibc keeps what was freed: four requests of 60 MiB over gRPC left 112 MiB. Nothing is done
+        without glibc.
+        """
         if size_bytes < LARGE_BYTES or self._due is not None or self._trim is None:
             return
         self._due = asyncio.get_running_loop().call_later(
@@ -40,6 +44,7 @@ class HeapTrimmer:
 
 
 def _malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's function that returns free memory to the system; ``None`` without glibc."""
     try:
         return cast("Callable[[int], int]", ctypes.CDLL(None).malloc_trim)
     except (AttributeError, OSError):

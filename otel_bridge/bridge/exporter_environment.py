@@ -35,7 +35,10 @@ Load: TypeAlias = Callable[[str], Exporter]
 
 
 def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
-    """Return exporter to signals, from signal to exporters; ``none`` names no exporter."""
+    """Return exporter to signals, from signal to exporters; ``none`` names no exporter.
+
+    The order of the signals is always that of `SIGNALS`, so that equal choices compare equal.
+    """
     names: dict[str, list[str]] = {}
     for signal in SIGNALS:
         for name in by_signal.get(signal, ()):
@@ -56,7 +59,7 @@ def together(headers: Iterable[SegmentHeader]) -> Names:
 def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str]]:
     """Return the destination that the processes of *headers* set for each exporter.
 
-    The first process counts.
+    The first process counts: a run has one destination an exporter, whatever a later one sets.
     """
     destinations: dict[str, dict[str, str]] = {}
     for header in headers:
@@ -68,7 +71,9 @@ def variables_named(headers: Iterable[SegmentHeader]) -> dict[str, dict[str, str
 def other_traces(names: Names) -> OtherTraces:
     """Return how traces that are not rollouts are treated.
 
-    `OTLP` forwards them with the segments.
+    Counted only where no exporter shows them, and also shown where some do, so that the count names
+    what an exporter of the run does not show. `OTLP` does not count: it forwards them with the
+    segments. An exporter that cannot be loaded shows none.
     """
     takes_traces = [
         _takes_traces(name)
@@ -96,6 +101,8 @@ def chosen(
     last: Mapping[str, Sequence[str]],
 ) -> Names:
     """Return the exporters of a run.
+
+    Empty when none was ever named: its records are then kept until one is.
 
     Args:
         requested_names: Signal to exporters, as given to the bridge; ``None``: the processes
@@ -175,7 +182,10 @@ class ExporterEnvironment:
     def check_forwarding(
         self, segment_variables: Mapping[str, str], *, run_id: str
     ) -> None:
-        """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name."""
+        """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name.
+
+        Asked before each connection, because the headers of the endpoint hold credentials.
+        """
         if self.forwarding(segment_variables) is self.env:
             return
         if not self._trusts(run_id, OTLP, segment_variables):

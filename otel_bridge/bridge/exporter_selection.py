@@ -108,6 +108,11 @@ class ExporterSelection:
 
         Args:
             all_read: Whether everything that the run's processes have appended was read.
+
+        Raises:
+            JournalError: The ledger refuses the choice. `chosen` is ``False`` then, so that nothing
+                is deleted, and the next call chooses anew.
+            RuntimeError: The machine allows no more threads; likewise.
         """
         # Until the end: an error on the way must not let an old choice delete records.
         self.chosen = False
@@ -170,7 +175,8 @@ class ExporterSelection:
     def _add_owed(self, names: Names) -> dict[str, FinalPosition]:
         """Add exporters of ended processes that lack records to *names*.
 
-        Return the last record of each.
+        Return the last record of each, and how its tracker's run then ends: as the process that
+        requested it last.
         """
         final_positions: dict[str, FinalPosition] = {}
         for name, owed in self.requested.lagging().items():
@@ -204,7 +210,8 @@ class ExporterSelection:
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
 
-        Active exporters get its signals at once.
+        Active exporters get its signals at once. Raises `JournalError`; the process's header is
+        then taken again with the next batch.
 
         Args:
             header: Header of the process.
@@ -219,9 +226,9 @@ class ExporterSelection:
         self._follow_others()
 
     def owed(self) -> dict[str, int]:
-        """Return how many records each inactive exporter is owed.
+        """Return how many records each inactive exporter is owed, for ``otlp`` how many segments.
 
-        For ``otlp``, how many segments.
+        Active ones are left out: their states show what they lack. Raises `JournalError`.
         """
         counts = self.requested.owed()
         if self.owes_otlp:

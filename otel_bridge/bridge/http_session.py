@@ -31,7 +31,10 @@ class HttpSession(requests.Session):
     def rebuild_auth(
         self, prepared_request: requests.PreparedRequest, response: requests.Response
     ) -> None:
-        """Remove the caller's headers from a request that a redirect leads to another server."""
+        """Remove the caller's headers from a request that a redirect leads to another server.
+
+        All of them but the usual ones, because a credential may be in a header of any name.
+        """
         old_url = response.request.url or ""
         is_other_server = cast("Callable[[str, str], bool]", self.should_strip_auth)  # pyright: ignore[reportUnknownMemberType]  # no stub
         if not is_other_server(old_url, prepared_request.url or ""):

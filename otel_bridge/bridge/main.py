@@ -36,7 +36,8 @@ def main(argv: list[str]) -> int:
     """Serve the run folder ``argv[0]``; return 0, or 2 when a setting cannot be used.
 
     With a mark in ``argv[1]``, also serve the other runs of that process; see
-    `RunFolder.companions_dir`.
+    `RunFolder.companions_dir`. 0 too when another bridge has the folder, which the log explains:
+    programs that begin at once each start a bridge.
     """
     # The log of a folder is appended to by every bridge of it, so its size is checked at the start.
     _bound_log()
@@ -90,7 +91,10 @@ class _ServedFolders:
             signal.signal(number, self._stop)
 
     def serve(self) -> int:
-        """Serve until nothing is left to do; return the exit code."""
+        """Serve until nothing is left to do; return the exit code, 0.
+
+        A writer that hangs must not keep the process, which then ends here by ``os._exit``.
+        """
         name = self._path.name
         log_line = self._log_line
         host = BridgeSupervisor(
@@ -116,6 +120,7 @@ class _ServedFolders:
         return 0
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Request a stop at a signal; the kernel ends the process a minute later if that takes longer."""
         self.stopped = True
         # This thread may be in a call of a disk that hangs, which Python cannot interrupt.
         signal.alarm(LONGEST_STOP_S)
@@ -146,17 +151,18 @@ def log_line(line: str) -> None:
 
 
 def _working_folder(path: Path) -> Path:
-    # The folder in which the program started the bridge: relative paths of trackers are relative to
-    # it.
+    """Return the folder in which the program started the bridge, to which paths of trackers are relative.
+
+    The run folder if it was deleted meanwhile.
+    """
     try:
         return Path.cwd()
     except OSError:
-        # The folder it was started in is gone: relative paths then begin at the run folder.
         return path
 
 
 def _bound_log() -> None:
-    """Empty the log when it has grown large."""
+    """Empty the log when it has grown large: every bridge of the folder appends to it."""
     with contextlib.suppress(OSError):
         if os.fstat(2).st_size > LOG_BYTES:
             os.ftruncate(2, 0)

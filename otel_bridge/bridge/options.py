@@ -69,6 +69,8 @@ class BridgeOptions:
     ) -> BridgeOptions:
         """Return the options that *env* sets; the others are those of the plain bridge.
 
+        All are read at the start, so that a wrong one ends the command and not a run.
+
         Raises:
             ConfigError: A variable cannot be used.
         """
@@ -90,6 +92,7 @@ class BridgeOptions:
 
 
 def _translation(env: Mapping[str, str]) -> TranslationOptions:
+    """Return the options of translation that *env* sets; raises `ConfigError` for one that cannot be used."""
     return TranslationOptions(
         alert_rules=settings.ALERTS.read(env),
         featured=settings.FEATURED.read(env),

@@ -86,12 +86,15 @@ class RequestedExporters:
     def note(self, names: Names, *, all_read: bool, by: Mapping[str, str]) -> None:
         """Store the present requests of the run's processes.
 
+        Raises `JournalError` when the ledger refuses them; they are then as before.
+
         Args:
             names: Exporter to signals. When empty, no process requests any, and earlier requests
                 hold.
             all_read: Whether the segments of earlier processes are fully read. Then an exporter
                 that *names* lacks is owed no more than the ledger holds.
-            by: Exporter to the instance id of the process that requested it last.
+            by: Exporter to the instance id of the process that requested it last. With its status
+                the tracker's run ends if nobody requests the exporter any more.
         """
         if not names:
             return
@@ -166,7 +169,8 @@ class RequestedExporters:
     def keep_from(self) -> Position | None:
         """Return the position after which exporters without a destination are owed records.
 
-        ``None`` without one.
+        ``None`` without one. Such an exporter was requested and never opened, so that no row of the
+        ledger's destinations keeps its records.
         """
         positions = (
             self._given_up_of(name).through for name in self._without_destination()
@@ -186,12 +190,17 @@ class RequestedExporters:
     ) -> dict[str, int]:
         """Give up the records that the exporters *names* have not got.
 
-        Return the number of records by exporter.
+        Return the number of records by exporter, without those that lacked none. Names that the run
+        never had are passed over: a person discards for many runs at once.
 
         Args:
             names: The exporters.
             segments: Returns the number of segments that ``otlp`` has not got: it is owed these,
                 and no records.
+
+        Raises:
+            JournalError: The ledger refuses it; what was given up before stays given up, and
+                counted.
         """
         counts: dict[str, int] = {}
         exporters = {destination.exporter for destination in self._view.destinations()}
@@ -230,7 +239,10 @@ class RequestedExporters:
         return totals
 
     def evict(self, through: Position) -> None:
-        """Evict records up to *through* that are owed to exporters without any destination."""
+        """Evict records up to *through* that are owed to exporters without any destination, and count them.
+
+        Raises `JournalError`.
+        """
         for name in self._without_destination():
             total = self._given_up_of(name)
             count = 0
@@ -243,7 +255,7 @@ class RequestedExporters:
     def _give_up(self, name: str, through: Position) -> int:
         """Return how many records up to *through* the exporter lacks.
 
-        Its destinations move past them.
+        Its destinations move past them. Records before the oldest were deleted, and do not count.
         """
         delivered = self._delivered(name, self._view.destinations())
         start = max(delivered, self._view.oldest() - 1)
@@ -252,6 +264,7 @@ class RequestedExporters:
         return max(through - start, 0)
 
     def _delivered(self, name: str, destinations: Iterable[ExporterState]) -> Position:
+        """Return the position that an exporter has delivered, or was given up to, in its furthest destination."""
         positions = [
             state.delivered for state in destinations if state.exporter == name
         ]
@@ -260,7 +273,10 @@ class RequestedExporters:
     def _owes_end(
         self, name: str, delivered: Position, destinations: Iterable[ExporterState]
     ) -> bool:
-        """Return whether no process requests the exporter and the run is still open in its furthest destination."""
+        """Return whether no process requests the exporter and the run is still open in its furthest destination.
+
+        Destinations behind the furthest one do not count: the run went on elsewhere.
+        """
         is_requested = _OPEN in self._signals[name].values()
         # Given up: the exporter gets neither the records nor the end.
         is_given_up = delivered > 0 and self._given_up_of(name).through >= delivered

@@ -177,7 +177,8 @@ class RunBridge:
         """Read and commit one batch, after the headers of new processes.
 
         Return whether there is more to read at once. ``False`` too when no writer can use more: the
-        next poll looks again.
+        next poll looks again. A frame that cannot be translated is counted as
+        ``translation_errors`` and passed over by the reader.
 
         Raises:
             JournalError: The batch was not committed; the next call collects it again.
@@ -203,7 +204,11 @@ class RunBridge:
         return batch.has_more
 
     def _commit(self, batch: ReadBatch) -> None:
-        """Commit *batch*, and wake the writers when it held anything."""
+        """Commit *batch*, and wake the writers when it held anything.
+
+        Raises `JournalError` when it was not committed. The writers are woken after the commit,
+        since they read from the ledger.
+        """
         self.reader.commit(batch)
         if batch.frames or batch.records:
             self.pipeline.report.set_due()
@@ -220,7 +225,11 @@ class RunBridge:
         self.workers.notify(retry=True)
 
     def write_report(self, *, now: bool = False) -> None:
-        """Write the report when it is due."""
+        """Write the report when it is due, with *now* without any wait for more changes.
+
+        Nothing is raised on a full disk: the report stays due. Nothing is written while another
+        bridge has the folder.
+        """
         # The report of the bridge that has the folder now must not be overwritten.
         if self.lease.lost:
             return
@@ -236,7 +245,12 @@ class RunBridge:
             )
 
     def outcome(self) -> Outcome:
-        """Return what is left to do."""
+        """Return what is left to do.
+
+        A run is over when all is read, no process can send more, its end is translated, no request
+        is open, and each exporter has everything or is parked. Only a run whose folder holds no
+        process at all counts as ended without an end.
+        """
         if self.lease.lost:
             return Outcome.GONE
         if self._requests.handed_over:
@@ -256,7 +270,11 @@ class RunBridge:
         return Outcome.PARKED if is_parked else Outcome.BUSY
 
     def remaining(self) -> RunStatus:
-        """Return the status of the run, with its undelivered records."""
+        """Return the status of the run, with its undelivered records.
+
+        Nothing is owed as long as no exporter was chosen, because it is unknown then. Raises
+        `JournalError` when the ledger cannot be read.
+        """
         position = self.ledger.position
         return RunStatus(
             run_id=self.folder.run_id,
@@ -275,7 +293,10 @@ class RunBridge:
         )
 
     def _left_as_it_is(self) -> str:
-        """Return which processes' segments a newer version wrote; empty when all can be read."""
+        """Return which processes' segments a newer version wrote; empty when all can be read.
+
+        `drain` prints it and exits with an error: these records are not delivered by this version.
+        """
         refused = sorted(
             name for name, tail in self.reader.tails.items() if tail.segments.refused
         )
@@ -290,6 +311,7 @@ class RunBridge:
         }
 
     def _run_ended(self) -> bool:
+        """Return whether the run has ended, or no process ever began in it."""
         has_process = any(True for _ in self.reader.state.items("proc/"))
         return self.reader.translator.status() != "running" or not has_process
 
@@ -303,14 +325,22 @@ class RunBridge:
         )
 
     def has_nothing_to_do(self) -> bool:
-        """Return whether all of the run is read and delivered, and nothing waits for a timeout."""
+        """Return whether all of the run is read and delivered, and nothing waits for a timeout.
+
+        The run may then sleep. Living processes do not count: their next frame wakes it.
+        """
         if not self.reader.caught_up or not self.delivered()[0]:
             return False
         is_waiting = any(dataclasses.astuple(self.reader.translator.waiting()))
         return not (is_waiting or self.processes.has_unreported_ends())
 
     def drained(self) -> bool:
-        """Return whether, after `drain`, every exporter that is not blocked has everything."""
+        """Return whether, after `drain`, every exporter that is not blocked has everything.
+
+        A folder that another bridge has counts as drained here, and so does a run with blocked
+        exporters only: what it has not read yet would wait in the ledger instead of in the
+        segments.
+        """
         if self.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
             return True
         states = self.exporter_states().values()
@@ -325,8 +355,11 @@ class RunBridge:
     def _housekeeping(self) -> None:
         """Do what is due about once a second: heartbeat, checks of processes, exporters, metrics, space.
 
+        The order matters; see the comments. Each part can be repeated.
+
         Raises:
             JournalError: A disk operation failed; what follows it is done by a later call.
+            RuntimeError: The machine allows no more threads; likewise.
         """
         now_ns = time.time_ns()
         # Other hosts judge this bridge by the age of its last heartbeat; the rest may take long.
@@ -352,12 +385,19 @@ class RunBridge:
         self._release_waiting()
 
     def _free(self) -> None:
-        """Free space, after a report of the read positions, for processes whose segments are deleted."""
+        """Free space, after a report of the read positions, for processes whose segments are deleted.
+
+        A waiting `flush` sees by the report that its segment is read; a deleted one would show
+        nothing. Raises `JournalError` when the ledger fails.
+        """
         self.write_report(now=True)
         self.pipeline.retention.free()
 
     def _release_waiting(self) -> None:
-        """Release waiting data, when it is due."""
+        """Release waiting data (incomplete rows, traces and steps), when it is due; raises `JournalError`.
+
+        It is not marked as released after an error, so that the next call tries again.
+        """
         if self.reader.caught_up and self.shutdown.due(self.processes):
             # A service that shuts down ends no run: the next service continues with its producers.
             status = self.shutdown.requested_status
@@ -376,6 +416,9 @@ class RunBridge:
 
     def close(self, deadline_s: float, *, keep_lock: bool = False) -> list[str]:
         """Close everything; committed records stay, and the next bridge delivers the others.
+
+        All parts are closed and the lock is released in any case. An error of the disk or the
+        ledger is raised after that.
 
         Args:
             deadline_s: `time.monotonic` until which writers may close.

@@ -81,6 +81,8 @@ def open_pipeline(
 ) -> RunPipeline:
     """Build the parts of one run; each is given only parts that exist by then.
 
+    What was opened before an error is closed again.
+
     Args:
         folder: The run folder, whose lease is held.
         options: Options of its bridge.
@@ -186,7 +188,12 @@ class _WorkerFactory:
     def __call__(
         self, name: str, destination: Mapping[str, str], requests: DeliveryRequests
     ) -> ExporterWorker:
-        """Return the worker of exporter *name*, not yet started."""
+        """Return the worker of exporter *name*, not yet started.
+
+        ``otlp`` forwards segments, every other exporter writes records. Whether the exporter exists
+        and its settings are right is found by its first step, on its own thread: it is blocked
+        then, and the others go on.
+        """
         if name == OTLP:
             return self._forwarder(destination)
         context = DeliveryContext(
@@ -206,6 +213,11 @@ class _WorkerFactory:
         return Delivery(context, requests, progressed=self._progressed)
 
     def _forwarder(self, destination: Mapping[str, str]) -> ExporterWorker:
+        """Return the worker of ``otlp``.
+
+        With exporters given to the bridge it forwards every process: third-party producers name
+        none.
+        """
         # Imported here, because it needs an HTTP client that no other exporter uses.
         from otel_bridge.bridge.forwarding.forwarder import Forwarder  # noqa: PLC0415
 
@@ -246,6 +258,12 @@ def _evicted(
 def _open_ledger(
     folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
 ) -> Ledger:
+    """Open the ledger of a run; a damaged one is set aside and made anew, which is logged.
+
+    Raises:
+        FormatVersionError: Another version wrote it.
+        JournalError: It cannot be used.
+    """
     # WAL needs memory shared by all processes, which a file system of several hosts does not have.
     shared = options.exclusive or network_file_system(folder.path) is not None
     ledger, aside = open_or_rebuild(

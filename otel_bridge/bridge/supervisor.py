@@ -101,7 +101,10 @@ class _Snapshots:
         self._due_s = float("-inf")
 
     def take(self, runs: ActiveRuns, *, now: bool = True) -> None:
-        """Take the status of *runs*; without *now* only when it is due."""
+        """Take the status of *runs*; without *now* only when it is due.
+
+        Raises what `ActiveRuns.remaining` raises; the last status stays.
+        """
         began_s = time.monotonic()
         # The pause grows with the cost, so that status takes a fifth of the thread at most.
         if now or began_s >= self._due_s:
@@ -220,7 +223,10 @@ class BridgeSupervisor:
         return self._snapshots.newest
 
     def read_all(self, timeout_s: float) -> None:
-        """Read everything that the processes have written so far, for at most about *timeout_s*."""
+        """Read everything that the processes have written so far, for at most about *timeout_s*.
+
+        Returns too when that thread has died. What is not read by then is read by later rounds.
+        """
         read = threading.Event()
 
         def request() -> None:
@@ -294,7 +300,9 @@ class BridgeSupervisor:
     def warnings(self) -> list[str]:
         """Return why runs are not read now, one line per reason; empty without a problem.
 
-        May be called by any thread.
+        A wait for files counts once it has lasted ``stall_s``: shorter ones are the usual turns of
+        many runs. After a stop was requested the thread may stand still. May be called by any
+        thread.
         """
         reasons = [] if self._stop_by_s is not None else self._stall_watch.warnings()
         rotation = self._runs.rotation
@@ -348,6 +356,8 @@ class BridgeSupervisor:
     def _round(self, has_more: bool) -> bool:
         """Carry out requests, open and close runs, and poll when it is due; return whether more is to do at once.
 
+        Raises what no single run is the cause of; `serve` counts it and goes on after a pause.
+
         Args:
             has_more: What the last round returned: then the runs are polled before that is due.
         """
@@ -386,12 +396,14 @@ class BridgeSupervisor:
         self._wake.set()
 
     def _answer_idle(self, answer: list[bool]) -> None:
+        """Append to *answer* whether nothing is left to do, with a new status for the one who asks."""
         idle = self._runs.idle()
         if idle:
             self._snapshots.take(self._runs)
         answer.append(idle)
 
     def _log_line(self, line: str) -> None:
+        """Write one line to the log, with control characters of producers made visible."""
         with contextlib.suppress(
             Exception
         ):  # a log that cannot be written must not end the thread

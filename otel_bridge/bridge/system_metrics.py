@@ -57,10 +57,13 @@ class SystemMetrics:
     def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
         """Begin or stop as the *living* processes request.
 
-        Append measured values, and return whether there were any.
+        Append measured values, and return whether there were any. Processes of other machines are
+        passed over: their own bridge measures there. Values wait for the next call, at most
+        `_MAX_WAITING`, the oldest of which are dropped: they are measurements, not records.
 
         Raises:
-            JournalError: The values cannot be appended now.
+            JournalError: The values cannot be appended now; they are appended by a later call.
+            RuntimeError: The machine allows no more threads; the next call tries again.
         """
         boot_id = this_host().boot_id
         local = [
@@ -104,6 +107,7 @@ class SystemMetrics:
         self._measurements.clear()
 
     def _measure(self, stop: threading.Event) -> None:
+        """Measure until *stop* is set, on the second thread; a failed measurement is left out."""
         sampler = SystemSampler()
         interval_s, processes = self._requested
         with contextlib.suppress(
@@ -120,7 +124,10 @@ class SystemMetrics:
 
 
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:
-    """Return *values* as an export request in the name of the process that requested them."""
+    """Return *values* as an export request in the name of the process that requested them.
+
+    So they are of its run and its machine. Without a step, they are placed by time.
+    """
     resource = Resource.FromString(of.resource)
     node = next(
         (
@@ -178,6 +185,7 @@ class SystemSampler:
         return values | self._of_processes(processes)
 
     def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
+        """Return CPU and memory of each role; a process that ended, or may not be read, is left out."""
         # Kept over measurements: the use of a CPU is counted since the last call.
         self._processes = {
             pid: process for pid, process in self._processes.items() if pid in roles
@@ -203,7 +211,11 @@ class SystemSampler:
 
 
 def _machine() -> Iterator[tuple[str, float]]:
-    """Yield the values of the machine; an error loses only values that come after it."""
+    """Yield the values of the machine; an error loses only values that come after it.
+
+    Raises what psutil raises. Fields that a system does not have (``iowait`` outside Linux) are
+    left out.
+    """
     cpu = psutil.cpu_times_percent()
     for state in ("idle", "user", "system", "iowait"):
         if hasattr(cpu, state):
@@ -227,6 +239,7 @@ def _machine() -> Iterator[tuple[str, float]]:
 
 @functools.cache
 def _gpus() -> Measure:
+    """Return what measures the GPUs of this machine; of none without NVML. Looked for once a process."""
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -250,6 +263,7 @@ def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
 
 
 def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:
+    """Yield the values of one GPU; raises NVML's errors, for values that a model of GPU does not have."""
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     yield (
         f"gpu.utilization/{number}",

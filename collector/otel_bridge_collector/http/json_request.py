@@ -89,7 +89,13 @@ def _fields_by_key(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
 
 
 def _base64(value: object, name: str, *, is_hex: bool) -> str:
-    """Return bytes as protobuf reads them, which skips characters that are not base64."""
+    """Return bytes as protobuf reads them, which skips characters that are not base64.
+
+    So these are refused here, or an id would arrive as another one.
+
+    Raises:
+        InvalidRecordError: *value* is not hex, or not base64, as its field demands.
+    """
     if isinstance(value, str) and is_hex:
         try:
             return base64.b64encode(binascii.unhexlify(value)).decode()

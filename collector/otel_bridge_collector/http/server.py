@@ -165,6 +165,7 @@ class HttpServer:
         return Response("alive\n", headers=self._headers)
 
     async def _readyz(self, request: Request) -> Response:
+        """Answer 200 ``ready``, or 503 with one line per reason; no token is needed."""
         del request
         reasons = await asyncio.to_thread(self._pages.unready)
         text = "\n".join(reasons) or "ready"
@@ -181,7 +182,11 @@ class HttpServer:
     async def _page(
         self, request: Request, make: Callable[[], str | bytes], media_type: str
     ) -> Response:
-        """Answer with a page that only clients that may send can see."""
+        """Answer with a page that only clients that may send can see.
+
+        Others get the refusal of the table as text. Nothing is counted: it is not a request of
+        OTLP.
+        """
         try:
             self._serving.access.check(request.headers, is_page=True)
         except Exception as exc:  # noqa: BLE001  # answered by the table
@@ -194,6 +199,7 @@ class HttpServer:
         return Response(page, media_type=media_type, headers=self._headers)
 
     async def _no_such_page(self, request: Request, exc: Exception) -> Response:
+        """Answer 404, or 405 for a path that exists with another method; both are counted."""
         # Not from `url`, which contains the client's header `Host`.
         path: str = request.scope["path"]
         if isinstance(exc, HTTPException) and exc.status_code == 405:
@@ -203,7 +209,7 @@ class HttpServer:
         return self._refusal(request, no_such_path(path[:_SHOWN]), "HTTP")
 
     async def _export(self, request: Request) -> Response:
-        """Store the request of one signal."""
+        """Store the request of one signal; any error becomes the answer of the table."""
         signal = PATHS[request.scope["path"]]
         try:
             rejected = await self._store(signal, request)
@@ -221,7 +227,7 @@ class HttpServer:
     def _refusal(
         self, request: Request, error: Exception, protocol: str, **headers: str
     ) -> Response:
-        """Count a refusal, and return its answer."""
+        """Count a refusal, and return its answer, in the form (JSON or protobuf) of the request."""
         answer = answer_to(error)
         self._serving.counters.refuse(answer, protocol, error)
         is_json = _is_json(request.headers)
@@ -233,6 +239,11 @@ class HttpServer:
         )
 
     async def _store(self, signal: Signal, request: Request) -> Rejected | None:
+        """Store the body of a request; return its rejected part. Raises as `Ingest.accept` does.
+
+        Also the errors of access, limits, media type and encoding. What the head shows is refused
+        before the body is read.
+        """
         serving = self._serving
         headers = request.headers
         # First of all: bodies are what takes memory, so that none is read beyond the limit.
@@ -256,6 +267,12 @@ class HttpServer:
             serving.limits.leave()
 
     async def _body(self, request: Request) -> bytes:
+        """Return the body.
+
+        Raises:
+            TooLargeError: It is over the limit; the rest is not read here.
+            InvalidRecordError: It did not come within `_BODY_S`, or the client left.
+        """
         try:
             return await asyncio.wait_for(
                 _body_of(request, self._serving.request_bytes), _BODY_S
@@ -270,6 +287,11 @@ class HttpServer:
             ) from exc
 
     async def _decoded(self, signal: Signal, body: bytes, headers: Headers) -> bytes:
+        """Return the body as protobuf; raises as `otlp.decoded` does.
+
+        Small bodies on the event loop, since a thread costs more than they do; a large one in a
+        thread, so that other requests are answered meanwhile.
+        """
         is_json = _is_json(headers)
         encoding = headers.get("content-encoding", "").strip().lower()
         decode = partial(decoded, signal, body, encoding, is_json=is_json)
@@ -299,7 +321,10 @@ async def _body_of(request: Request, limit_bytes: int) -> bytes:
 
 
 async def _discard_body(request: Request) -> None:
-    """Read the rest of a refused body, because a client that still sends does not read the answer."""
+    """Read the rest of a refused body, because a client that still sends does not read the answer.
+
+    At most `_DISCARD_BYTES`, and no longer than the client pauses for `_DISCARD_S`. Raises nothing.
+    """
     remaining_bytes = _DISCARD_BYTES
     stream = request.stream()
     # RuntimeError: it was read whole. A client that stops sending, or leaves, needs no patience.
@@ -316,6 +341,7 @@ def _is_json(headers: Headers) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raises `OSError` when the address cannot be bound."""
     family = socket.AF_INET
     if ":" in host:
         family = socket.AF_INET6

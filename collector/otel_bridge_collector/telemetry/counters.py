@@ -45,7 +45,8 @@ class Counters:
     ) -> None:
         """Count a refusal.
 
-        Each reason is logged at once and then once a minute, with the number of refusals.
+        Each reason is logged at once and then once a minute, with the number of refusals: a client
+        that retries would fill the log.
         """
         reason = answer.reason
         self.refused[reason] += 1

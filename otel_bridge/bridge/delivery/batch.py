@@ -126,7 +126,12 @@ class WriterCall:
         return WriterCall(self.records[:middle]), WriterCall(self.records[middle:])
 
     def call(self, writer: RunWriter) -> None:
-        """Make the call; records of a kind that *writer* has no method for are passed over."""
+        """Make the call; records of a kind that *writer* has no method for are passed over.
+
+        Raises what the writer raises. `WriterSession.write` decides whether that is a retry or a
+        dead letter. Of several summaries of a role the last values count, so that one call is
+        enough.
+        """
         match self.records[0]:
             case Row():
                 writer.write_rows(cast("Sequence[Row]", self.records))
@@ -160,10 +165,11 @@ def _last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Sca
 
 
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
-    """Return the calls that write *records*.
+    """Return the calls that write *records*, in their order; none for no records.
 
-    Consecutive records of a kind share a call; unordered, all records of a kind do. A config is a
-    call of its own.
+    Consecutive records of a kind share a call, because a row costs a tracker less the more rows a
+    call has. Unordered (MLflow, Trackio), all records of a kind do. A config is a call of its own:
+    a writer takes one at a time.
     """
     if not ordered:
         records = sorted(records, key=lambda record: _ORDER[type(record)])
@@ -179,7 +185,8 @@ def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
 def kinds_of(signals: Sequence[str], *, takes_traces: bool) -> tuple[int, ...]:
     """Return the kinds of records for an exporter of *signals*.
 
-    Evaluations, what no signal names always.
+    Evaluations, configs, summaries, alerts and ends always: no signal names them, and each belongs
+    to a run that the exporter shows.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -198,8 +205,9 @@ def needs_writer(
 ) -> bool:
     """Return whether these records need an open run in the tracker; a config alone does not.
 
-    A run that failed or was killed before its first row needs one: its tracker shows it, with its
-    config.
+    Otherwise each program that begins and logs nothing would leave an empty run in every tracker. A
+    run that failed or was killed before its first row needs one: its tracker shows it, with its
+    config. An end needs one if the tracker's run is open, or ended with another status.
     """
     kinds = {type(record) for record in records}
     if kinds - {Config, Evaluation}:
@@ -238,7 +246,9 @@ class DeadLetterQueue:
     def next(self, view: LedgerView, state: ExporterState) -> Batch | None:
         """Return the first dead letter as a batch, else the end of the run that one of them reopened.
 
-        ``None`` when neither waits.
+        ``None`` when neither waits. A dead letter that was discarded, belongs to another
+        destination or cannot be decoded leaves the queue with a line in the log; it stays in the
+        ledger. Raises `JournalError` when the ledger cannot be read; the queue is then as before.
         """
         while waiting := self._requests.dead_letters:
             record = self._record(view, waiting[0], state)
@@ -257,7 +267,12 @@ class DeadLetterQueue:
         return Batch(deque(), state.written, self._owed_end)
 
     def done(self, state: ExporterState, number: int) -> ExporterState:
-        """Remove a dead letter that was tried from the ledger and the queue; return *state* without it."""
+        """Remove a dead letter that was tried from the ledger and the queue; return *state* without it.
+
+        If it was refused again, `DeliveryPosition.dead_letter` has stored it anew, with the new
+        reason. Raises `JournalError` when the ledger refuses; the next step then repeats the
+        removal only.
+        """
         # A kill before this leaves the dead letter, which is then written again.
         removed = self._ledger.remove_dead_letters(state.id, [number])
         self._requests.dead_letter_done(number)
@@ -272,7 +287,8 @@ class DeadLetterQueue:
     ) -> Record | None:
         """Return the record of a dead letter.
 
-        ``None`` when it was discarded meanwhile, or cannot be tried again.
+        ``None`` when it was discarded meanwhile, or cannot be tried again; the latter is logged,
+        because a person asked for the retry.
         """
         stored = view.dead_letters([number])
         if not stored:

@@ -56,7 +56,12 @@ class ContentLimits:
             self.requested = requested
 
     def of(self, exporter: str) -> Limit:
-        """Return the most characters that a text may have for *exporter*."""
+        """Return the most characters that a text may have for *exporter*; ``None`` for no limit, 0 for no text.
+
+        The stricter of the bridge's setting and of what a process set. 0 for a setting that cannot
+        be read: until a person mends it, the exporter is blocked, and text must not leave by
+        mistake.
+        """
         try:
             mode = settings.content_of(exporter).read(self._env)
         except ConfigError:  # the exporter is blocked, and its state has the reason

@@ -114,7 +114,10 @@ class Delivery(ExporterWorker):
         return self.dead_letters.waiting
 
     def step(self) -> float | None:
-        """Do one step; exceptions other than `Exception` are for `failed`.
+        """Do one step: carry out requests, then make one call of the batch, or end the run.
+
+        No `Exception` leaves here: it becomes a retry or a block. Others (`SystemExit` of a
+        tracker) are for `failed`.
 
         Returns:
             Seconds until the next step is due; ``None`` until something new arrives.
@@ -143,7 +146,10 @@ class Delivery(ExporterWorker):
     def _step(self) -> float | None:
         """Make one call of the batch, or end the run.
 
-        Return the seconds to the next step.
+        Return the seconds to the next step, ``None`` when nothing is left. Raises what the
+        exporter, its writer or the ledger raises; `_retry_or_block` decides what follows. Nothing
+        is lost by that: the position moves only after the calls returned, and what is left stays in
+        the batch.
         """
         target = self._target or self._resolved()
         self._target = target
@@ -216,7 +222,9 @@ class Delivery(ExporterWorker):
     ) -> OpenWriter | None:
         """Return the open writer.
 
-        ``None`` when its tracker holds more or less than noted, or it must be reopened.
+        ``None`` when its tracker holds more or less than noted, so that the batch begins elsewhere,
+        or when the run was renamed: a batch with an end would otherwise end the run under its old
+        name.
         """
         # Before an end, since no record follows that would reopen the run under its new name.
         if end is not None and self._writer.is_renamed():
@@ -225,6 +233,13 @@ class Delivery(ExporterWorker):
         return self._writer.opened or self._writer.open(target, state, self._kinds)
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
+        """Return the exporter and its settings, read again at each try, so that a person's change counts.
+
+        Raises:
+            BlockedError: The exporter is not installed, unknown, or a setting cannot be used. The
+                message of a missing extra ends with the command that installs it, which becomes the
+                help.
+        """
         try:
             return self._context.resolve()
         except MissingExtraError as exc:
@@ -240,6 +255,11 @@ class Delivery(ExporterWorker):
     # --- the next batch ---------------------------------------------------------------------------
     @property
     def _kinds(self) -> Sequence[int]:
+        """Return the kinds of records that the exporter gets at present.
+
+        Plain traces are among them only for an exporter that shows them, or that joins late spans
+        to rollouts; for others they would be read in vain.
+        """
         exporter = None
         if self._target is not None:
             exporter = self._target[0]
@@ -249,7 +269,12 @@ class Delivery(ExporterWorker):
         return kinds_of(self.requests.signals, takes_traces=takes_traces)
 
     def _fetch(self, state: ExporterState, exporter: Exporter) -> Batch:
-        """Read the next batch; records that need no writer are passed over while none is open."""
+        """Read the next batch; records that need no writer are passed over while none is open.
+
+        Records that cannot be decoded become dead letters, with their bytes and the reason. Raises
+        `JournalError` when the ledger cannot be read or written; the next step reads the same
+        records.
+        """
         # Both before the read: records that come meanwhile must not make the batch seem incomplete.
         ledger_position = self._ledger.position
         more_comes = self._context.more_comes()
@@ -285,7 +310,11 @@ class Delivery(ExporterWorker):
     def _read(
         self, state: ExporterState, exporter: Exporter, final: FinalPosition | None
     ) -> RecordPage:
-        """Return the next records, of the signals that are named after the read."""
+        """Return the next records, of the signals that are named after the read.
+
+        At most `BATCH_BYTES`, but one record in any case, and `window_records` of the exporter.
+        Nothing follows the last record of an exporter that no process requests any more.
+        """
         while True:  # until no other thread has changed the signals during the read
             # Another thread may add signals, whose records this read must not pass over.
             kinds = self._kinds
@@ -300,6 +329,7 @@ class Delivery(ExporterWorker):
                 return page
 
     def _advance(self, through: Position, batch: Batch) -> None:
+        """Store that all records up to *through* are written, also durable if the writer confirms nothing later."""
         opened = self._writer.opened
         self._position.advance(
             through,
@@ -327,6 +357,13 @@ class Delivery(ExporterWorker):
         return not batch.owed_end and self._ledger.position <= end.position
 
     def _end_run(self, opened: OpenWriter, end: End) -> None:
+        """End the run in the tracker, store that, and close the writer.
+
+        A refusal for good is logged and counts as ended: no retry would help, and the run would
+        stay open for ever. Any other error of the writer is raised, and the end is tried again.
+        What is durable is queried before the close, because only an open writer can answer; its
+        failure only leaves the records in doubt to the next bridge.
+        """
         try:
             opened.writer.end(end.status)
         except PermanentError as exc:
@@ -403,7 +440,11 @@ class Delivery(ExporterWorker):
             self.reopen()
 
     def skip_through(self, through: Position) -> None:
-        """Count records written up to *through* as durable, so that they can be evicted. The writer is closed first."""
+        """Count records written up to *through* as durable, so that they can be evicted.
+
+        The writer is closed first: its report of what is durable would move the position back
+        behind records that are deleted by then. Raises `JournalError` when the ledger refuses.
+        """
         state = self._position.state
         # Nothing to skip, so the writer stays open.
         if state.durable >= min(through, state.written):
@@ -448,7 +489,9 @@ def _owed_end(
 ) -> End | None:
     """Return the end of the run for an exporter that gets no records after *page*.
 
-    ``None`` if it gets more, or its run has ended.
+    ``None`` if it gets more, or its run has ended. Such an exporter is not requested by any process
+    any more: without an end of its own, its tracker would show the run as running until the last
+    process ends, and for ever if the run's own end comes after its last record.
     """
     if final is None or page.through < final.position:
         return None

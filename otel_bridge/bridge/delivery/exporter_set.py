@@ -54,12 +54,18 @@ class ExporterSet:
     ) -> bool:
         """Start and stop workers so that they are those of *names*.
 
-        Return whether anything changed.
+        Return whether anything changed. Workers that leave are not waited for: their writers close
+        on their own threads.
 
         Args:
             names: Exporter to signals.
             destinations: Exporter to the destination that the run's processes name for it.
             final_positions: Exporter to where its records end, if no process requests it any more.
+
+        Raises:
+            RuntimeError: The machine allows no more threads. What was begun stays, and the next
+                call begins the rest.
+            JournalError: The ledger cannot be read for a new worker; likewise.
         """
         for name, worker in self.by_name.items():
             worker.requests.stop_at(final_positions.get(name))
@@ -90,9 +96,9 @@ class ExporterSet:
     def release_unrequested(self) -> None:
         """Remove exporters that no process requests any more, so that no space is kept for them.
 
-        All is delivered.
-
-        When they are the only ones, they stay.
+        Called when all is delivered. When they are the only ones, they stay: without any exporter,
+        nobody would know what may be deleted, and all records would be kept. Raises `JournalError`
+        when the ledger refuses the marks.
         """
         unrequested = [
             name
@@ -106,7 +112,11 @@ class ExporterSet:
         self.mark_named()
 
     def widen(self, names: Names) -> None:
-        """Deliver the signals of *names* too, to active exporters, before such records exist."""
+        """Deliver the signals of *names* too, to active exporters, before such records exist.
+
+        An exporter that is not active is passed over: `choose` starts it, and it begins at the
+        oldest record. An active one has passed over records of signals that it did not have.
+        """
         for name, signals in names.items():
             missing = tuple(
                 signal
@@ -146,7 +156,10 @@ class ExporterSet:
     def mark_named(self) -> None:
         """Mark in the ledger which destinations the run has now, if that changed.
 
-        An exporter whose destination is unknown here may get one at any moment, on its own thread.
+        Near the limit of the directory, records of the others are evicted first. An exporter whose
+        destination is unknown here may get one at any moment, on its own thread, so that the marks
+        of its destinations stay. Raises `JournalError` when the ledger refuses; the next call
+        repeats it.
         """
         states = [worker.exporter_state for worker in self.by_name.values()]
         ids = frozenset(state.id for state in states if state.resolved)
@@ -156,7 +169,10 @@ class ExporterSet:
             self._marked = (ids, unresolved)
 
     def unresolved(self) -> bool:
-        """Return whether any exporter's destination is still unknown."""
+        """Return whether any exporter's destination is still unknown, so that nothing may be deleted.
+
+        ``otlp`` does not count, because it delivers segments and has no destination in the ledger.
+        """
         return any(
             not worker.exporter_state.resolved
             for name, worker in self.by_name.items()
@@ -166,7 +182,11 @@ class ExporterSet:
     def delivery_state(
         self, position: Position, retry_after_exit_s: float
     ) -> tuple[bool, bool]:
-        """Return whether all is delivered, and whether every exporter that lacks records is parked."""
+        """Return whether all is delivered, and whether every exporter that lacks records is parked.
+
+        Parked means that nothing moves until a person acts (blocked), or that it has failed for
+        *retry_after_exit_s* seconds: the bridge may then end, and the next one continues.
+        """
         unfinished = [
             worker.exporter_state
             for worker in self.by_name.values()

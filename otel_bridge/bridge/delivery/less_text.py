@@ -36,7 +36,11 @@ _SPAN = "span"
 
 
 def truncate(record: Record, limit: int) -> Record:
-    """Return *record* with at most *limit* characters in each text; 0: without text."""
+    """Return *record* with at most *limit* characters in each text; 0: without text.
+
+    A kind of record without texts of messages (rows, configs, summaries, alerts) is returned as it
+    is. Nothing is counted here: the ledger keeps the whole record, and other exporters get it.
+    """
     if isinstance(record, RolloutRecord):
         return _rollout(record, limit)
     if isinstance(record, Evaluation):
@@ -55,6 +59,11 @@ def _policy(limit: int) -> ContentPolicy:
 
 
 def _rollout(rollout: RolloutRecord, limit: int) -> RolloutRecord:
+    """Return *rollout* with shorter texts.
+
+    `clipped_bytes` grows by the characters that its messages lost, so that a tracker can show that
+    something is missing. With limit 0 nothing is added: the messages are absent as a person chose.
+    """
     messages: list[Message] = []
     if limit:
         messages = [
@@ -99,6 +108,11 @@ def _remark(
 
 
 def _span(span: Span, limit: int) -> Span:
+    """Return *span* with shorter texts, from its OTLP bytes, so that both forms agree.
+
+    A span without them, or with bytes that cannot be decoded, keeps its times and ids only: what
+    cannot be read cannot be limited, so none of its text may leave.
+    """
     try:
         otlp = None
         if span.otlp:
@@ -120,6 +134,7 @@ def _span(span: Span, limit: int) -> Span:
 
 
 def _limited_name(name: str, limit: int) -> str:
+    """Return a span's name with the words that the limit permits."""
     bare = trace_pb2.Span(name=name)
     # As a span, because the words that a name may keep are decided there.
     apply_to_span(bare, _policy(limit))
@@ -149,6 +164,7 @@ def _facts(facts: Mapping[str, Json], limit: int) -> dict[str, Json]:
 
 
 def _error(error: str | None, limit: int) -> str | None:
+    """Return the error within the limit; with limit 0 the word ``error``, so that the failure stays visible."""
     if error is None:
         return None
     if limit:

@@ -76,7 +76,10 @@ class RetryPolicy:
         return self._backoff.requested_s
 
     def blocked(self, exc: BlockedError | PermanentError) -> float:
-        """Show that a person must act; return the seconds until the next try."""
+        """Show that a person must act; return the seconds until the next try, a minute.
+
+        No backoff, since nothing changes until the person has acted.
+        """
         help_ = ""
         if isinstance(exc, BlockedError):
             help_ = exc.help
@@ -89,7 +92,13 @@ class RetryPolicy:
         return BLOCKED_S
 
     def passing(self, exc: Exception) -> float:
-        """Count an error that may pass; return the seconds until the next try."""
+        """Count an error that may pass; return the seconds until the next try.
+
+        The wait doubles with each failure in a row, up to 30 s. A `RetryableError` may ask for
+        more, up to ten minutes. Any other error of this package (a full disk, a locked ledger)
+        waits a second at least. The first failure in a row is logged, and the fourth if its reason
+        is another.
+        """
         reason = str(exc)
         retry_after_s: float | None = 1.0
         if isinstance(exc, RetryableError):
@@ -113,8 +122,9 @@ class RetryPolicy:
     def is_for_good(self, error: Exception) -> bool:
         """Return whether the record that caused *error* is refused for good.
 
-        An unknown type of error is the writer's own: the call is retried, then the error is treated
-        as permanent.
+        An unknown type of error is the writer's own, such as a bug of a tracker's library. The call
+        is retried, and after `_STRANGE_TRIES` failures in a row the error counts as permanent,
+        since it may be of one record that would stop all behind it.
         """
         strange = not isinstance(error, ExporterError)
         return isinstance(error, PermanentError) or (
@@ -168,7 +178,8 @@ class Backoff:
     def failed(self, retry_after_s: float | None = None) -> float:
         """Count a failure.
 
-        Return the seconds to wait: half to all of the doubled time, at least *retry_after_s*.
+        Return the seconds to wait: half to all of the doubled time, at least *retry_after_s*. By
+        chance, so that a thousand runs do not all come back to a server in the same moment.
         """
         self.failures += 1
         # The exponent is bounded, because a float overflows after a thousand failures.
@@ -204,7 +215,11 @@ class DeliveryPosition:
         return self.state
 
     def resume(self, settings: ExporterSettings) -> ExporterState:
-        """Continue at the ledger's position for the destination of *settings*; return the state."""
+        """Continue at the ledger's position for the destination of *settings*; return the state.
+
+        Read from the ledger once. A new destination begins at the oldest record that the ledger
+        still has. Raises `JournalError` when the ledger fails; the next step tries again.
+        """
         if not self.state.resolved:
             stored = self._ledger.destination(
                 self.state.exporter, destination_of(settings)
@@ -224,7 +239,10 @@ class DeliveryPosition:
         return self.state
 
     def save(self, state: ExporterState) -> None:
-        """Replace the state by *state*, in the ledger too."""
+        """Replace the state by *state*, in the ledger too.
+
+        Raises `JournalError` when the ledger refuses it; the state is then unchanged.
+        """
         # The ledger first: if it fails, memory shows no position that a restart would not have.
         self._ledger.save(state)
         self.state = state
@@ -273,7 +291,8 @@ class DeliveryPosition:
     def rewind(self) -> bool:
         """Move back to the durable position, to write later records again.
 
-        Return whether the position moved.
+        Return whether the position moved. It does not when all is durable, or when the tracker's
+        run has ended: its end settled the records in doubt.
         """
         state = self.state
         if state.durable >= state.written or state.ended:
@@ -286,7 +305,11 @@ class DeliveryPosition:
     def dead_letter(
         self, position: Position, kind: int, data: bytes, *, record_id: str, reason: str
     ) -> None:
-        """Store a record that was refused for good as a dead letter."""
+        """Store a record that was refused for good as a dead letter, and log that.
+
+        Raises `JournalError` when the ledger refuses it: then the record stays in its batch and is
+        tried again, so that it is never lost uncounted.
+        """
         name = self.now.exporter
         # A tracker's answer may quote the record, and the reason is shown in `status`.
         reason = redact_text(reason)
@@ -301,11 +324,11 @@ class DeliveryPosition:
         )
 
     def damaged(self, reason: str) -> None:
-        """Show that the ledger was found damaged."""
+        """Show that the ledger was found damaged; the bridge's thread replaces it at its next poll."""
         self.state = dataclasses.replace(self.state, damaged=True, reason=shown(reason))
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:
-        """Show *state*.
+        """Show *state* to other threads and in the report; it is not stored, because the next bridge tries anew.
 
         A failing state keeps its start and, unless they are given, its reason and help.
         """

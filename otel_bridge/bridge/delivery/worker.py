@@ -90,10 +90,13 @@ class ExporterWorker(ABC):
         """Release the tracker, after the last step. Raises nothing."""
 
     def start(self) -> None:
-        """Begin to deliver.
+        """Begin to deliver, on the worker's thread.
 
         Raises:
-            RuntimeError: The machine allows no more threads; the delivery is closed.
+            RuntimeError: The machine allows no more threads; the delivery is closed, and the next
+                choice of exporters makes a new worker.
+            JournalError: The ledger could not be read; ``otlp`` reads its positions before it
+                begins.
         """
         try:
             self._thread.start()
@@ -123,7 +126,11 @@ class ExporterWorker(ABC):
             self._wake.notify()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the worker has stopped; return whether it has."""
+        """Wait until the worker has stopped; return whether it has.
+
+        ``False`` after *timeout_s*: its step hangs in a tracker, and only the end of the process
+        ends it.
+        """
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
@@ -162,7 +169,8 @@ class ExporterWorker(ABC):
         """Sleep *wait_s*, ``None`` for ever, until a stop or a retry, or with *for_news* new data.
 
         A flush shortens the sleep to what the other end requested: `finish` must not wait for the
-        rest of a backoff, and a server that asked for time must get it.
+        rest of a backoff, and a server that asked for time must get it. `_wake` guards the notices,
+        or one that comes between the look and the sleep would be missed.
         """
         begun_s = time.monotonic()
         due_s = math.inf

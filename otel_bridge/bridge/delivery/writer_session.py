@@ -83,9 +83,12 @@ class WriterSession:
         state: ExporterState,
         kinds: Sequence[int],
     ) -> OpenWriter | None:
-        """Open the writer.
+        """Open the writer, give it configs and summaries, and store what it reports of its tracker.
 
-        Return ``None`` if *written* moved, because the tracker holds more or less than noted.
+        Return ``None`` if *written* moved, because the tracker holds more or less than noted: after
+        a kill between a write and the commit of its position, or when the tracker lost what it had
+        not confirmed. Raises what the exporter, the writer or the ledger raises; the writer is
+        closed then, and the next step opens a new one.
         """
         exporter, settings = target
         if (
@@ -133,9 +136,10 @@ class WriterSession:
         return opened
 
     def _write_description(self, writer: RunWriter, run: RunInfo) -> None:
-        """Write the configs and summaries of *run*.
+        """Write the configs and summaries of *run*, before any record.
 
-        What is refused for good is logged and left out.
+        What is refused for good is logged and left out, since a config must not keep the rows away.
+        Other errors of the writer are raised.
         """
         for role, config in run.configs.items():
             with self._refusals_logged(f"the config of role {role!r}"):
@@ -159,6 +163,13 @@ class WriterSession:
         run: RunInfo,
         state: ExporterState,
     ) -> RunWriter:
+        """Return the open writer of *exporter*.
+
+        Raises:
+            BlockedError: The tracker's library has another version than the exporter can use; the
+                help is the command that upgrades it.
+            Exception: What the exporter raised otherwise, as it is.
+        """
         try:
             return exporter.open(run, settings, self._ledger.memory(state.id))
         except Exception as exc:
@@ -225,7 +236,9 @@ class WriterSession:
     def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
         """Make *call*.
 
-        Return the exception that it ended with, ``None`` when its records are written.
+        Return the exception that it ended with, ``None`` when its records are written. A config or
+        summary that was written when the writer was opened counts as written: a second call could
+        only set an older value.
         """
         last = call.records[-1]
         if (
@@ -252,7 +265,8 @@ class WriterSession:
     ) -> None:
         """Make a dead letter of the first record of the next call.
 
-        Halve the call while the error names no record.
+        Halve the call while the error names no record. Raises what `_set_aside` raises; the call is
+        then as before.
         """
         call = batch.calls[0]
         is_named = isinstance(error, ExporterError) and error.position is not None
@@ -272,7 +286,10 @@ class WriterSession:
     def _set_aside(self, record: Record, error: Exception) -> None:
         """Store *record* as a dead letter.
 
-        Raises `BlockedError` when every record causes an unexpected error.
+        Raises:
+            BlockedError: Every record causes an unexpected error, so that the exporter itself is
+                broken.
+            JournalError: The ledger refuses it; the record stays in its batch.
         """
         self._retry.before_dead_letter(error)
         self._position.dead_letter(
@@ -291,9 +308,11 @@ class WriterSession:
         through: Position,
         ordered: bool,
     ) -> None:
-        """Count the records *written*.
+        """Count the records *written*, and what the writer left out of them.
 
-        Move the position *through* them, as far as the order allows.
+        Move the position *through* them, as far as the order allows. A record behind `counted` was
+        counted before a kill or a new writer, and a dead letter at its first try. Raises
+        `JournalError` when the position cannot be stored; the counts stay in the batch.
         """
         opened.wrote(written)
         left_out = opened.newly_left_out()
@@ -320,7 +339,12 @@ class WriterSession:
         return self._run_names != (run.project, run.name)
 
     def query_durable(self, opened: OpenWriter, state: ExporterState) -> None:
-        """Read the durable position from the writer and store it."""
+        """Read the durable position from the writer and store it.
+
+        Raises what the writer raises (that it lost records, for example), and `JournalError` when
+        the ledger refuses. A writer that answers ``None`` cannot confirm later: all that is written
+        counts.
+        """
         opened.queried(time.monotonic())
         durable = opened.writer.durable()
         # Behind its last record nothing needs a confirmation: all that is written is durable.
@@ -332,7 +356,10 @@ class WriterSession:
             )
 
     def close(self) -> bool:
-        """Close the writer, if one is open; return whether that failed."""
+        """Close the writer, if one is open; return whether that failed, which is logged.
+
+        A failed close is not an error of the step: the caller writes again what was not confirmed.
+        """
         opened = self.opened
         # Before the close: a writer that fails to close is not used again.
         self.opened = None
@@ -396,7 +423,12 @@ class OpenWriter:
 def counted(
     view: LedgerView, kinds: Sequence[int], state: ExporterState, through: Position
 ) -> ExporterState:
-    """Return *state* with the records up to *through* counted, because the tracker already holds them."""
+    """Return *state* with the records up to *through* counted, because the tracker already holds them.
+
+    Without that, rows that arrived just before a kill would be missing from the count for ever,
+    since no writer writes them again. What a writer left out of them is not known, so it is not
+    counted.
+    """
     if through <= state.counted:
         return state
     counts = view.count(state.counted, through)
@@ -432,7 +464,8 @@ class Throttle:
     def pause_s(self, *, allowed: bool) -> float:
         """Return the seconds to pause and reset the count.
 
-        0 when it is not *allowed* or too short.
+        0 when it is not *allowed*, so that a backlog, `flush` and the end do not wait, or when the
+        pause would be shorter than `SHORTEST_PAUSE_S`.
         """
         pause_s = min(self._wrote_s * PAUSE_FACTOR, LONGEST_PAUSE_S)
         self._wrote_s = 0.0

@@ -71,6 +71,7 @@ class Reply:
     __slots__ = ("from_bridge", "message", "rejected")
 
     def __init__(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Read the answer; one that cannot be decoded refuses nothing, because the request was accepted."""
         self.from_bridge = HEADER_SERVER in headers
         try:
             # The three responses have the same shape: partial_success { int64 rejected = 1; string
@@ -110,6 +111,13 @@ class _HttpClient:
             self._session.cert = (endpoint.client_certificate, endpoint.client_key)
 
     def send(self, body: bytes, run_id: str) -> Reply:
+        """Send one request; return the answer.
+
+        Raises:
+            RetryableError: The other end cannot be reached, or asked for another try.
+            BlockedError: TLS failed, or a person must mend address or credentials.
+            PermanentError: The other end refuses this request for good.
+        """
         headers = {HEADER_RUN_ID: run_id}
         if self._endpoint.gzip:
             body = gzip.compress(body)
@@ -143,6 +151,7 @@ class _HttpClient:
         self._session.close()
 
     def _error(self, answer: requests.Response) -> ExporterError:
+        """Return the error of a status other than 200; a redirect counts as a wrong address."""
         status = answer.status_code
         message = (
             f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"
@@ -190,6 +199,11 @@ class _GrpcClient:
         self._metadata = tuple(endpoint.headers.items())
 
     def send(self, body: bytes, run_id: str) -> Reply:
+        """Send one request; return the answer.
+
+        Raises:
+            RetryableError, BlockedError, PermanentError: By the status of the call.
+        """
         metadata = (*self._metadata, (HEADER_RUN_ID, run_id))
         try:
             answer, call = self._export.with_call(
@@ -206,6 +220,11 @@ class _GrpcClient:
         self._channel.close()
 
     def _error(self, failed: Any) -> ExporterError:
+        """Return the error of a failed call, by the table of the specification.
+
+        A request over a limit is `PermanentError`, so that it is split; only its text shows that,
+        since RESOURCE_EXHAUSTED may also be a rate limit.
+        """
         code = failed.code().value[0]
         message = f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
         delay_s = _retry_delay_s(failed.trailing_metadata())
@@ -238,6 +257,7 @@ _TLS_HELP = (
 
 
 def _file(path: str | None) -> bytes | None:
+    """Return the content of a file, ``None`` without a path; raises `BlockedError` when it cannot be read."""
     if path is None:
         return None
     try:

@@ -109,7 +109,10 @@ class Forwarder(ExporterWorker):
         return min(waits, default=0.0)
 
     def start(self) -> None:
-        """Begin to forward."""
+        """Begin to forward, from the positions that the ledger stores.
+
+        Raises `JournalError` when it cannot be read, and `RuntimeError` as every worker does.
+        """
         view = self._ledger.view()
         try:
             self._accepting.update(view.meta(_ACCEPTING) or [])
@@ -145,7 +148,9 @@ class Forwarder(ExporterWorker):
     def _forwarded(self, position: Position) -> float | None:
         """Forward some data of every process.
 
-        Return the seconds to wait, ``None`` until new data arrives.
+        Return the seconds to wait, ``None`` until new data arrives. Segments or a ledger that
+        cannot be read are shown as retrying and read again after a second: a full disk may have
+        room by then.
         """
         try:
             has_moved = self._forward_all()
@@ -174,7 +179,10 @@ class Forwarder(ExporterWorker):
         return None
 
     def _newest(self) -> dict[str, int]:
-        """Return the number of each process's newest segment, and follow each process."""
+        """Return the number of each process's newest segment, and follow each process.
+
+        The folder is listed, not asked of the bridge's reader, which runs on another thread.
+        """
         newest: dict[str, int] = {}
         for segment in self._folder.segments():
             instance_id = segment.instance_id
@@ -247,7 +255,9 @@ class Forwarder(ExporterWorker):
     ) -> bool:
         """Forward some data of one process and of signals at one position.
 
-        Return whether any went on.
+        Return whether any went on; ``False`` when nothing is new or every signal failed. Raises
+        `JournalError` for a segment that cannot be read, `FormatVersionError` for one of a newer
+        version.
         """
         frames_read = self._segments[instance_id].read(
             lanes[0].positions[instance_id],
@@ -289,7 +299,11 @@ class Forwarder(ExporterWorker):
         return True
 
     def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
-        """Send *datas*, unless the signal waits since an earlier request of the same read."""
+        """Send *datas*, unless the signal waits since an earlier request of the same read.
+
+        A server that accepts is noted in the ledger: a later bridge then knows that its address is
+        right. Raises `JournalError` when that fails; the request is sent again.
+        """
         if not self._may_send(lane) or not lane.send(datas):
             return
         if lane.sender.server not in self._accepting:

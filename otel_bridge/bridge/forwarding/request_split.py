@@ -63,7 +63,7 @@ def under(limit: int, signal: Signal, request: bytes) -> Iterator[bytes]:
 def halves(signal: Signal, request: bytes) -> list[bytes]:
     """Return two requests with half of *request* each.
 
-    None when it cannot be split, or cannot be decoded.
+    Empty when it cannot be split, or cannot be decoded: the other end then decides about the whole.
     """
     kind, names = _KINDS[signal]
     try:
@@ -83,7 +83,11 @@ def halves(signal: Signal, request: bytes) -> list[bytes]:
 
 
 def _divisible(message: object, names: tuple[str, ...]) -> _Repeated | None:
-    """Return the outermost field of *message* with more than one item; ``None`` without one."""
+    """Return the outermost field of *message* with more than one item; ``None`` without one.
+
+    A level with a single item is passed through. Below metrics come the points of one metric; a
+    single span, record or point stays whole.
+    """
     for name in names:
         items = cast("_Repeated", getattr(message, name))
         if len(items) != 1:

@@ -37,7 +37,8 @@ class RequestPart:
 def parts_of(frame: Frame, resource: bytes) -> list[RequestPart]:
     """Return *frame* as parts of requests, each under `REQUEST_BYTES` if it can be split.
 
-    A control frame has none.
+    A control frame has none. A frame of a trainer holds one scope without its resource, which is
+    put in front; the receiver's frames are whole requests.
     """
     signal = Signal(frame.signal)
     if signal is Signal.CONTROL:
@@ -79,6 +80,7 @@ def _field(tag: bytes, data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    """Return *value* as protobuf encodes a length: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -90,6 +90,10 @@ class ForwardedSegments:
             return FramesToForward(parts, SegmentOffset(number, content.end))
 
     def _next_number(self, number: int, last_number: int) -> int:
+        """Return the number of the next segment that exists; *last_number* when none does.
+
+        Numbers may have gaps: a segment that was read and needed by nobody is deleted.
+        """
         numbers = (
             file.number
             for file in self._folder.segments()
@@ -98,6 +102,7 @@ class ForwardedSegments:
         return min((later for later in numbers if later > number), default=last_number)
 
     def _header_at(self, path_number: int) -> SegmentHeader | None:
+        """Return the header of a segment; ``None`` for a damaged one, whose frames go to ``otlp`` in any case."""
         # Read once a segment, not once a read: all frames of it have this header.
         if self._header_of != path_number:
             path = self._folder.segment_path(self.instance_id, path_number)
@@ -111,7 +116,8 @@ def _is_requested(
 ) -> bool:
     """Return whether a frame goes to ``otlp``: always, unless a process did not name it for the frame's signal.
 
-    Events of a process go to ``otlp`` if any signal of the process does.
+    Events of a process go to ``otlp`` if any signal of the process does, because the other bridge
+    needs its end. Segments of receivers and bridges name no exporters, so all of theirs goes.
     """
     if every_process or header is None or header.kind != "process":
         return True

@@ -96,7 +96,11 @@ class RequestSender:
             self._note_reply(reply)
 
     def _leave_out_refused(self, datas: Sequence[bytes], error: PermanentError) -> None:
-        """Send the two halves of a refused request; a single record that is refused is counted."""
+        """Send the two halves of a refused request; a single record that is refused is counted.
+
+        A record of at most `_WHOLE_BYTES` is not split further. Raises as `send` does; what was
+        sent before is sent again by the next try, and an otel-bridge drops it by its ids.
+        """
         if len(datas) == 1 and len(datas[0]) > _WHOLE_BYTES:
             datas = halves(self._signal, datas[0]) or datas
         if len(datas) > 1:
@@ -109,7 +113,10 @@ class RequestSender:
         self._refused(1)
 
     def _note_reply(self, reply: Reply) -> None:
-        """Count the items that the other end refused, and note whether that is an otel-bridge."""
+        """Count the items that the other end refused, and note whether that is an otel-bridge.
+
+        Items that it refuses in an accepted request are gone for good by the specification.
+        """
         if reply.rejected:
             self._log_line(
                 f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}"

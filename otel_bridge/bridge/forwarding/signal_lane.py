@@ -110,7 +110,11 @@ class SignalLane:
             self._waits = False
 
     def send(self, datas: Sequence[bytes]) -> bool:
-        """Send *datas* as one request; return whether they were accepted, else the signal waits."""
+        """Send *datas* as one request; return whether they were accepted, else the signal waits.
+
+        A failure that may pass waits with backoff, one that a person must mend for a minute.
+        Nothing is raised for either: the data stays in the segments, and other signals go on.
+        """
         try:
             self.sender.send(datas)
         except RetryableError as exc:

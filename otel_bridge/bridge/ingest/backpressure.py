@@ -16,8 +16,10 @@ def no_writer_ready(
 ) -> bool:
     """Return whether every exporter fails or is blocked and has enough records, and no local process waits.
 
-    Unread records stay in the segments, where they take no more room than in the ledger. The bridge
-    reads them once an exporter makes progress.
+    Unread records stay in the segments, where they take no more room than in the ledger, and
+    translation costs several times what receiving costs: in an outage of all trackers it would slow
+    the receiver for nothing. The bridge reads them once an exporter makes progress. ``False``
+    without any exporter too, until it has read `AHEAD_RECORDS`.
     """
     states = {name: worker.exporter_state for name, worker in workers.by_name.items()}
     if len(states) > 1:

@@ -75,6 +75,10 @@ class BridgeSegment:
         attributes: list[KeyValue],
         time_unix_ns: int,
     ) -> None:
+        """Append a log record about the process of header *of*, in the name of that process.
+
+        Raises `JournalError` as `SegmentWriter.append` does.
+        """
         now = time.time_ns()
         record = LogRecord(
             time_unix_nano=time_unix_ns,
@@ -94,6 +98,10 @@ class BridgeSegment:
         self._append(of, Signal.LOGS, request.SerializeToString())
 
     def _append(self, of: SegmentHeader, signal: Signal, request: bytes) -> None:
+        """Append one request to the bridge's segment, which the first one creates.
+
+        Raises `JournalError` when the segment cannot be created or the disk is full.
+        """
         now = time.time_ns()
         if self._writer is None:
             # Only now: a bridge that appends nothing leaves no segment for others to read.

@@ -43,7 +43,8 @@ class Fullness:
     def counted(self) -> int:
         """Return the number of the newest count, 0 when the directory is not near its limit.
 
-        Count when it is due.
+        Count when it is due: at most a hundredth of the time, since a directory may hold thousands
+        of files. The same number means the same count, so that each run evicts at most once for it.
         """
         now = time.monotonic()
         if now >= self._again_s:
@@ -107,7 +108,9 @@ class Eviction:
     def _make_room(self) -> str:
         """Evict the oldest half of the evictable records.
 
-        Return a line about what was done, empty when nothing was.
+        Return a line about what was done, empty when nothing could be evicted: a record that an
+        exporter of the run has not written always stays. What is evicted is counted for each
+        destination that lacks it. Raises `JournalError`.
         """
         oldest = self._view.oldest()
         destinations = self._view.destinations()
@@ -137,7 +140,10 @@ class Eviction:
         return f"records up to {through} are evicted, although not every tracker's store confirmed them"
 
     def _pinned(self, destinations: Iterable[ExporterState]) -> int:
-        """Return the position from which on records are kept for exporters that are no longer named."""
+        """Return the position from which on records are kept for exporters that are no longer named.
+
+        The ledger's last position when none is kept for such an exporter.
+        """
         positions = [
             destination.durable for destination in destinations if not destination.named
         ]

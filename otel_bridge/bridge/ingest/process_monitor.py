@@ -50,7 +50,12 @@ class ProcessMonitor:
         return self._bridge_segment.instance_id
 
     def check(self, now_unix_ns: int) -> bool:
-        """Mark processes that died since the last call, for good; return whether any did."""
+        """Mark processes that died since the last call, for good; return whether any did.
+
+        A process whose header could not be read yet is not judged. One of another machine counts as
+        dead after the liveness timeout without data, and its torn tail is not cut: it may still
+        append.
+        """
         died = False
         for tail in self._reader.tails.values():
             header = tail.header
@@ -86,7 +91,10 @@ class ProcessMonitor:
         return process.status or Status.KILLED
 
     def is_alone(self, header: SegmentHeader) -> bool:
-        """Return whether every other process that requested exporters is dead and fully read."""
+        """Return whether every other process that requested exporters is dead and fully read.
+
+        Then what these requested ends at the present position; else their records may still come.
+        """
         # Not the last check: a process that died since would make its successor one of several.
         self.check(time.time_ns())
         for tail in self._reader.tails.values():
@@ -130,7 +138,7 @@ class ProcessMonitor:
         return appended
 
     def has_unreported_ends(self) -> bool:
-        """Return whether an end must still be appended, or read."""
+        """Return whether an end must still be appended, or read; segments of a newer version have none."""
         for tail in self._reader.tails.values():
             segments = tail.segments
             is_reported = tail.ended and tail.used_up
@@ -163,6 +171,10 @@ class ProcessMonitor:
                 self._bridge_segment.alive(header, now_unix_ns)
 
     def _is_alive(self, header: SegmentHeader, now_unix_ns: int) -> bool:
+        """Return whether the process of *header* may still append.
+
+        Of bridges only this one: it holds the folder's lock, so that any other has ended.
+        """
         if header.kind == KIND:
             return header.instance_id == self.own_id
         return alive(
@@ -173,6 +185,7 @@ class ProcessMonitor:
         )
 
     def _is_open(self, tail: SegmentTailer) -> bool:
+        """Return whether a process that reports its end has begun and not ended, as translation knows it."""
         header = tail.header
         if header is None or header.kind not in _REPORTING:
             return False
@@ -188,6 +201,7 @@ class ProcessMonitor:
 
 
 def _is_spared(tail: SegmentTailer, pid: int) -> bool:
+    """Return whether *tail* is the process *pid* of this machine; never for *pid* 0."""
     header = tail.header
     return (
         pid > 0

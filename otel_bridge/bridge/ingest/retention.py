@@ -87,7 +87,11 @@ class FolderRetention:
         self._prune()
 
     def free_all(self, own_id: str) -> None:
-        """Delete everything that is no longer needed of a delivered run, and the bridge's own segments, of *own_id*."""
+        """Delete everything that is no longer needed of a delivered run, and the bridge's own segments, of *own_id*.
+
+        Raises nothing: what cannot be deleted now is deleted by the next bridge. The bridge's own
+        segments stay while ``otlp`` must still forward them.
+        """
         with contextlib.suppress(JournalError):
             self.free()
             # Each call deletes some, so that the ledger is not locked for long.
@@ -167,7 +171,9 @@ class FolderRetention:
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed.
 
-        Return their number.
+        Return their number; 0 too while it is unknown who needs what. Without any destination all
+        may go: ``otlp`` alone forwards segments, and discarded exporters get nothing. Raises
+        `JournalError`.
         """
         requested = self._selection.requested
         discarded = [
@@ -191,7 +197,11 @@ class FolderRetention:
 
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:
-    """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it."""
+    """Return the number of segments that ``otlp`` has not forwarded, of processes that requested it.
+
+    A segment that is forwarded in part counts. For `status`, and for what ``drain --discard``
+    reports.
+    """
     forwarded = {
         source.instance_id: (source.forwarded_number, source.forwarded_offset)
         for source in forwarding
@@ -221,6 +231,9 @@ def _keep_from(
     tail: SegmentTailer, forwarded: dict[str, SegmentPosition] | None
 ) -> int:
     """Return the number of the first segment that is still needed; one past the last if none is.
+
+    The last segment of a process goes only once its end is known: the end may still have to be
+    read, or be written by the bridge.
 
     Args:
         tail: Segments of the process.

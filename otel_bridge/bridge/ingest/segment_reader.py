@@ -117,7 +117,11 @@ class SegmentReader:
             raise
 
     def _begin(self) -> None:
-        """Begin at the position of the ledger; also after a commit that failed."""
+        """Begin at the position of the ledger; also after a commit that failed.
+
+        Raises `JournalError` when the ledger cannot be read; `consistent` is ``False`` then, so
+        that the next call of any method begins again.
+        """
         self.consistent = False
         self.caught_up = False
         self.state = LedgerState(self._view)
@@ -139,6 +143,8 @@ class SegmentReader:
 
     def discover_segments(self, *, now: bool = False) -> None:
         """Find new segments; cheap while the folder does not change.
+
+        A folder that cannot be listed shows none: the next call looks again.
 
         Args:
             now: Whether to list the folder in any case.
@@ -182,11 +188,14 @@ class SegmentReader:
         self.caught_up = not batch.has_more
 
     def falls_behind(self) -> None:
-        """Record that there is more to read than any writer can use now."""
+        """Record that there is more to read than any writer can use now.
+
+        Else `caught_up` would still hold, and processes would be ended and waiting data released.
+        """
         self.caught_up = False
 
     def behind(self) -> bool:
-        """Return whether there is more than was read."""
+        """Return whether there is more than was read, by the sizes of the files: nothing is read for that."""
         return any(tail.cursor.behind() for tail in self.tails.values())
 
     def close_translation(
@@ -246,6 +255,7 @@ class SegmentReader:
     def _or_as_before(self) -> Generator[None]:
         """Begin again at the ledger's position when the body fails.
 
+        State in memory holds changes that were not committed, so that it cannot be used any more.
         If that fails too, the next call begins again.
         """
         if not self.consistent:
@@ -257,7 +267,11 @@ class SegmentReader:
             raise
 
     def _collect(self) -> ReadBatch:
-        """Return the new headers, or, without any, a batch of frames. Only a batch with all frames ticks the clock."""
+        """Return the new headers, or, without any, a batch of frames. Only a batch with all frames ticks the clock.
+
+        A batch has at most `BATCH_FRAMES` frames or about `BATCH_BYTES`, so that memory and the
+        transaction stay small. Raises `JournalError` when state cannot be read.
+        """
         filled = [
             (name, tail) for name, tail in self.tails.items() if self._filled(tail)
         ]
@@ -300,7 +314,7 @@ class SegmentReader:
     ) -> Iterator[tuple[SegmentTailer, Frame]]:
         """Yield the frames of the processes in the order of their append times.
 
-        Each one is used by that.
+        Each one is used by that. Files are read further only when a process has no frames left.
         """
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
@@ -317,7 +331,12 @@ class SegmentReader:
                 yield tail, tail.cursor.take()
 
     def _filled(self, tail: SegmentTailer) -> bool:
-        """Read more of *tail* when it has no frames left; return whether it has any now."""
+        """Read more of *tail* when it has no frames left; return whether it has any now.
+
+        ``False`` too for segments of a newer version, which are left as they are and logged once.
+        Gaps are counted as ``segment_gaps``. Raises `JournalError` for a segment that cannot be
+        read.
+        """
         if tail.frames:
             return True
         if tail.segments.refused:
@@ -338,6 +357,11 @@ class SegmentReader:
         return bool(tail.frames)
 
     def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
+        """Translate one frame and append what results to *records*.
+
+        A frame that cannot be translated is counted as ``translation_errors``, logged and passed
+        over. Raises `JournalError` when state cannot be read.
+        """
         now = time.time_ns()
         if frame.append_unix_ns < now:
             # A folder that is read late: the clock of translation is that of the frames.
@@ -368,7 +392,12 @@ class SegmentReader:
             )
 
     def _gone(self, new: SegmentTailer) -> list[str]:
-        """Return the processes that are dead and have nothing left to read when the first frame of *new* is used."""
+        """Return the processes that are dead and have nothing left to read when the first frame of *new* is used.
+
+        Translation then counts *new* as a restart of one of them, and not for a second worker.
+        Whether a process is alive is asked now, because the last check may be older than the
+        restart.
+        """
         names: list[str] = []
         for name, tail in self.tails.items():
             if (
@@ -388,10 +417,16 @@ class SegmentReader:
         return names
 
     def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
+        """Advance the clock of translation, which releases what has waited long enough."""
         self._ticked_ns = now_unix_ns
         records += self.translator.tick(now_unix_ns)
 
     def _commit(self, records: list[Record]) -> None:
+        """Commit *records* with the changes of state, the read positions and the phases.
+
+        Raises `JournalError`; nothing is stored then, and the caller goes back to the ledger's
+        position.
+        """
         # Before the changes are taken: facts in memory belong to the same transaction.
         self.translator.flush()
         changes = self.state.changes()

@@ -144,8 +144,12 @@ class SegmentCursor:
     def fill(self) -> None:
         """Read more frames if none are left; without new frames, `frames` stays empty.
 
+        At most `_READS` chunks without a frame are passed over at a time: what lies in a file may
+        be anything, and other processes must not wait for it.
+
         Raises:
             FormatVersionError: A newer version wrote the segment.
+            JournalError: The segment exists and cannot be read.
         """
         for _ in range(_READS):
             if self.frames:
@@ -171,7 +175,10 @@ class SegmentCursor:
                 return
 
     def take(self) -> Frame:
-        """Return the next frame, which is used by that."""
+        """Return the next frame, which is used by that.
+
+        With the last frame, what was read behind it is used too: a torn end or a gap.
+        """
         frame = self.frames.popleft()
         self.last_append_ns = frame.append_unix_ns
         self.used = (self.number, frame.end if self.frames else self.offset)
@@ -238,7 +245,11 @@ class SegmentCursor:
             self.used = (self.number, self.offset)
 
     def _note_header(self, header: SegmentHeader | None, scanned: ScanResult) -> None:
-        """Store the header that was read at the start of a segment, or one in place of a damaged one."""
+        """Store the header that was read at the start of a segment, or one in place of a damaged one.
+
+        Without a header no frame of the process could be translated, and readable records would be
+        lost.
+        """
         if header is not None:
             self.header = header
         elif self.offset == 0 and self.header is None:
@@ -253,7 +264,11 @@ class SegmentCursor:
 def _header_of_lost(
     run_id: str, instance_id: str, number: int, unix_ns: int
 ) -> SegmentHeader:
-    """Return a header for a process of which only the names of its folder and file are known, and its first time."""
+    """Return a header for a process of which only the names of its folder and file are known, and its first time.
+
+    It names no exporter: the run's other processes decide. Without a process id the process counts
+    as dead unless it holds the lock of its name.
+    """
     resource = Resource()
     for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
         resource.attributes.add(key=name).value.string_value = value
@@ -286,7 +301,7 @@ class _Sender:
 
     @classmethod
     def of(cls, header: SegmentHeader) -> _Sender:
-        """Return the sender that *header* describes."""
+        """Return the sender that *header* describes; without the start of its process, its creation counts."""
         start = ProcessStart(
             header.started_unix_ns or header.created_unix_ns,
             header.started_monotonic_ns,
@@ -376,6 +391,7 @@ class SegmentTailer:
 
         Raises:
             FormatVersionError: A newer version wrote the segment.
+            JournalError: The segment exists and cannot be read.
         """
         last_header = self.cursor.header
         try:
@@ -396,7 +412,7 @@ class SegmentTailer:
         return None
 
     def begin_use(self) -> bool:
-        """Mark a frame as used; return whether it is the first."""
+        """Mark a frame as used; return whether it is the first since this object was made."""
         is_first = not self._is_used
         self._is_used = True
         return is_first

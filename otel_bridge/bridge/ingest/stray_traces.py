@@ -83,7 +83,11 @@ class StrayTraces:
     def _move_from(
         self, run_id: str, readers: Mapping[str, SegmentReader], strays: set[str]
     ) -> bool:
-        """Move *strays* of one run to the runs that own them; return whether any was moved."""
+        """Move *strays* of one run to the runs that own them; return whether any was moved.
+
+        A closed run that owns some is opened again, and gets them in a later round. A stray without
+        an owner waits on in its own run.
+        """
         moved = False
         for closed_id, closed in list(self._closed.items()):
             is_owner = closed_id not in readers and not strays.isdisjoint(

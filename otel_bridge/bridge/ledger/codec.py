@@ -110,7 +110,11 @@ def decode_value(data: bytes) -> object:
 
 
 def encode(record: Record) -> tuple[int, bytes]:
-    """Return the kind of *record* and its bytes, which leave out its position."""
+    """Return the kind of *record* and its bytes, which leave out its position.
+
+    Spans and media hold bytes, which JSON has no form for: they follow it. Raises `TypeError` for a
+    value that is not JSON-able; translation makes none.
+    """
     kind = _KINDS[type(record)]
     values = list(_FIELDS[type(record)](record))
     if isinstance(record, Row):
@@ -157,6 +161,11 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
 
 
 def _encode_row(values: list[Any]) -> bytes:
+    """Return a row's fields as JSON.
+
+    By orjson when all values are finite numbers. Otherwise distributions become lists with a
+    marker, and NaN and infinities are written by the standard library.
+    """
     numbers = values[_VALUES_AT]
     try:
         # One sum instead of a check of each value: NaN and infinities remain in the sum. An
@@ -194,7 +203,12 @@ def _encode_parts(values: list[Any], parts: list[list[Any]]) -> bytes:
 
 
 def _decode_parts(data: bytes, kind: int) -> list[Any]:
-    """Return the fields of a record whose spans or media `_encode_parts` stored."""
+    """Return the fields of a record whose spans or media `_encode_parts` stored.
+
+    Raises:
+        ValueError: The sizes do not add up, so the bytes are damaged; `decode` makes an
+            `InvalidRecordError` of it.
+    """
     (length,) = _LENGTH.unpack_from(data)
     start = _LENGTH.size + length
     values: list[Any] = _load(data[_LENGTH.size : start])
@@ -248,6 +262,7 @@ def _is_exact(value: object) -> bool:
 
 
 def _load(data: bytes) -> Any:
+    """Return the value of JSON text; raises `InvalidRecordError` for anything else."""
     try:
         if data[:1] == _STDLIB:
             return json.loads(data[1:])

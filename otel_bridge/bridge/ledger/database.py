@@ -83,7 +83,13 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Hold the lock and one write transaction, which is committed at the end and rolled back on any error."""
+        """Hold the lock and one write transaction, which is committed at the end and rolled back on any error.
+
+        Raises:
+            JournalFullError: The disk is full.
+            LedgerDamagedError: The file is damaged.
+            JournalError: Another error of SQLite; nothing was stored.
+        """
         with self._lock, sqlite_errors(self.path):
             # Takes the write lock now; a later upgrade could fail in the middle of the transaction.
             self._writer.execute("BEGIN IMMEDIATE")
@@ -97,7 +103,7 @@ class Database:
                 raise
 
     def connect_reader(self) -> DatabaseReader:
-        """Return a read connection for one thread."""
+        """Return a read connection for one thread; raises as `transaction` does."""
         if self._exclusive:
             # The file is locked for this connection alone, so readers share it and its lock.
             return DatabaseReader(self._writer, self._lock, self.path, owned=False)
@@ -111,7 +117,8 @@ class Database:
     def give_back(self, pages: int, *, keep: int = 0) -> int:
         """Return up to *pages* free pages to the disk, but keep *keep*.
 
-        Return how many pages were released.
+        Return how many pages were released. SQLite reuses what is kept without growing the file
+        again. Raises as `transaction` does.
         """
         with self._lock, sqlite_errors(self.path):
             free = self._free_pages()
@@ -155,6 +162,7 @@ class Database:
             self._writer.close()
 
     def _prepare(self) -> None:
+        """Create the tables of a new file, and read every table of an existing one; raises as `transaction` does."""
         version = int(self._writer.execute("PRAGMA user_version").fetchone()[0])
         if version == 0:
             with self.transaction() as sql:
@@ -256,7 +264,10 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def sqlite_errors(path: Path) -> Generator[None]:
-    """Translate SQLite's errors into errors of this package."""
+    """Translate SQLite's errors into errors of this package, by their text.
+
+    A missing table or column means damage too: the version was checked before.
+    """
     try:
         yield
     except sqlite3.Error as exc:
@@ -290,6 +301,11 @@ def _check_version(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _make_private(path: Path) -> None:
+    """Create the file with mode 0600 unless it exists.
+
+    Raises:
+        JournalError: It cannot be created, or something else than a regular file is at the path.
+    """
     # The umask decides the mode of a file that SQLite creates. Never open an existing file: closing
     # it would drop the locks that this process may hold on it.
     try:
@@ -314,6 +330,10 @@ def _refuse_irregular(path: Path) -> None:
 
 
 def _connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
+    """Return a connection with the settings of the ledger; the first one to a new file creates it.
+
+    Raises `sqlite3.Error`, which callers translate.
+    """
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=30.0, check_same_thread=False
     )

@@ -67,7 +67,9 @@ class LedgerView:
     ) -> RecordPage:
         """Return the records of *kinds* after position *start*, at least one if there is any.
 
-        With *end* as if the ledger ended there, but not before *start*.
+        With *end* as if the ledger ended there, but not before *start*. A record that cannot be
+        decoded is among `broken`, so that its exporter can set it aside. Raises as
+        `Database.transaction` does.
         """
         marks = ",".join("?" * len(kinds))
         records: list[Record] = []
@@ -110,7 +112,10 @@ class LedgerView:
             return oldest
 
     def state(self, *prefixes: str) -> tuple[Position, dict[str, object]]:
-        """Return the last position and the state under *prefixes*, both of one moment."""
+        """Return the last position and the state under *prefixes*, both of one moment.
+
+        A config and the rows behind it are committed together: of one moment, none is missing.
+        """
         with self._reader.snapshot() as sql:
             values: dict[str, object] = {}
             for prefix in prefixes:

@@ -72,7 +72,7 @@ def ahead_key(instance_id: str) -> str:
 
 
 def put_source(sql: sqlite3.Connection, source: SegmentPosition) -> None:
-    """Store the position up to which a process is read."""
+    """Store the position up to which a process is read; how far it is forwarded stays."""
     # Only the forwarder moves the forwarded offsets.
     sql.execute(
         "INSERT INTO sources (instance_id, number, offset, header, ended) VALUES (?, ?, ?, ?, ?) "
@@ -131,6 +131,7 @@ def dead_letter_of(
 
 
 def _destination(row: tuple[Any, ...]) -> ExporterState:
+    """Return the state of one row of the table of destinations."""
     columns = dict(zip(_COLUMNS, row, strict=True))
     columns |= {
         name: json.loads(columns[name])

@@ -81,7 +81,11 @@ class RecordCounts:
         return cls(**stored)
 
     def plus(self, records: Iterable[Record]) -> RecordCounts:
-        """Return these counts and *records* together."""
+        """Return these counts and *records* together; kinds other than rows and rollouts are not counted.
+
+        A derived row counts by what it is made of, not by its axis: a role's own steps must not
+        grow by the rows of statistics.
+        """
         rows = self.rows
         rollouts = self.rollouts
         by_axis = Counter(self.rows_by_axis)
@@ -136,6 +140,9 @@ class Ledger:
         phases: Sequence[TimelinePhase] = (),
     ) -> Position:
         """Store one batch of the reader in one transaction, as a whole or not at all.
+
+        So a kill leaves either all of a batch or none, and nothing is read twice. Raises as
+        `Database.transaction` does; position and counts in memory are then unchanged.
 
         Args:
             records: Records, which get the next positions in their order.
@@ -192,7 +199,7 @@ class Ledger:
     ) -> bool:
         """Store how far the segments of a process are forwarded.
 
-        Return whether the ledger knows the process.
+        Return whether the ledger knows the process: the reader may not have committed it yet.
 
         Args:
             instance_id: The process.
@@ -220,9 +227,10 @@ class Ledger:
             )
 
     def destination(self, exporter: str, variables: Mapping[str, str]) -> ExporterState:
-        """Return the destination.
+        """Return the destination of *exporter* with these *variables*, and mark it as one that the run has.
 
-        A new destination starts at the oldest record that the ledger still has.
+        A new destination starts at the oldest record that the ledger still has; earlier ones are
+        counted as missed.
         """
         text = json.dumps(dict(variables), sort_keys=True)
         with self.database.transaction() as sql:
@@ -265,7 +273,10 @@ class Ledger:
             sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", marks)
 
     def save(self, destination: ExporterState) -> None:
-        """Store the positions and counts of a destination."""
+        """Store the positions and counts of a destination.
+
+        Not its name, marks, evictions and dead letters, which other threads write.
+        """
         status = ""
         if destination.end_status is not None:
             status = destination.end_status.value
@@ -292,7 +303,11 @@ class Ledger:
         record_id: str,
         reason: str,
     ) -> None:
-        """Store a record that a destination refused for good, with *data* as `codec.encode` encodes it."""
+        """Store a record that a destination refused for good, with *data* as `codec.encode` encodes it.
+
+        Of the oldest beyond `DEAD_LETTERS_KEPT` the content is released, or a tracker that refuses
+        everything would fill the disk; it stays counted.
+        """
         with self.database.transaction() as sql:
             sql.execute(
                 "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
@@ -323,7 +338,8 @@ class Ledger:
     ) -> int:
         """Delete single dead letters, or those of *exporter*, or all when it is ``None``.
 
-        Return their number.
+        Return their number. Single ones are deleted only of the exporter that is named with their
+        ids.
         """
         if dead_letters:
             with self.database.transaction() as sql:
@@ -347,7 +363,10 @@ class Ledger:
             ).rowcount
 
     def remove_dead_letters(self, destination_id: int, ids: Sequence[int]) -> int:
-        """Delete single dead letters of one destination; return how many were deleted."""
+        """Delete single dead letters of one destination; return how many were deleted.
+
+        Fewer than *ids* when some were discarded meanwhile.
+        """
         with self.database.transaction() as sql:
             pairs = [(destination_id, number) for number in ids]
             statement = "DELETE FROM dead_letters WHERE destination = ? AND id = ?"
@@ -361,10 +380,8 @@ class Ledger:
     def prune(self, through: Position) -> int:
         """Delete records up to *through*, at most some thousands in a call.
 
-        Return how many were deleted.
-
-        Some of the freed pages are kept for the next records, and the others return to the disk.
-        Returning pages costs more than deleting records.
+        Return how many were deleted. Some of the freed pages are kept for the next records, and the
+        others return to the disk: returning pages costs more than deleting records.
         """
         with self.database.transaction() as sql:
             oldest = oldest_of(sql)

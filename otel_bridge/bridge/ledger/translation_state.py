@@ -83,7 +83,7 @@ class LedgerState:
         )
 
     def changes(self) -> list[tuple[str, bytes | None]]:
-        """Return the changes for `Ledger.commit`."""
+        """Return the changes for `Ledger.commit`; they stay until `committed`, and a second call repeats them."""
         changes: list[tuple[str, bytes | None]] = []
         for key in self._changed:
             space = self._space(key)
@@ -114,6 +114,7 @@ class LedgerState:
         return space
 
     def _read(self, key: str) -> object | None:
+        """Return a value that only the ledger has; raises `JournalError` when it cannot be read."""
         return self._view.state_value(key)
 
     def _count(self, key: str, size_bytes: int) -> None:

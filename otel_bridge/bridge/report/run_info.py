@@ -33,7 +33,11 @@ class RunDescription:
         self._local = local
 
     def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs and summaries are complete."""
+        """Return the run, and the position up to which its configs and summaries are complete.
+
+        A writer that is opened with them need not get the records of these again. Raises
+        `JournalError` when the ledger cannot be read.
+        """
         position, state = view.state(_RUN, _KEY, _CONFIG, SUMMARIES)
         configs = {
             key.removeprefix(_CONFIG) or None: cast("Mapping[str, Json]", value)
@@ -56,7 +60,11 @@ class RunDescription:
         )
 
     def brief(self, facts: object) -> RunInfo:
-        """Return the run without keys and configs, from the state's ``run``."""
+        """Return the run without keys and configs, from the state's ``run``.
+
+        Before any process was read (``None``) the names come from the folder, and the project is
+        ``default``.
+        """
         metadata = cast("Mapping[str, object]", facts or {})
         identity_values = cast("Mapping[str, object]", metadata.get("identity") or {})
         identity = {key: str(value) for key, value in identity_values.items()}
@@ -86,6 +94,7 @@ class RunDescription:
 
 
 def _summaries(state: Mapping[str, object]) -> dict[str | None, dict[str, Scalar]]:
+    """Return the last value of each summary, by role."""
     values_by_role: dict[str | None, dict[str, Scalar]] = {}
     for key, stored in state.items():
         if key.startswith(SUMMARIES):

@@ -142,6 +142,10 @@ class ReportWriter:
         *,
         ended: bool,
     ) -> Report:
+        """Return the report of this moment; raises `JournalError` when the ledger cannot be read.
+
+        ``ended`` only when no exporter is owed anything either (decision 0022).
+        """
         # States before numbers: an exporter shown as writing may be done by then, but never the
         # reverse.
         states = {name: worker.exporter_state for name, worker in workers.items()}
@@ -246,7 +250,10 @@ class ReportWriter:
     def _exporter(
         self, state: ExporterState, stored: ExporterState | None, run: RunInfo
     ) -> ExporterReport:
-        """Return the report of an exporter, whose dead letters others may have discarded in the ledger."""
+        """Return the report of an exporter, whose dead letters others may have discarded in the ledger.
+
+        *stored* is ``None`` for ``otlp``, and before the exporter has a destination.
+        """
         view = ""
         upload = ""
         if state.settings is not None:
@@ -263,6 +270,7 @@ class ReportWriter:
         )
 
     def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
+        """Return role, whether the process lives, and whether it is a bridge; no role without segments."""
         tail = self._reader.tails.get(instance_id)
         if tail is None:
             return None, False, False
@@ -273,7 +281,11 @@ class ReportWriter:
 def _former(
     name: str, report: ExporterReport, destinations: Iterable[ExporterState]
 ) -> ExporterReport:
-    """Return the last report of an exporter that left, with what it wrote after that report."""
+    """Return the last report of an exporter that left, with what it wrote after that report.
+
+    Of its destination with the same run in the tracker, the furthest one. Without any, as in a
+    ledger that was rebuilt, the report stays as it was.
+    """
     stored: ExporterState | None = None
     for state in destinations:
         is_same_run = report.tracker_run_id in {None, state.tracker_run_id}
@@ -323,7 +335,8 @@ class Rates:
     def per_s(self, name: str, count: int, now_s: float) -> float:
         """Return the growth of *name* per second, to a tenth.
 
-        0 until two samples are a second apart.
+        0 until two samples are a second apart, and when a count went back, as after a rebuilt
+        ledger.
 
         Args:
             name: Name of the count.

@@ -146,7 +146,10 @@ class ActiveRuns:
         return self._fill()
 
     def poll(self) -> bool:
-        """Poll each active run once; return whether there is more to do at once."""
+        """Poll each active run once; return whether there is more to do at once.
+
+        Raises nothing of a run: `_poll_run` makes each exception the failure of that run.
+        """
         has_more = False
         # A copy: a polled run may leave the list.
         for path, run in list(self._runs.items()):
@@ -156,7 +159,11 @@ class ActiveRuns:
         return self._move_strays() or has_more
 
     def read_all(self, until_s: float) -> None:
-        """Read what exists now, until `time.monotonic` is *until_s*, so that no run ends before its last spans."""
+        """Read what exists now, until `time.monotonic` is *until_s*.
+
+        Before the ends that a launcher appends, so that no run ends before its last spans. Strays
+        are moved in any case, or a run would end without spans that another one received.
+        """
         self._discovery.try_again()
         self.find()
         while (
@@ -172,7 +179,8 @@ class ActiveRuns:
     def allow_leave(self) -> bool:
         """Close runs whose writers have closed, and let more runs give way.
 
-        Return whether any was closed.
+        Return whether any was closed. A writer that hangs holds its run for `CLOSE_S` only; then
+        the run is closed all the same, and its exporter is in `hanging`.
         """
         until_s = time.monotonic() + _ROUND_S
         has_closed = False
@@ -201,7 +209,8 @@ class ActiveRuns:
     def idle(self) -> bool:
         """Return whether nothing is left to do.
 
-        While the host drains, whether nothing can be delivered now.
+        While the host drains, whether nothing can be delivered now: living processes and blocked
+        exporters do not count, since a shutdown must not wait for them.
         """
         if not self._draining:
             return self.nothing_left()
@@ -219,7 +228,10 @@ class ActiveRuns:
             run.workers.notify(retry=True)
 
     def drain(self) -> None:
-        """Release all waiting data, including that of idle runs."""
+        """Release all waiting data, including that of idle runs, which wake for that.
+
+        Folders that could not be opened are tried once more: a lack of space may be over.
+        """
         self._draining = True
         self._discovery.wake_idle_runs()
         self._discovery.try_again(gone_only=True)
@@ -241,7 +253,10 @@ class ActiveRuns:
             request(run)
 
     def remaining(self) -> dict[str, RunStatus]:
-        """Return the status of every run that was served since the start, by run id."""
+        """Return the status of every run that was served since the start, by run id.
+
+        Of a closed run as it was when it was closed. Raises what `RunBridge.remaining` raises.
+        """
         statuses = {
             closed.remaining.run_id: closed.remaining
             for closed in self._discovery.closed.values()
@@ -251,7 +266,12 @@ class ActiveRuns:
         return statuses
 
     def close_all(self, deadline_s: float) -> None:
-        """Close every run until `time.monotonic` is *deadline_s*, and release all locks."""
+        """Close every run until `time.monotonic` is *deadline_s*, and release all locks.
+
+        All writers are asked first, so that they close beside each other. Runs that still wait are
+        reported as unread. A run that fails to close is a failure of that run, and its lock is
+        released.
+        """
         for run in self._runs.values():
             run.stop()
         runs = self._open_runs()
@@ -291,6 +311,10 @@ class ActiveRuns:
         return 2 * len(self._leaving) > len(self._runs) > 1
 
     def _fill(self) -> bool:
+        """Open runs of the queue while there is room and time; return whether any was opened.
+
+        For `_ROUND_S` at most: opening a run takes milliseconds, in which no active run is polled.
+        """
         opened = False
         until_s = time.monotonic() + _ROUND_S
         while time.monotonic() < until_s:
@@ -302,14 +326,21 @@ class ActiveRuns:
         return opened
 
     def _move_strays(self, *, now: bool = False) -> bool:
-        """Move spans to the runs of their rollouts; return whether any were moved."""
+        """Move spans to the runs of their rollouts; return whether any were moved.
+
+        ``False`` too when this host never moves spans, as the bridge of one run.
+        """
         if self._strays is None:
             return False
         readers = {run.folder.run_id: run.reader for run in self._runs.values()}
         return self._strays.move(readers, now=now)
 
     def _poll_run(self, path: Path, run: RunBridge) -> bool:
-        """Poll one folder once; return whether there is more to do at once."""
+        """Poll one folder once; return whether there is more to do at once.
+
+        ``False`` after an error, which is logged and counted, and for a run that waits since an
+        error. A damaged ledger is replaced at once, because no later try would find it sound.
+        """
         if not self.failures.due(path):
             run.write_report()
             return False
@@ -325,7 +356,10 @@ class ActiveRuns:
             return False
 
     def _served(self, path: Path, run: RunBridge, has_more: bool) -> bool:
-        """Let a polled run leave if it ended or may sleep; return whether there is more to do."""
+        """Let a polled run leave if it ended or may sleep; return whether there is more to do.
+
+        While the host drains, a drained run makes room for waiting ones, which are drained next.
+        """
         self.failures.works(path)
         run.write_report()
         if run.outcome() is not Outcome.BUSY:
@@ -342,7 +376,10 @@ class ActiveRuns:
     def _open(self, folder: RunFolder) -> bool:
         """Open the next folder of the queue.
 
-        Return whether it was opened. An error is a failure of that run alone.
+        Return whether it was opened. A lock of another bridge or another format is expected: tried
+        again after `AGAIN_S`, and logged once, without a count. Any other error is a failure of
+        that run alone, tried again with backoff. Without free files the run keeps its place at the
+        head of the queue.
         """
         closed = self._discovery.closed.get(folder.path)
         try:
@@ -377,6 +414,7 @@ class ActiveRuns:
         return True
 
     def _reopen(self, folder: RunFolder) -> None:
+        """Put a closed run in the queue, unless it is active or waits already."""
         if not self._serves(folder.path):
             self.rotation.wait(folder)
 
@@ -464,14 +502,21 @@ class ActiveRuns:
             self.rotation.wait(run.folder)
 
     def _close_failed(self, run: RunBridge, exc: Exception) -> None:
-        """Close what a failed close left open, and try the folder again later."""
+        """Close what a failed close left open, and try the folder again later.
+
+        The second close has nothing left to wait for; its own errors are those that are reported
+        now.
+        """
         with contextlib.suppress(Exception):
             run.close(time.monotonic())
         path = run.folder.path
         self._put_off(run.folder, str(exc), self.failures.failed(path, exc))
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
-        """Set the damaged ledger of *run* aside, and open the run again from the segments that remain."""
+        """Set the damaged ledger of *run* aside, and open the run again from the segments that remain.
+
+        If the ledger cannot be renamed, that is logged, and opening the run fails in the usual way.
+        """
         folder = run.folder
         self._log_line(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)

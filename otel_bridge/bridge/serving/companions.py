@@ -56,7 +56,8 @@ class Companions:
         A process that notes a run later finds the lock free, and starts a bridge.
 
         Returns:
-            Whether the lock was taken again, so that there is something to serve.
+            Whether the lock was taken again, so that there is something to serve; ``False`` when
+                another bridge was faster.
         """
         last_listed = self._listed
         # Before the look: a process that notes a run is seen here, or finds the lock free.
@@ -65,7 +66,11 @@ class Companions:
         return self._listed != last_listed and self.take()
 
     def log(self, line: str) -> None:
-        """Write a line about a run into that run's log too, unless it is the leader's, which has all lines."""
+        """Write a line about a run into that run's log too, unless it is the leader's, which has all lines.
+
+        `status` and messages name the log of the run's own folder. Nothing is written to a log that
+        is full or cannot be opened, and for a line without a run.
+        """
         run_id, _, text = line.partition(": ")
         folder = self._by_run_id.get(run_id)
         if (
@@ -87,7 +92,10 @@ class Companions:
                     file.write(f"{line}\n")
 
     def delete_left(self) -> None:
-        """Delete the notes of processes that have ended and whose bridge has too."""
+        """Delete the notes of processes that have ended and whose bridge has too.
+
+        What cannot be deleted, and notes of another form, stay: they take a few bytes.
+        """
         for path in self._leader.path.glob(f"{COMPANIONS}*"):
             mark = path.name.removeprefix(COMPANIONS)
             pid, _, ticks = mark.partition("-")
@@ -101,6 +109,10 @@ class Companions:
                     shutil.rmtree(path)
 
     def _names(self) -> list[str]:
+        """Return the names of the noted run folders; none when the notes are gone with their folder.
+
+        Files that begin with a dot are notes that are just being written.
+        """
         try:
             names = sorted(os.listdir(self._notes))
         except OSError:

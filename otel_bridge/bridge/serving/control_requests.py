@@ -55,7 +55,12 @@ class ControlRequests:
         return bool(self._dead_letters)
 
     def receive(self) -> None:
-        """Carry out every new request; an exception leaves the request unanswered."""
+        """Carry out every new request; an exception leaves the request unanswered.
+
+        A malformed one is counted as ``control_request``, logged and left out. Raises
+        `JournalError` when the ledger or the folder fails: the request stays on the disk and is
+        received again.
+        """
         requests = receive_control(self._folder, self._malformed, self._acted_on)
         # Set before the work: an exception leaves it set, and the bridge stays for another try.
         self.unanswered = bool(requests)
@@ -78,7 +83,9 @@ class ControlRequests:
     def delete_done(self, *, all_of: bool = False) -> None:
         """Delete the requests that are done.
 
-        With *all_of* also those that cannot be carried out now.
+        With *all_of* also those that cannot be carried out now: a closed run would else be opened
+        for them again and again. What cannot be deleted stays noted, so that it is not carried out
+        twice.
         """
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
@@ -89,6 +96,10 @@ class ControlRequests:
                     del self._acted_on[name]
 
     def _carry_out(self, request: ControlRequest) -> None:
+        """Carry out one request; raises `JournalError`, after which it is received again.
+
+        Dead letters are only noted here: the exporters may not have been chosen yet.
+        """
         match request.kind:
             case "retry":
                 self._dead_letters |= request.dead_letters
@@ -110,6 +121,11 @@ class ControlRequests:
             self._malformed(f"finish: {exc}")
 
     def _discard(self, request: ControlRequest) -> None:
+        """Give up undelivered records, or delete dead letters: all, of one exporter, or single ones.
+
+        Undelivered records are given up of destinations only that no exporter of the run has any
+        more. Raises `JournalError`.
+        """
         exporter = request.values.get("exporter")
         ledger = self._pipeline.ledger
         if request.values.get("what") == "waiting":
@@ -125,6 +141,7 @@ class ControlRequests:
         self._log_line(f"a control request is left out: {reason}")
 
     def _is_done(self, request: ControlRequest) -> bool:
+        """Return whether a request was carried out to its end; only then may a kill of the bridge forget it."""
         if request.kind == "finish":
             return self._shutdown.requested_status is None
         if request.kind == "retry":

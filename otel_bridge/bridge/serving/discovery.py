@@ -48,7 +48,11 @@ class ClosedRun:
     drained: bool = False
 
     def wakes(self, folder: RunFolder, *, now: bool) -> bool:
-        """Return whether an idle run has something to do or is due for a check; *now* wakes it anyway."""
+        """Return whether an idle run has something to do or is due for a check; *now* wakes it anyway.
+
+        It is checked every minute, because one of its processes may have died without a word. After
+        a drain it wakes for new data and requests only, or it would be drained again and again.
+        """
         if self.lease is not None:
             # An idle run is held all the same, and other hosts judge that by its heartbeat.
             self.lease.heartbeat()
@@ -107,7 +111,10 @@ class Discovery:
         self._checked: dict[Path, int] = {}
 
     def find(self) -> list[RunFolder]:
-        """Return the folders that need work."""
+        """Return the folders that need work, and set when the next search is due.
+
+        None when the directory cannot be listed: the next search looks again.
+        """
         began_s = time.monotonic()
         folders = list(self._folders())
         self._forget({folder.path for folder in folders})
@@ -131,7 +138,10 @@ class Discovery:
         self._wake_idle_runs = True
 
     def finds_any(self) -> bool:
-        """Return whether a folder needs work; such a folder is found again at once."""
+        """Return whether a folder needs work; such a folder is found again at once.
+
+        Asked before a host ends by itself, because data may have come since the last search.
+        """
         for folder in self._folders():
             if self._needs_work(folder):
                 self._checked.pop(folder.path, None)  # it was checked and not opened
@@ -154,7 +164,13 @@ class Discovery:
         self.next_s = float("-inf")
 
     def _needs_work(self, folder: RunFolder) -> bool:
-        """Return whether a folder that is not active has something left to do."""
+        """Return whether a folder that is not active has something left to do.
+
+        An idle run decides by itself. A run that ended needs work when it has new data or a
+        request; a parked one also when its minute is over. A folder that another bridge has, that
+        failed or that was handed over needs work only after its wait. With *until_done* nothing is
+        served twice for time alone, or a drain with an unreachable tracker would never end.
+        """
         if self._served(folder.path):
             return False
         closed = self.closed.get(folder.path)
@@ -172,7 +188,12 @@ class Discovery:
         return time.monotonic() >= closed.again_s
 
     def _has_more(self, folder: RunFolder, closed: ClosedRun | None) -> bool:
-        """Return whether a folder, which changed since it was last checked, has something to read or to write."""
+        """Return whether a folder, which changed since it was last checked, has something to read or to write.
+
+        A folder that was never read here has more if it holds segments, or a report that is not
+        ended or lacks an exporter that this host was given. A report that cannot be read counts as
+        none.
+        """
         changed_ns = folder.segments_changed_ns()
         # One `stat` for each folder: a directory may hold thousands that ended long ago.
         if changed_ns is not None:

@@ -62,7 +62,7 @@ class FolderLease:
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
             FormatVersionError: Another version wrote the folder.
-            JournalError: The folder cannot be used.
+            JournalError: The folder cannot be used, or belongs to another user.
         """
         try:
             folder.check_owner()
@@ -78,9 +78,10 @@ class FolderLease:
         return cls(folder, take_lock(folder, options, log_line), log_line)
 
     def kept(self) -> bool:
-        """Return whether the folder is still held.
+        """Return whether the folder is still held; ``False`` for good once it was not.
 
-        A folder that was moved or deleted is reported once.
+        A folder that was moved or deleted is reported once. A lock file is compared by what is at
+        its path now, because the lock of a deleted file can still be held.
         """
         if self._lock is not None and self._lock.held():
             return True
@@ -93,7 +94,11 @@ class FolderLease:
         return False
 
     def heartbeat(self) -> None:
-        """Write a heartbeat when it is due; also while the run is idle."""
+        """Write a heartbeat when it is due; also while the run is idle.
+
+        A full disk is passed over: after a minute of silence another machine may take the folder,
+        if the file system has no locks across machines.
+        """
         if (
             self._lock is not None
             and time.monotonic() - self._heartbeat_s >= HEARTBEAT_S
@@ -125,6 +130,9 @@ def take_lock(
     folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
 ) -> RecordLock:
     """Take the lock of a run folder, from another bridge if the options allow that.
+
+    With *takeover* (``drain``) the other bridge is asked to hand over, and killed when it does not
+    within ``handover_s``: it may hang, and committed records survive a kill.
 
     Raises:
         FolderLockedError: Another bridge has the folder and keeps it.
@@ -168,7 +176,8 @@ def _kill_holder(
 ) -> None:
     """Kill a bridge that does not hand over, which loses no data.
 
-    A launcher is kept, because it runs a command.
+    Nothing is killed when the holder is unknown, on another machine or of an earlier boot, and when
+    it is a launcher, because that runs a command. The caller then waits for the lock in vain.
     """
     holder = folder.holder()
     report = read_report(folder)
@@ -184,6 +193,7 @@ def _kill_holder(
 
 
 def _acquired(lock: RecordLock, timeout_s: float) -> bool:
+    """Take *lock* within *timeout_s*; return whether it was taken."""
     deadline = time.monotonic() + timeout_s
     while not lock.acquire():
         if time.monotonic() > deadline:

@@ -52,7 +52,11 @@ class _Stint:
     position: object = None
 
     def is_idle(self, run: RunBridge, now_s: float) -> bool:
-        """Return whether *run* has nothing to do."""
+        """Return whether *run* has nothing to do, and note when it moved or was busy last.
+
+        It moved if it read or stored anything, or an exporter wrote something, since the last look:
+        a run whose tracker fails does none of these.
+        """
         written = [state.written for state in run.exporter_states().values()]
         position = (run.reader.offsets(), run.ledger.position, written)
         has_moved = position != self.position
@@ -128,9 +132,9 @@ class Rotation:
             self.waiting.move_to_end(folder.path, last=False)
 
     def next(self, at_work: int) -> RunFolder | None:
-        """Return the first folder of the queue.
+        """Return the first folder of the queue, and take it from there.
 
-        ``None`` when none waits, *at_work* is the limit, or files ran out.
+        ``None`` when none waits, *at_work* is the limit, or files ran out a moment ago.
         """
         if (
             not self.waiting
@@ -141,7 +145,11 @@ class Rotation:
         return self.waiting.popitem(last=False)[1][0]
 
     def files_ran_out(self, at_work: int, *, pause_s: float = 0.0) -> None:
-        """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds."""
+        """Allow fewer active runs for a while, and none to be opened in the next *pause_s* seconds.
+
+        The limit grows back by a quarter every `_GROW_S`: what took the files may be gone, and a
+        service must not stay slow for ever.
+        """
         now_s = time.monotonic()
         self._open_again_s = max(self._open_again_s, now_s + pause_s)
         # An eighth fewer than were open when the files ran out, since that number was too many.
@@ -160,7 +168,9 @@ class Rotation:
     def may_sleep(self, run: RunBridge) -> bool:
         """Return whether *run* read nothing and waited for nothing in the last ``idle_s``; an ended run, in `ENDED_S`.
 
-        Checks once a second.
+        Checks once a second, since each check asks all parts of the run. ``False`` between two
+        checks, and always when no run sleeps without need. An ended run sleeps earlier: it is over
+        for its processes, and only the receiver's segment keeps it open.
         """
         now_s = time.monotonic()
         stint = self._stints[run.folder.path]
@@ -177,7 +187,8 @@ class Rotation:
     ) -> list[RunBridge]:
         """Return the active runs that give way to waiting ones, the idlest first.
 
-        Decides ten times a second.
+        Empty while none waits. Decides ten times a second. Of busy runs at most a quarter of the
+        limit give way at a time, because each closes and opens its writers.
 
         Args:
             runs: The active runs.
@@ -206,7 +217,10 @@ class Rotation:
         return giving_way
 
     def _rank(self, run: RunBridge) -> int:
-        """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, else 0."""
+        """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, 0 when it must not give way yet.
+
+        A stuck run gives way before one that moves, because it loses nothing by waiting.
+        """
         now_s = time.monotonic()
         stint = self._stints[run.folder.path]
         if stint.is_idle(run, now_s):

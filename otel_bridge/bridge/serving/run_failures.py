@@ -42,6 +42,8 @@ class RunFailures:
     def failed(self, path: Path, exc: BaseException) -> float:
         """Count a failure of the run at *path*; the same failure is reported once.
 
+        Of a bug the log gets the traceback; an error of this package says by itself what to do.
+
         Returns:
             Seconds until the run is due again: doubling, up to `LONGEST_S`.
         """
@@ -60,7 +62,10 @@ class RunFailures:
         return wait_s
 
     def report(self, path: Path, line: str) -> None:
-        """Write *line* to the log, unless it is the last line that was written of this run."""
+        """Write *line* to the log, unless it is the last line that was written of this run.
+
+        Not counted: a folder that another bridge has is not a failure.
+        """
         self._report(self._failing.setdefault(path, _Failing()), line, line)
 
     def due(self, path: Path) -> bool:

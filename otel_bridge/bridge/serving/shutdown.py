@@ -53,17 +53,19 @@ class ShutdownState:
         self.spared_pid = pid
 
     def finish(self, status: Status) -> None:
-        """End every process that has not ended, with *status*, once all is read.
-
-        Then release waiting data.
+        """End every process that has not ended, with *status*, once all is read; then release waiting data.
 
         A process that died without sending its end was killed, whatever *status*, except for the
-        spared one.
+        spared one: the launcher waits for that one, and knows how it ended.
         """
         self._finish_as = status
 
     def end_processes(self, processes: ProcessMonitor) -> None:
-        """Write the ends that `finish` requested, once all is read."""
+        """Write the ends that `finish` requested; nothing without a request. Called once all is read.
+
+        Raises `JournalError` when an end cannot be appended; the request stays, and the next poll
+        repeats it. A second end of a process changes nothing.
+        """
         if self._finish_as is not None:
             # First: a process that died by itself was killed, whatever status is requested.
             processes.check(time.time_ns())
@@ -84,7 +86,11 @@ class ShutdownState:
         )
 
     def due(self, processes: ProcessMonitor) -> bool:
-        """Return whether waiting data can be released now."""
+        """Return whether waiting data can be released now: once after each arrival of data.
+
+        After `drain` at once, after `finish` and with *closing* as soon as no process can send
+        more.
+        """
         return not self.paused and (
             self.draining or (self.closing and not self.waits_for(processes))
         )

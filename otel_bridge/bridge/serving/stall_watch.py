@@ -47,7 +47,11 @@ class StallWatch:
         self.ended = True
 
     def round_failed(self, exc: BaseException) -> float:
-        """Count a round that *exc* ended, and report a new error; return the pause in seconds."""
+        """Count a round that *exc* ended, and report a new error; return the pause in seconds.
+
+        The pause doubles up to `LONGEST_PAUSE_S`: the error may be of a disk that fails for hours,
+        and the runs that work must still be served.
+        """
         self.failures += 1
         text = f"{type(exc).__name__}: {exc}"
         # Once for each error: a disk that fails would write a traceback every few seconds.
@@ -64,7 +68,10 @@ class StallWatch:
         self._failure = ""
 
     def warnings(self) -> list[str]:
-        """Return why no run is delivered now, one line per reason."""
+        """Return why no run is delivered now, one line per reason; empty without a problem.
+
+        A round that failed once or twice does not count, since the next one usually works.
+        """
         if self.ended:
             return ["the thread that reads run folders has ended; restart the service"]
         reasons: list[str] = []
