@@ -29,8 +29,9 @@ def save_view(
 ) -> None:
     """Save a view of the featured keys, unless the project has it; a failure is one line in the log.
 
-    Nothing happens without featured keys or without the package, and only once for a run: a view
-    that a person deleted stays deleted.
+    Nothing happens without featured keys or without the package, and only once for a run and its
+    keys, also after a failure: a view that a person deleted stays deleted, and a page of plots is
+    not worth a second wait of a bridge.
     """
     if not settings.featured or importlib.util.find_spec(_PACKAGE) is None:
         return
@@ -88,6 +89,11 @@ def _save(wandb: Any, entity: str, project: str, settings: WandbSettings) -> Non
 
 
 def _section(workspaces: Any, keys: Sequence[str]) -> Any:
+    """Return a pinned section with a plot of each key, in their order.
+
+    By a pattern, since rows have a featured key once more under a name that begins with its place
+    (`section_prefix`). May raise what the package raises.
+    """
     panels = importlib.import_module(f"{_PACKAGE}.reports.v2")
     plots = [
         # Without x the axis of a panel is the step of its role.

@@ -237,7 +237,11 @@ class _Started:
 
 
 def _deliver(display: WaitDisplay, started: _Started) -> None:
-    """Wait until each tracker is done or blocked, or until nothing progressed for `_SILENCE_S`."""
+    """Wait until each tracker is done or blocked, or until nothing progressed for `_SILENCE_S`.
+
+    Raises:
+        JournalError: No bridge starts, as `_Started.report` finds.
+    """
     delivered: list[tuple[str, int, int]] = []
     last_progress_s = time.monotonic()
     while time.monotonic() - last_progress_s < _SILENCE_S:

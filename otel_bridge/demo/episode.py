@@ -44,7 +44,10 @@ def play(
     rng: np.random.Generator | None,
     max_turns: int = 6,
 ) -> Played:
-    """Play one episode; without *rng* the likeliest action is taken each time."""
+    """Play one episode; without *rng* the likeliest action is taken each time, as an evaluation does.
+
+    It ends with an answer, or after *max_turns* without one: then its reward is 0.
+    """
     messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
     decisions: list[Decision] = []
     tokens: list[str] = []
@@ -88,6 +91,7 @@ def _guess(rest: Expression) -> int:
 
 
 def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:
+    """Return the call of the calculator and its result, as OpenAI's chat API has them."""
     left, operator, right = (
         rest.numbers[index],
         rest.operators[index],

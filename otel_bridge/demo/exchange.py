@@ -29,7 +29,7 @@ class Exchange:
         self._stop = folder / "stop"
 
     def put_policy(self, policy: Policy) -> None:
-        """Publish *policy* for explorer and evaluator, beside those before it."""
+        """Publish *policy* for explorer and evaluator, beside those before it, which stale workers still use."""
         # ".npz" at the end, or numpy adds it; and no "policy-", which readers look for.
         partial = self._folder / f"policy.{os.getpid()}.tmp.npz"
         np.savez(partial, weights=policy.weights, version=policy.version)

@@ -59,7 +59,11 @@ def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
 def train(
     weights: Floats, episodes: Sequence[Episode], advantages: Floats, *, lr: float
 ) -> tuple[Floats, Update]:
-    """Take one gradient step on *weights*, shape (FEATURES,); returns the new weights and what was seen."""
+    """Take one gradient step on *weights*, shape (FEATURES,); return the new weights and what was seen.
+
+    The loss is that of GRPO with a bonus for entropy. *advantages* has one number for each of
+    *episodes*.
+    """
     decisions = [decision for episode in episodes for decision in episode.decisions]
     lengths = [len(episode.decisions) for episode in episodes]
     features = np.stack([decision.features for decision in decisions])

@@ -1,7 +1,7 @@
 """The policy: a softmax over "do the operation at i" and "answer now", linear in what stands around i.
 
-Small enough for numpy, and a real policy: it is sampled, has log probabilities, and is trained by a clipped policy
-gradient on group-relative advantages (GRPO, arXiv 2402.03300).
+Small enough for numpy, and a real policy: it is sampled, has log probabilities, and is trained by a
+clipped policy gradient on group-relative advantages (GRPO, arXiv 2402.03300).
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def log_softmax(scores: Floats, mask: npt.NDArray[np.bool_]) -> Floats:
 
 
 def _observe(expression: Expression) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return the features of each action and which actions are possible.
+
+    An operation is seen by the operators before, at and behind it, which is all that precedence
+    needs; the answer by the number of operations left.
+    """
     features = np.zeros((ACTIONS, FEATURES))
     mask = np.zeros(ACTIONS, dtype=np.bool_)
     symbols = [

@@ -1,6 +1,7 @@
 """The three roles of the demo job. Everything they say, they say through the public interface of otel-bridge.
 
-``python -m otel_bridge.demo.roles trainer --exchange DIR --steps 100``: start them by hand, in any order.
+``python -m otel_bridge.demo.roles trainer --exchange DIR --steps 100``: start them by hand, in any
+order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Worker:
 
     Attributes:
         groups: The prompts of a step that it answers.
-        step_s: What sampling a step takes at least: a policy worth training is slower than this one of 69 weights.
+        step_s: What sampling a step takes at least: a policy worth training is slower than this one
+            of 69 weights.
         behind: How many versions its policy is behind the newest one.
     """
 
@@ -55,7 +57,11 @@ It also has most of the work, so that it is the slow one on a busy machine too.
 
 
 def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
-    """Sample answers: `SAMPLES` for each of a worker's prompts a step."""
+    """Sample answers: `SAMPLES` for each of a worker's prompts a step.
+
+    Ends after *steps*, or when the job stops. A worker waits while two of its batches are unused:
+    its rollouts would only get staler.
+    """
     worker = WORKERS[rank]
     # A stream for each explorer, or both would sample the same problems.
     rng = np.random.default_rng([seed, 1, rank])
@@ -147,7 +153,10 @@ def _rollout(
 
 
 def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
-    """Train on each batch with group-relative advantages and publish the new weights."""
+    """Train on each batch with group-relative advantages and publish the new weights.
+
+    Ends after *steps*, and then stops the job for all roles, or when another role has failed.
+    """
     config = {
         "algorithm": "grpo",
         "lr": LEARNING_RATE,
@@ -225,6 +234,7 @@ def evaluated_versions(steps: int) -> Sequence[int]:
 def _evaluation(
     run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int
 ) -> None:
+    """Play *held_out* with the likeliest actions, and record values and rollouts of the split ``eval``."""
     played = [
         play(policy, expression, group=group, rng=None)
         for group, expression in enumerate(held_out)

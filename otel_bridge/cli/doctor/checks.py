@@ -74,7 +74,11 @@ def versions(findings: Findings, exporters: Mapping[str, Exporter]) -> None:
 def abilities(
     findings: Findings, name: str, exporter: Exporter, settings: ExporterSettings
 ) -> None:
-    """Import the tracker of a chosen exporter, and show what its installed version lacks."""
+    """Import the tracker of a chosen exporter, and show what its installed version lacks.
+
+    A tracker that cannot be imported, or lacks what every run needs, is wrong. Nothing happens for
+    an exporter without a tracker.
+    """
     if exporter.probe is None:
         return
     try:
@@ -91,7 +95,11 @@ def abilities(
 
 
 def tokens(findings: Findings, env: Mapping[str, str]) -> None:
-    """Show the configured tokens, masked, and which of them is too short to be safe."""
+    """Show the configured tokens, masked, and which of them is too short to be safe.
+
+    Raises:
+        ConfigError: The setting cannot be read.
+    """
     for token in settings.TOKEN.read(env):
         findings.lines.append(f"token of {settings.TOKEN.name}: {masked(token)}")
         if len(token) < _TOKEN_CHARACTERS:
@@ -132,6 +140,10 @@ def tracker(
 
 
 def _ask(findings: Findings, name: str, address: str) -> None:
+    """Show whether a server answers, and that its clock differs by more than a minute.
+
+    Rows carry the times of this machine, by which trackers order runs.
+    """
     parts = urlsplit(address)
     server = without_credentials(address).partition("?")[0]
     try:

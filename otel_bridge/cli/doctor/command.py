@@ -86,7 +86,7 @@ def command(*, sending: bool, whole: bool) -> None:
 
 
 def _print(console: Terminal, findings: Findings) -> None:
-    """Print what is shown: tables, then lines."""
+    """Print what is shown: tables, then lines; empty tables are left out."""
     for table in findings.tables:
         if table.row_count:
             console.print()
@@ -103,6 +103,7 @@ def _print(console: Terminal, findings: Findings) -> None:
 
 
 def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> None:
+    """Print each problem, or that there is none, and that no exporter is *chosen*, which is not an error."""
     for line in wrong:
         console.print_line(f"✗ {line}", "red")
     advice = "no exporter is chosen: set OTEL_BRIDGE_EXPORTERS, e.g. to trackio, or name exporters in init()"
@@ -141,7 +142,11 @@ def _installed() -> dict[str, exporter.Exporter]:
 
 
 def _settings(findings: Findings, env: Mapping[str, str]) -> None:
-    """Show the settings that are set, or all of them with where each comes from."""
+    """Show the settings that are set, or all of them with where each comes from.
+
+    Those that cannot be read are wrong, and variables whose names look like a setting's but are
+    none.
+    """
     columns = (
         ("setting (-: not set)", "value", "from", "meaning")
         if findings.whole
@@ -179,7 +184,11 @@ def _value(
 
 
 def _exporters(findings: Findings, env: Mapping[str, str]) -> None:
-    """Show the chosen exporters, or all of them, and the environment of their bridge."""
+    """Show the chosen exporters, or all of them, and the environment of their bridge.
+
+    A chosen exporter with wrong settings, or of an unknown name, is wrong. One whose package is
+    missing here is not, as long as there is another environment in which its bridge can run.
+    """
     chosen = chosen_exporters(env)
     available = exporter.available()
     table = plain_table(
@@ -242,7 +251,10 @@ def _bridge_environment(
 
 
 def chosen_exporters(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the exporters that the environment chooses for any signal."""
+    """Return the exporters that the environment chooses for any signal; empty without any.
+
+    An OTLP endpoint alone chooses ``otlp``, as it does for a stock SDK.
+    """
     lists = (*OF_SIGNALS, settings.EXPORTERS)
     names = tuple(
         dict.fromkeys(name for setting in lists for name in setting.read(env))
@@ -264,7 +276,10 @@ def _destination(name: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _directory(findings: Findings, env: Mapping[str, str]) -> None:
-    """Show where run folders are made, and check its space and permissions."""
+    """Show where run folders are made, and check its space and permissions.
+
+    Nothing is created. Less than 1 GiB of free space is wrong: a run could soon drop rows.
+    """
     base = find_base(env, Path.cwd())
     # The folder may not exist yet: its disk is that of the nearest one above.
     existing = next(path for path in (base.path, *base.path.parents) if path.exists())
@@ -290,6 +305,7 @@ def _add(table: Table, *cells: str) -> None:
 
 
 def _packages(findings: Findings) -> None:
+    """Show the versions of what otel-bridge works with, for a report of a problem."""
     table = plain_table(["package", "version"])
     _add(table, "python", sys.version.split()[0])
     for name in _PACKAGES:

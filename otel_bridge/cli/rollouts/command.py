@@ -51,7 +51,10 @@ class _Filter:
     unused: bool
 
     def takes(self, rollout: StoredRollout) -> bool:
-        """Return whether *rollout* matches every option."""
+        """Return whether *rollout* matches every option.
+
+        A rollout without a split counts as ``train``, which producers need not set.
+        """
         facts = rollout.facts
         if self.steps and facts.get("step") not in self.steps:
             return False
@@ -209,7 +212,7 @@ def command(
 def _check_forms(
     output: Path | None, overlay: str | None, *, as_html: bool, as_json: bool
 ) -> None:
-    """Raise `WrongCallError` for options that would have no effect together."""
+    """Raise `WrongCallError` for options that would have no effect together, before anything is read."""
     if output is not None and not as_html:
         raise WrongCallError("-o FILE is for the page of a rollout: add --html")
     if as_html and (as_json or overlay):
@@ -247,6 +250,7 @@ class _SortOrder:
 
 
 def _value(rollout: StoredRollout, sort: str) -> float | None:
+    """Return the number to sort by; ``None`` without one. The newest is the last one in the ledger."""
     facts = rollout.facts
     if sort == "duration":
         start = facts.get("start_unix_ns")
@@ -263,9 +267,10 @@ def _value(rollout: StoredRollout, sort: str) -> float | None:
 def _show(
     folder: RunFolder, selection: _Filter, view: RolloutView, order: _SortOrder
 ) -> int | None:
-    """Print the rollouts of one run, and return how many it has or had.
+    """Print the rollouts of one run, and return how many it has or had, also those not selected.
 
-    It is ``None`` when its data cannot be read.
+    It is ``None`` when its data cannot be read, or no bridge has read it yet; a line on stderr says
+    why.
     """
     try:
         with RolloutSource(folder) as source:
@@ -299,6 +304,7 @@ def _show(
 
 
 def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
+    """Print a rollout, and return whether it was still there."""
     payload = rollout.whole()
     # Deleted since it was listed, because every tracker has it by now.
     if payload is None:

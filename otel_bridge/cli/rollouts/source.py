@@ -105,7 +105,13 @@ class RolloutSource:
         return bool(self._files) or self._view is not None
 
     def rollouts(self) -> RolloutListing:
-        """Return every rollout once; a rollout that is in both sources is read from the ledger."""
+        """Return every rollout once; a rollout that is in both sources is read from the ledger.
+
+        Evaluations are collected first and merged last, since one may stand before its rollout.
+
+        Raises:
+            OtelBridgeError: The ledger is damaged or locked.
+        """
         reads: dict[str, tuple[Payload, ReadRollout]] = {}
         evaluations: dict[str, dict[str, Payload]] = {}
         # Files first, so that the ledger, which has the newer state, replaces what they have.
@@ -131,7 +137,11 @@ class RolloutSource:
         return RolloutListing(rollouts, deleted)
 
     def token_pages(self, rollouts: Iterable[StoredRollout]) -> dict[str, str]:
-        """Return the newest page of tokens of each of *rollouts* that has one, by its id."""
+        """Return the newest page of tokens of each of *rollouts* that has one, by its id.
+
+        One pass for all, from the oldest to the newest: a page is written again when later values
+        arrive.
+        """
         trace_ids = {str(rollout.facts["id"]) for rollout in rollouts}
         pages: dict[str, str] = {}
         for _, _, line in self._lines():
@@ -161,13 +171,17 @@ class RolloutSource:
             return None
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
+        """Yield rollouts and evaluations of the files; other lines are not parsed, which takes most of the time."""
         for path, offset, line in self._lines():
             payload = _parsed(line) if line.startswith(_MARKS) else None
             if payload is not None:
                 yield payload, partial(_line_at, path, offset)
 
     def _lines(self) -> Iterator[tuple[Path, int, bytes]]:
-        """Yield each line of the exporter ``file``, with its file and its offset there."""
+        """Yield each line of the exporter ``file``, with its file and its offset there.
+
+        A file that was deleted meanwhile, or is a link or a pipe, is left out.
+        """
         for path in self._files:
             # The bridge deletes the oldest.
             with (
@@ -188,6 +202,7 @@ class RolloutSource:
                 )
 
     def _rollout_at(self, position: int) -> Payload | None:
+        """Return a rollout of the ledger again; ``None`` when it was deleted since it was listed."""
         if self._view is None:
             return None
         batch = self._view.records(
@@ -200,7 +215,7 @@ class RolloutSource:
         return None
 
     def _records(self, *kinds: int) -> Iterator[Record]:
-        """Yield the records of *kinds* that the ledger has, in their order."""
+        """Yield the records of *kinds* that the ledger has, in their order, without broken ones."""
         position = 0
         while self._view is not None:
             # In batches: a ledger may hold more than the memory of this machine.
@@ -225,6 +240,7 @@ def _trace_id_of_page(media_id: str) -> str:
 
 
 def _line_at(path: Path, offset: int) -> Payload | None:
+    """Return the line at *offset* of a file again; ``None`` without the file."""
     try:
         with open(open_regular(path), "rb") as opened:
             opened.seek(offset)
@@ -246,7 +262,11 @@ def _parsed(line: bytes) -> Payload | None:
 
 
 def _counted(payload: Payload) -> Payload:
-    """Return a rollout with its numbers of turns and calls, whether it failed, and its own id."""
+    """Return a rollout with its numbers of turns and calls, whether it failed, and its own id.
+
+    They are made before the messages and spans are left out of a listing, because options of the
+    command select and sort by them. A rollout without an end counts as failed.
+    """
     spans = entries(payload.get("spans"))
     messages = entries(payload.get("messages"))
     metadata = payload.get("metadata")
@@ -267,7 +287,10 @@ def _counted(payload: Payload) -> Payload:
 
 
 def _with_evaluations(payload: Payload, evaluations: Mapping[str, Payload]) -> Payload:
-    """Return a rollout with the evaluations that arrived after it."""
+    """Return a rollout with the evaluations that arrived after it; they replace what it had itself.
+
+    A label without a number changes no reward, and only stands in the list.
+    """
     rewards = payload.get("rewards")
     parts: dict[str, Json] = dict(rewards) if isinstance(rewards, dict) else {}
     merged: Payload = {

@@ -55,7 +55,11 @@ def write_page(
 
 
 def print_tokens(view: TokenView | None, overlay: str) -> None:
-    """Print the tokens of *view*, colored by *overlay*, and those with the largest values."""
+    """Print the tokens of *view*, colored by *overlay*, and those with the largest values.
+
+    Without a view, or without that overlay, one line says so, with the overlays that there are. A
+    pipe gets no colors: there only the tokens with the largest values show the values.
+    """
     terminal = Terminal(soft_wrap=True)
     if view is None:
         terminal.print_line(f"  {_NO_TOKENS}", style="dim")

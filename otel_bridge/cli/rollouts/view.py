@@ -51,7 +51,7 @@ class RolloutView:
         self._console.print(Text(_one_line(name), style="bold"))
 
     def rollout(self, payload: Payload) -> None:
-        """Print one rollout: heading, remarks, messages."""
+        """Print one rollout: heading, remarks, messages; in place of missing messages a remark says why."""
         self._console.print()
         self._console.print(_heading(payload))
         for line, style in _remarks(payload):
@@ -77,7 +77,11 @@ class RolloutView:
             self._console.print(line)
 
     def _clipped(self, lines: Sequence[str]) -> Iterator[Text]:
-        """Yield lines folded to the terminal's width, then a note of how many are left out."""
+        """Yield lines folded to the terminal's width, then a note of how many are left out.
+
+        They are folded here, because the limit is of lines that a person sees. In a pipe all lines
+        come as they are.
+        """
         limit = len(lines)
         if self._clips:
             # At least 20, or a narrow terminal would fold at every few characters.
@@ -149,7 +153,7 @@ _END_NAMES = {
 
 
 def _named(payload: Payload, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield those of *payload* that it has, each after its name."""
+    """Yield those of *names* that a rollout has, each after its name; nothing for an empty text."""
     for key, name in names.items():
         if payload.get(key) not in {None, ""}:
             yield f"{name} {_number(payload[key])}", ""
@@ -205,7 +209,7 @@ def _evaluation(evaluation: Payload) -> str:
 
 
 def _texts(message: Payload) -> Iterator[str]:
-    """Yield the texts of a message: reasoning, content, tool calls."""
+    """Yield the texts of a message: reasoning, content, tool calls; nothing for one without any."""
     if message.get("reasoning_content"):
         yield f"(thinks) {message['reasoning_content']}"
     content = message.get("content")

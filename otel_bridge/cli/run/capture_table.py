@@ -39,7 +39,10 @@ class CaptureTable:
             self.environment[CAPTURE_COUNTS.name] = self._folder.name
 
     def show(self, console: Terminal, *, recorded: bool = True) -> None:
-        """Print the table, or that nothing was *recorded*, and remove the folder."""
+        """Print the table, or why nothing was captured, and remove the folder; nothing without a capture.
+
+        The table is how a user sees that calls of his program are left out.
+        """
         if self._folder is None:
             return
         totals = totals_in(Path(self._folder.name))

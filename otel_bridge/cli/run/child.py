@@ -82,6 +82,7 @@ class Child:
         return Status.FINISHED
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
+        """Send the signal to the command, unless it has it already or has exited."""
         if number in _FROM_TERMINAL and _in_foreground():
             return  # the terminal has sent the signal to the command too
         # Its id may belong to another process once it was waited for.
@@ -90,6 +91,7 @@ class Child:
 
 
 def _in_foreground() -> bool:
+    """Return whether a key of the terminal signals this process and its command, which is in its group."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):

@@ -194,7 +194,11 @@ class _InterruptHandler:
 def _drain(
     host: BridgeSupervisor, give_up: _InterruptHandler, timeout_s: float | None
 ) -> None:
-    """Deliver what is left, and show how much that is."""
+    """Deliver what is left, and show how much that is, for at most *timeout_s*, else `DRAIN_S`.
+
+    A signal has no effect in the first `_LAST_DATA_S`, in which the ends of processes are read: a
+    run without them would be shown as killed. What remains is printed by the caller.
+    """
     with Terminal(stderr=True).wait_display() as display:
 
         def show(runs: Mapping[str, RunStatus]) -> None:
@@ -207,6 +211,7 @@ def _drain(
 
 
 def _notify(line: str) -> None:
+    """Print a line on stderr."""
     try:
         echo(f"otel-bridge: {line}", err=True)
     except (OSError, OtelBridgeError):

@@ -34,7 +34,12 @@ def child_environment(
     base: Path,
     receiver: LauncherReceiver,
 ) -> dict[str, str]:
-    """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint."""
+    """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint.
+
+    The name of the run stands there twice: as settings for otel-bridge, and as resource attributes
+    for stock SDKs, so that both are of one run. Names that were generated are marked: a child that
+    is given a name, or an adapter that knows a better one, replaces them.
+    """
     # Stock SDKs send to this receiver; the user's endpoint is that of the bridge.
     child = {
         name: value
@@ -133,6 +138,8 @@ def replaced_trackers(
     variables: Mapping[str, str], choice: RequestedDestinations
 ) -> str:
     """Return a line on captured trackers that get nothing of the run; empty when there are none.
+
+    A user of ``--capture`` may expect both, and would look for the run in the tracker in vain.
 
     Args:
         variables: The variables of the capture; empty when nothing is captured.

@@ -47,7 +47,7 @@ class LaunchedRuns:
         self._ended: Status | None = None
 
     def folders(self) -> list[RunFolder]:
-        """Return the folders that this launcher's children or its receiver write to."""
+        """Return the folders that this launcher's children or its receiver write to, the first ones first."""
         with self._lock:
             for folder in run_folders(self._base):
                 if folder.path not in self._folders:
@@ -55,7 +55,7 @@ class LaunchedRuns:
             return list(self._folders.values())
 
     def end(self, status: Status) -> None:
-        """Record in every run that the command has ended with *status*."""
+        """Record in every run that the command has ended with *status*, also in those found later."""
         with self._lock:
             self._ended = status
             for segment in self._segments:
@@ -101,7 +101,13 @@ class _LauncherSegment:
         self._open = True
 
     def end(self, status: Status) -> None:
-        """Append the end event and release the liveness lock; may be called twice."""
+        """Append the end event and release the liveness lock; may be called twice.
+
+        Without the event, as on a full disk, the released lock shows that the launcher has ended.
+
+        Raises:
+            JournalError: The event cannot be appended.
+        """
         if not self._open:
             return
         self._open = False
@@ -118,6 +124,7 @@ class _LauncherSegment:
             self._liveness.release()
 
     def _resource(self, of: SegmentHeader) -> bytes:
+        """Return the resource of the launcher: the run of the child, so that the bridge opens no other."""
         pairs: dict[str, Attribute] = {
             semconv.PROJECT: of.project,
             semconv.RUN_NAME: of.run_name,
@@ -142,7 +149,11 @@ def _ends_by_itself(of: SegmentHeader) -> bool:
 
 
 def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
-    """Return the header of a segment that a child or this receiver began since *since_ns*."""
+    """Return the header of a segment that a child or this receiver began since *since_ns*; ``None`` without one.
+
+    A child is known by the launcher's mark, which it inherits in its environment; a segment of this
+    process's receiver by its process id.
+    """
     mark = launcher_mark()
     for segment in folder.segments():
         # Cheaper than to read the header of every segment of an old directory.

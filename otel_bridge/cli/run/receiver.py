@@ -104,6 +104,11 @@ def _for_others(endpoint: str, host: str) -> str:
 
 
 def _address(listen: str) -> tuple[str, int]:
+    """Return host and port; without *listen* a free port of this machine alone.
+
+    Raises:
+        ConfigError: It is not an address, or has no port after its own for HTTP.
+    """
     if not listen:
         return "127.0.0.1", 0
     host, colon, port = listen.rpartition(":")
