@@ -114,6 +114,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    """Return a public name, from its own module, at the first use; raises `AttributeError` for another name.
+
+    Importing all modules at once would cost each training process time and memory.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "capture":  # the package, which is callable

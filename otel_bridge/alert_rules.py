@@ -110,6 +110,7 @@ def alert_rules(raw: str) -> tuple[AlertRule, ...]:
 
 
 def _rule(text: str) -> AlertRule:
+    """Return the rule that *text* is; raises `ValueError` when it is not a rule, or a number in it is not valid."""
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
     if kind == AlertKind.NOT_FINITE.value and (rest.strip() or not colon):
@@ -143,6 +144,10 @@ def _rule(text: str) -> AlertRule:
 
 
 def _duration_ns(text: str, duration: str) -> int:
+    """Return a duration above 0 and up to a year in nanoseconds.
+
+    Raises `ValueError` for any other text.
+    """
     found = _DURATION.fullmatch(duration)
     after_ns = int(float(found[1]) * _UNITS_S[found[2]] * _SECOND_NS) if found else 0
     if not 0 < after_ns <= _MAX_DURATION_NS:
@@ -153,6 +158,7 @@ def _duration_ns(text: str, duration: str) -> int:
 
 
 def _number(text: str, number: str) -> float:
+    """Return the finite number that *number* is; raises `ValueError` for any other text."""
     try:
         bound = float(number)
     except ValueError:

@@ -92,6 +92,10 @@ def incompatibility(
 
 
 def _is_incompatible(exc: BaseException) -> bool:
+    """Return whether *exc* shows that the installed version lacks a module, a name, an argument or a field.
+
+    Errors of otel-bridge itself, and of single values, do not.
+    """
     if isinstance(exc, OtelBridgeError):
         return False
     if isinstance(exc, ImportError):
@@ -110,7 +114,10 @@ def _is_incompatible(exc: BaseException) -> bool:
 
 
 def _lack(owner: object, call: str, arguments: tuple[str, ...], *, whole: bool) -> str:
-    """Return what is missing of a call, empty when it can be made; *whole*: with these arguments and no other."""
+    """Return what is missing of a call, empty when it can be made; *whole*: with these arguments and no other.
+
+    A call written in C without a signature counts as one that can be made.
+    """
     name = getattr(owner, "__name__", type(owner).__name__)
     member: object = getattr(owner, call, None)
     if not callable(member):

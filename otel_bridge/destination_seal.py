@@ -52,7 +52,10 @@ def names_file(value: str) -> bool:
 
 
 def names_server(variable: str, value: str) -> bool:
-    """Return whether *value* leads to a server, which may get credentials; files and plain names do not."""
+    """Return whether *value* leads to a server, which may get credentials; files and plain names do not.
+
+    In doubt it does: credentials must not go where nobody named a server.
+    """
     if variable in _SERVERS_WITHOUT_ADDRESS:
         return bool(value)
     try:
@@ -98,7 +101,11 @@ def _state_folder() -> Path:
 
 
 def _make_key(path: Path) -> None:
-    """Store a new key; of two processes that do so at once the first one's stays."""
+    """Store a new key; of two processes that do so at once the first one's stays.
+
+    Raises `OSError` where the folder takes no files. The file gets its name once it is whole, so
+    that no process reads half a key.
+    """
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(
         temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -113,6 +120,11 @@ def _make_key(path: Path) -> None:
 
 
 def _read_key(path: Path) -> bytes | None:
+    """Return the key in the file at *path*; ``None`` when another user could read or have written it, or it is cut off.
+
+    Raises:
+        OSError: It cannot be opened, as a link at its name.
+    """
     descriptor = os.open(
         path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     )

@@ -164,6 +164,10 @@ def any_error() -> tuple[type[Exception], ...]:
 
 
 def _is_of_handler(error: BaseException | None) -> bool:
+    """Return whether a Python signal handler of the program raised *error*.
+
+    ``False`` for an error of the very code of the ``try``: no other code has run.
+    """
     trace = (
         None
         if error is None or error.__traceback__ is None

@@ -315,6 +315,8 @@ def file_errors(
 def call_within(timeout_s: float, call: Callable[[], S]) -> S:
     """Return what *call*, which has no timeout of its own, returns from a thread; its exception is raised here.
 
+    For libraries without a time-out, which would block the thread of delivery for ever.
+
     Raises:
         TimeoutError: The call has not returned in time. Its thread continues.
     """

@@ -43,7 +43,10 @@ class KeyDefinitions(Generic[T]):
             self._values[name] = value
 
     def of(self, key: str) -> T | None:
-        """Return what is defined for *key*, which may be a glob's name; ``None`` without a definition."""
+        """Return what is defined for *key*, which may be a glob's name; ``None`` without a definition.
+
+        Results are kept until the next definition.
+        """
         # Hot path: the same keys come with each row.
         if key in self._by_key:
             return self._by_key[key]

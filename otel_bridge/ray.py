@@ -48,6 +48,10 @@ def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[],
 
 
 def _end(actors: tuple[Any, ...], timeout_s: float) -> None:
+    """End *actors*, all at once, within *timeout_s*; an actor that does not end in time is left to Ray.
+
+    After ``ray.shutdown()`` one line on stderr says that they were killed before.
+    """
     # A driver of Ray has it, others do not.
     ray: Any = importlib.import_module("ray")
     deadline = time.monotonic() + timeout_s

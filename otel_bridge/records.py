@@ -61,7 +61,10 @@ class Distribution:
         return math.nan
 
     def quantile(self, q: float) -> float:
-        """Return the *q* quantile (0 to 1), linear within its bucket, within min and max; ``nan`` without buckets."""
+        """Return the *q* quantile (0 to 1), linear within its bucket, within min and max; ``nan`` without buckets.
+
+        Where all numbers of a bucket are equal, its width is only for drawing.
+        """
         total = sum(self.counts)
         if not total:
             return math.nan
@@ -337,7 +340,10 @@ class MediaRecord:
     position: Position = 0
 
     def table(self, item: MediaItem) -> tuple[list[str], list[list[TableCell]]]:
-        """Return different names of the columns of *item*, a table, and its rows, with the media that cells hold."""
+        """Return different names of the columns of *item*, a table, and its rows, with the media that cells hold.
+
+        Of several columns of one name all but the first get a number.
+        """
         held: dict[str, Any] = json.loads(item.data)
         rows: list[list[Any]] = held["rows"]
         names: dict[str, None] = {}

@@ -97,7 +97,10 @@ class _RewardOrder:
         ]
 
     def first(self, indices: Sequence[int], count: int) -> list[int]:
-        """Return the first *count* of *indices* in this order."""
+        """Return the first *count* of *indices* in this order.
+
+        All of *indices* when they are no more, none when *count* is 0 or less.
+        """
         if len(indices) <= count or count <= 0:
             return list(indices)[: max(count, 0)]
         digests = self.digests

@@ -49,7 +49,10 @@ class Setting(Generic[T]):
         return self.doc.startswith("Internal: ")
 
     def written(self, value: T) -> str:
-        """Return *value* as the variable would have it, e.g. ``64MiB`` or ``1``; empty for no value."""
+        """Return *value* as the variable would have it, e.g. ``64MiB`` or ``1``; empty for no value.
+
+        Messages and `doctor` show it, so that a person can copy it.
+        """
         if value is None:
             return ""
         if isinstance(value, bool):
@@ -95,7 +98,10 @@ def text(raw: str) -> str:
 
 
 def webhook_address(raw: str) -> str:
-    """Parse an https address; http only for this machine. The address is a secret, so that no message repeats it."""
+    """Parse an https address; http only for this machine. The address is a secret, so that no message repeats it.
+
+    Raises `ValueError` for any other text.
+    """
     try:
         parts = urlsplit(raw)
         scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
@@ -124,7 +130,10 @@ _METRICS_PATH = "/metrics"
 
 
 def engine_addresses(raw: str) -> tuple[str, ...]:
-    """Parse addresses of metrics, each of another host and port; without a path they get ``/metrics``."""
+    """Parse addresses of metrics, each of another host and port; without a path they get ``/metrics``.
+
+    Raises `ValueError` for another address, one with a password, two of one engine, or too many.
+    """
     addresses: dict[str, str] = {}
     for name in names(raw):
         try:
@@ -240,7 +249,10 @@ _UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib":
 
 
 def size_bytes(raw: str) -> int:
-    """Parse a number of bytes, with or without a unit (``64MiB``, ``2g``)."""
+    """Parse a number of bytes, with or without a unit (``64MiB``, ``2g``).
+
+    Units are powers of 1,024. Raises `ValueError` for any other text.
+    """
     value = raw.lower().replace(" ", "")
     digits = value.rstrip("abcdefghijklmnopqrstuvwxyz")
     unit = value[len(digits) :]
@@ -325,6 +337,8 @@ def redactions(raw: str) -> tuple[str, ...]:
     """Parse what is redacted from message text: ``secrets``, ``email``, both, or ``none``; and ``module:function``.
 
     The result holds the kinds, then the function. If only a function is named, the kinds are the default.
+
+    Raises `ValueError` for an unknown kind, two functions, or ``none`` beside a kind.
     """
     given = names(raw)
     functions = tuple(name for name in given if ":" in name)

@@ -51,6 +51,9 @@ def find_base(
     network file system is replaced by one on a local disk, because record locks and SQLite need a
     local disk.
 
+    Without a local folder that can be made the default is used on its network file system all the
+    same.
+
     Args:
         env: The environment.
         cwd: The working folder.
@@ -71,6 +74,10 @@ def find_base(
 
 
 def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> BaseDir:
+    """Return the base directory; its name may not be UTF-8.
+
+    An explicit one stays where a person wants it, also on a network file system.
+    """
     explicit_path = DIR.read(env)
     if explicit_path:
         path = Path(os.path.abspath(cwd / Path(explicit_path).expanduser()))
@@ -86,6 +93,7 @@ def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> Base
 
 
 def _state_folders(env: Mapping[str, str]) -> list[Path]:
+    """Return the folders to try on a local disk, best first: those that outlive a reboot before temporary ones."""
     mine = f"otel-bridge-{os.getuid()}"
     folders = [
         Path(env.get("XDG_STATE_HOME", ""), "otel-bridge"),
@@ -130,6 +138,8 @@ def _key(path: Path) -> str:
 def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
     """Return in one line why *path* must not be used; empty when it may be used, or does not exist.
 
+    Links of another user could redirect what this process writes, or, as root, deletes.
+
     Args:
         path: A base directory or run folder.
         may_be_link: Whether *path* may be a symbolic link, because a person named it.
@@ -158,7 +168,10 @@ def why_not_ours(path: Path, *, may_be_link: bool = False) -> str:
 
 
 def _planted_by(path: Path) -> int | None:
-    """Return the owner of a folder that another user created where everyone may write, else ``None``."""
+    """Return the owner of a folder that another user created where everyone may write, else ``None``.
+
+    ``None`` also for a folder that does not exist.
+    """
     try:
         owner = os.lstat(path).st_uid
         above = os.stat(path.parent)
@@ -172,7 +185,11 @@ def _planted_by(path: Path) -> int | None:
 
 
 def _gives_all_to(owner: int, path: Path) -> bool:
-    """Return whether a file that this process creates in *path* belongs to *owner* too."""
+    """Return whether a file that this process creates in *path* belongs to *owner* too.
+
+    Some file systems give every file to one user (``all_squash``). ``False`` when no file can be
+    created.
+    """
     probe = path / f".owner.{os.getpid()}.tmp"
     try:
         descriptor = create_regular(probe)

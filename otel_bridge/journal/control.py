@@ -81,6 +81,8 @@ def is_requested(folder: RunFolder) -> bool:
 def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
     """Send a control request to the bridge of *folder*, which reads requests at each poll.
 
+    No answer comes back: the bridge deletes the file once it has carried the request out.
+
     Args:
         folder: An existing run folder.
         kind: ``retry``, ``discard``, ``finish`` or ``handover``.
@@ -115,6 +117,9 @@ def receive_control(
     """Return the requests, oldest first.
 
     The files stay until `delete_control_request`, so that a kill before that loses nothing.
+
+    A file that cannot be read now is tried at the next call. One that another bridge has deleted is
+    skipped, and one of a process that crashed while it wrote is deleted after a minute.
 
     Args:
         folder: The run folder.
@@ -169,6 +174,7 @@ def _deleted(path: Path) -> bool:
 
 
 def _parsed(data: bytes, name: str) -> ControlRequest | None:
+    """Return the request in *data*; ``None`` unless it is an object with a known kind, values and a time."""
     try:
         raw: object = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -29,6 +29,8 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file and return its descriptor, without waiting or following a link at the last name.
 
+    The descriptor is closed at exec, so that children hold no file of a run folder.
+
     Raises:
         OSError: The file cannot be opened, or is not a regular file.
     """
@@ -72,6 +74,8 @@ def read_regular(path: str | Path, limit_bytes: int = SMALL_BYTES) -> bytes:
 def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> int:
     """Create a new file, replacing a file of the same name, and return its descriptor.
 
+    Whatever lies at the name is removed, not written: it may be a link or a FIFO.
+
     Raises:
         OSError: The file cannot be created.
     """
@@ -90,6 +94,8 @@ def to_high_number(descriptor: int) -> int:
     A program may close all descriptors of its process. The numbers of its next files begin at the
     lowest, so that none of them gets this one, and a write fails instead of going into a file of
     the program.
+
+    The same number when the process may not have so many descriptors.
     """
     for lowest in _HIGH_NUMBERS:
         try:
@@ -174,6 +180,9 @@ class StampedCache(Generic[K, V]):
 
     def get(self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V]) -> V:
         """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.
+
+        What *read* raises is raised here, and nothing is kept then. A file that changed a moment
+        ago is read again at the next call, since a second change may leave the same stamp.
 
         Args:
             key: Name of the value.

@@ -161,6 +161,8 @@ class RunFolder:
 
         A base directory that is created here gets a ``.gitignore`` that excludes it.
 
+        What exists already is kept, so that every process of a run may call it.
+
         Raises:
             FormatVersionError: A newer version created the folder.
             JournalError: The folder cannot be created, is not writable, or belongs to another user.
@@ -203,7 +205,10 @@ class RunFolder:
             )
 
     def check_format(self) -> None:
-        """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run."""
+        """Raise `FormatVersionError` when a newer version created the folder, or when it holds another run.
+
+        A missing or unreadable ``folder.json`` passes, since the segments name their run too.
+        """
         facts = _facts_of(self.path)
         version = facts.get("format")
         run_id = facts.get("run_id")
@@ -250,7 +255,11 @@ class RunFolder:
         return self.segments_dir.is_dir()
 
     def segments(self) -> list[SegmentFile]:
-        """Return the existing segments, ordered by process and number."""
+        """Return the existing segments, ordered by process and number.
+
+        Empty when the folder does not exist. What is not a regular file with the name of a segment
+        is skipped, and so is one that is deleted meanwhile.
+        """
         segments: list[SegmentFile] = []
         with contextlib.suppress(OSError), os.scandir(self.segments_dir) as entries:
             for entry in entries:
@@ -315,6 +324,8 @@ class RunFolder:
         `probe` returns whether the lock is held.
 
         ``None`` means that the lock file is missing or not readable.
+
+        A process that crashed leaves what it wrote.
         """
         try:
             facts = cast("dict[str, object]", orjson.loads(content(self.lock_path)))
@@ -366,6 +377,8 @@ def put_file(path: Path, data: bytes) -> None:
 
     A reader sees the old content or the new one, never a part.
 
+    It is not synced: after a power cut the old content may be back.
+
     Raises:
         OSError: The file cannot be written; the old content stays.
     """
@@ -383,6 +396,11 @@ def put_file(path: Path, data: bytes) -> None:
 
 
 def _make_base(base: Path) -> None:
+    """Create the base directory, and a ``.gitignore`` in it if otel-bridge chose its name.
+
+    Raises:
+        OSError: It cannot be created or written.
+    """
     base.parent.mkdir(parents=True, exist_ok=True)
     try:
         base.mkdir(mode=0o700)
@@ -406,7 +424,11 @@ def _unusable(path: Path, exc: OSError) -> JournalError:
 
 
 def _folder_name(run_id: str) -> str:
-    """Return a safe file name for a run id, which any client may send."""
+    """Return a safe file name for a run id, which any client may send.
+
+    The name is unescaped again by `_run_id_of`, except a long one, whose id stands in
+    ``folder.json``.
+    """
     raw = run_id.encode("utf-8", "surrogatepass")
     name = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], raw).decode()
     # Also "." and "..", which name other folders.
@@ -423,6 +445,11 @@ def _folder_name(run_id: str) -> str:
 
 
 def _run_id_of(path: Path) -> str:
+    """Return the run id of a folder, from its name, else from ``folder.json``, else the name itself.
+
+    A name that this version would write otherwise is of another program or renamed; nothing raises
+    here, because all folders of a directory are listed.
+    """
     raw = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), os.fsencode(path.name))
     with contextlib.suppress(UnicodeDecodeError):
         run_id = raw.decode("utf-8", "surrogatepass")

@@ -131,6 +131,9 @@ def start_of(segment_name: str) -> bytes:
 def scan(buffer: bytes, base: int, *, final: bool, start: bytes) -> ScanResult:
     """Read the frames in *buffer*; after damaged bytes, the next valid frame is searched.
 
+    Never raises. The magic and the stream of a segment do not occur in its payloads by chance, so
+    that the search finds the next frame; each of these is checked by its two checksums.
+
     Args:
         buffer: Bytes of a segment. At offset 0 they may begin with its header, which is skipped.
         base: Offset of the buffer in the segment.
@@ -223,7 +226,10 @@ class _Head(NamedTuple):
 
 
 def _head_at(buffer: bytes, position: int, start: bytes) -> _Head | None:
-    """Return the head at *position*, or ``None`` when it is unfinished or damaged."""
+    """Return the head at *position*, or ``None`` when it is unfinished or damaged.
+
+    An unknown signal or flag counts as damage.
+    """
     checked = buffer[position : position + _CHECKED.size]
     crc = buffer[position + _CHECKED.size : position + HEAD_BYTES]
     if not checked.startswith(start) or crc != _CRC.pack(crc32(checked)):

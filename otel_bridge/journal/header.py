@@ -137,6 +137,9 @@ class SegmentHeader:
     def from_bytes(cls, data: bytes) -> SegmentHeader:
         """Return the header at the start of *data*; the bytes after it are not read.
 
+        Fields that are missing have their default, and unknown ones are ignored, so that versions
+        of one format read each other.
+
         Raises:
             InvalidRecordError: The header is unfinished or damaged.
             FormatVersionError: A newer version wrote the header.
@@ -181,6 +184,8 @@ def header_end(data: bytes) -> int | None:
     """Return the end of the header at the start of *data*.
 
     ``None`` when it is missing, unfinished or damaged.
+
+    It never raises, also for a newer format: the prefix is the same in all formats.
     """
     if len(data) < _PREFIX.size:
         return None

@@ -53,6 +53,8 @@ def hold_life(folder: RunFolder, instance_id: str) -> RecordLock:
 
     Without record locks only the file is written, and the lock that is returned is not held.
 
+    The lock ends with the process, however it ends: a bridge on this machine sees a crash at once.
+
     Raises:
         JournalError: The file cannot be created, or another process holds it.
     """
@@ -77,6 +79,9 @@ def alive(
     appended_ns: int | None = None,
 ) -> bool:
     """Return whether the process that wrote *header* may still append.
+
+    On this boot the lock on the life file decides, without one the process table. It never raises:
+    without any evidence a process of this boot counts as dead.
 
     Args:
         folder: Its run folder.
@@ -123,6 +128,10 @@ def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
 
 
 def _facts() -> bytes:
+    """Return what identifies this process in its life file, as JSON.
+
+    The pid namespace decides later whether the pid means anything to the reader.
+    """
     host = this_host()
     pid = os.getpid()
     return orjson.dumps(
@@ -215,6 +224,8 @@ def judge_processes(
 ) -> JudgedReport:
     """Return *report*, which no running bridge updates, with the processes that are alive now.
 
+    A process without a readable header counts as running: it may be about to write one.
+
     Args:
         folder: The run folder; no process holds its lock.
         report: Its last report, which is not changed.
@@ -268,7 +279,10 @@ def _roles(
     processes: Mapping[str, ProcessReport],
     running: Iterable[SegmentHeader],
 ) -> dict[str, RoleReport]:
-    """Return the roles of *report* without the processes that died, and with those that started after it."""
+    """Return the roles of *report* without the processes that died, and with those that started after it.
+
+    A role never has more running processes than the report and the folder show together.
+    """
     running_counts: Counter[str] = Counter()
     new_counts: Counter[str] = Counter()
     for header in running:

@@ -60,6 +60,9 @@ class RecordLock:
 
         Return ``False`` when another holder has it, ``True`` also when this object already had it.
 
+        A file that was replaced meanwhile is locked anew, a few times: an old file would be locked
+        by nobody else.
+
         Raises:
             LockUnsupportedError: The file system has no record locks.
             JournalError: The file cannot be created or opened.
@@ -142,6 +145,10 @@ class RecordLock:
         return True
 
     def _unlock(self) -> None:
+        """Drop the lock and close its descriptor, unless a program has closed it and its number is another file's.
+
+        Never raises, since it runs at exits and in forked children.
+        """
         identity = self._identity
         self._identity = None
         if identity is not None and _registry.get(identity) is self:
@@ -159,6 +166,8 @@ def probe(path: Path) -> bool:
     """Return whether any process, this one included, holds the lock on *path*, without locking it.
 
     Takes about 5 us.
+
+    ``False`` also when the file does not exist.
 
     Raises:
         LockUnsupportedError: The file system has no record locks.
@@ -180,7 +189,11 @@ def probe(path: Path) -> bool:
 
 
 def content(path: Path) -> bytes:
-    """Return the content that a lock's holder wrote; empty without such a file."""
+    """Return the content that a lock's holder wrote; empty without such a file.
+
+    The file must not be opened while this process holds the lock: closing it again would drop the
+    lock.
+    """
     with _mutex:
         file_identity = _identity_at(path)
         holder = None
@@ -232,6 +245,10 @@ _FLOCK = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
 
 
 def _is_locked(fd: int) -> bool:
+    """Return whether another process holds a lock on *fd*; raises `OSError` where that cannot be asked.
+
+    The fields of the kernel's structure have another order on macOS.
+    """
     if sys.platform == "darwin":
         query = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
         type_index = 3

@@ -33,6 +33,8 @@ def start_ticks(pid: int) -> int:
     """Return when *pid* started, in clock ticks since boot.
 
     0 when the process is gone, or only its zombie is left.
+
+    Pids are used again; with the ticks they identify one process of a boot.
     """
     if sys.platform != "linux":
         return _start_ticks_elsewhere(pid)
@@ -65,6 +67,7 @@ def _boot_id() -> str:
 
 
 def _start_ticks_elsewhere(pid: int) -> int:
+    """Return as `start_ticks` does on systems without ``/proc``, in hundredths of a second since the epoch."""
     import psutil  # noqa: PLC0415
 
     try:
@@ -120,7 +123,10 @@ def is_network(kind: str) -> bool:
 
 
 def file_system(path: Path, mountinfo: str | None = None) -> str | None:
-    """Return the type of the file system that *path* is on, ``None`` when it cannot be determined."""
+    """Return the type of the file system that *path* is on, ``None`` when it cannot be determined.
+
+    *path* need not exist; links in it are resolved.
+    """
     mounts = _mounts() if mountinfo is None else _parse(mountinfo)
     target = os.path.realpath(path)
     best = -1
@@ -147,6 +153,10 @@ def _mounts() -> list[tuple[str, str]]:
 
 
 def _parse(mountinfo: str) -> list[tuple[str, str]]:
+    """Return mount point and type of each line of *mountinfo*; lines of another form are skipped.
+
+    Spaces in mount points are octal escapes there.
+    """
     mounts: list[tuple[str, str]] = []
     for line in mountinfo.splitlines():
         place, separator, right = line.partition(" - ")

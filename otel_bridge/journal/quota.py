@@ -107,6 +107,9 @@ class Quota:
 
         It counts at most once a second, and less often when counting takes long or the limit is
         far. It counts early when the owner has used up the room of the last count.
+
+        Pauses follow from the duration of a count, since every process of a job counts the same
+        directory.
         """
         if self.is_due():
             now = time.monotonic()
@@ -139,6 +142,8 @@ class Quota:
 
 def bytes_below(path: str, measured: Mapping[str, int] = _NOTHING_MEASURED) -> int:
     """Return the bytes of all files below *path*.
+
+    0 when it cannot be read. Links are not followed, and count with their own size.
 
     Args:
         path: A folder.

@@ -281,6 +281,10 @@ _T = TypeVar("_T", BridgeReport, ProcessReport, RoleReport, ExporterReport, Repo
 
 
 def _report(raw: Mapping[str, object]) -> Report:
+    """Return the report in *raw*; raises `TypeError` when a field has another type than expected.
+
+    Reports of other versions are read as far as their fields have the same types.
+    """
     nested = {"bridge", "processes", "roles", "exporters", "former"}
     report = _filled(
         Report, {name: value for name, value in raw.items() if name not in nested}
@@ -364,6 +368,8 @@ def view_links(report: Report) -> list[Link]:
     """Return what shows the run in each exporter, and what uploads it.
 
     Nothing of exporters without either.
+
+    An exporter that is no longer named keeps its last link.
     """
     links: list[Link] = []
     for name, exporter in {**report.former, **report.exporters}.items():
@@ -403,6 +409,8 @@ def links_of(
 
 def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:
     """Return the bytes of a run's *segments* after the offsets that *report* names.
+
+    Segments of a process that the report does not name yet count whole.
 
     Args:
         segments: All segments of the run folder.

@@ -70,6 +70,8 @@ def parsed_segment_name(name: str) -> tuple[str, int] | None:
     """Return the process and the number in a segment's file name, ``None`` when *name* is not such a name.
 
     Only a number as `segment_name` writes it is accepted: ASCII digits, no additional zeros.
+
+    So two names never mean the same segment, and copies by a person are left aside.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -143,6 +145,8 @@ class SegmentWriter:
 
         On an error, no reader sees any of it.
 
+        A full disk is not tried again here: the caller counts the record as dropped and goes on.
+
         Raises:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
             SegmentClosedError: The descriptor was closed, or the folder moved or deleted; the frame
@@ -211,6 +215,9 @@ class SegmentWriter:
         """Create the segment of *header* and make it the open one.
 
         On an error nothing is changed.
+
+        A segment of that name is never overwritten, since it may hold records that are not
+        delivered.
 
         Raises:
             JournalError: It cannot be created, or its header is too large.
@@ -397,7 +404,10 @@ def _read_bytes(
 
 
 def _passed_over(fd: int, offset: int, count: int) -> ScanResult:
-    """Return the result for *count* bytes without a frame: a gap up to their end, or to the end of a hole there."""
+    """Return the result for *count* bytes without a frame: a gap up to their end, or to the end of a hole there.
+
+    A sparse file may have a hole of any size, which would take for ever to read.
+    """
     end = offset + count
     if hasattr(os, "SEEK_DATA"):
         try:
@@ -472,7 +482,10 @@ class Spare:
             self._size = os.write(self._fd, bytes(_PORTIONS * PORTION_BYTES))
 
     def give_up(self) -> bool:
-        """Free one portion; return ``False`` when there is none left."""
+        """Free one portion; return ``False`` when there is none left.
+
+        A descriptor that the program has closed gives nothing.
+        """
         if not self._size or not self._is_ours():
             return False
         self._size = max(self._size - PORTION_BYTES, 0)

@@ -183,6 +183,8 @@ def note(signals: Collection[str], env: Mapping[str, str]) -> str:
     """Return what a person should know of the destination of *signals* when a run begins.
 
     Empty for nothing.
+
+    It is a hint in the first lines of a run: neither case is an error, but each surprises.
     """
     unsent = [
         signal
@@ -227,6 +229,12 @@ def _value(name: str, signal: str, env: Mapping[str, str]) -> str:
 
 
 def _protocol(signal: str, env: Mapping[str, str]) -> Protocol:
+    """Return the protocol of *signal*: gRPC unless it is not installed or another one is set.
+
+    Raises:
+        ConfigError: The variable names neither of both.
+        MissingExtraError: It names gRPC, and grpcio is not installed.
+    """
     chosen = _value("PROTOCOL", signal, env).lower()
     if chosen == "http/protobuf" or (not chosen and not has_grpc()):
         return "http/protobuf"
@@ -243,6 +251,11 @@ def _protocol(signal: str, env: Mapping[str, str]) -> Protocol:
 
 
 def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
+    """Return the address that requests of *signal* go to.
+
+    Raises:
+        ConfigError: Nothing can be reached at it.
+    """
     variable = _variable("ENDPOINT", signal, env)
     url = _value("ENDPOINT", signal, env) or _DEFAULT[protocol]
     # The specification allows gRPC targets without a scheme.
@@ -287,6 +300,8 @@ def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
     Raises `ConfigError`.
 
     An error never shows a value, which may be a credential.
+
+    Names are in lower case, which gRPC demands.
     """
     variable = _variable("HEADERS", signal, env)
     headers: dict[str, str] = {}
@@ -331,6 +346,13 @@ def _is_gzip(signal: str, env: Mapping[str, str]) -> bool:
 
 
 def _timeout_s(signal: str, env: Mapping[str, str]) -> float:
+    """Return the time-out of requests of *signal* in seconds, the specification's default when none is set.
+
+    The number is in seconds, as in the Python SDK; the specification has milliseconds.
+
+    Raises:
+        ConfigError: It is not a number above 0.
+    """
     raw = _value("TIMEOUT", signal, env)
     if not raw:
         return _TIMEOUT_S
@@ -362,7 +384,10 @@ def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
 
 
 def _check_certificates(endpoint: Endpoint) -> None:
-    """Raise `ConfigError` when the files of TLS hold no certificates or no key that fits."""
+    """Raise `ConfigError` when the files of TLS hold no certificates or no key that fits.
+
+    Checked at start-up, where a person reads the error; each request would fail on it later.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if endpoint.certificate:

@@ -87,7 +87,10 @@ def sound_leaf(value: Json) -> Json:
 
 
 def too_deep(value: Json) -> bool:
-    """Return whether *value* nests deeper than trackers show and recursive readers should follow."""
+    """Return whether *value* nests deeper than trackers show and recursive readers should follow.
+
+    `_MAX_DEPTH` levels are read; a producer may nest without bound.
+    """
     level = [value]
     # Level by level, because a recursive count would end at Python's own limit.
     for _ in range(_MAX_DEPTH + 1):
@@ -107,7 +110,10 @@ def _entries_of(value: Json) -> Iterable[Json]:
 
 
 def as_text(value: Json) -> str:
-    """Return a text unchanged, ``None`` as the empty text, any other value as JSON text."""
+    """Return a text unchanged, ``None`` as the empty text, any other value as JSON text.
+
+    Never raises.
+    """
     if isinstance(value, str):
         return value
     if value is None:

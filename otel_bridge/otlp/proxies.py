@@ -20,6 +20,8 @@ def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
     Empty without a proxy in *env*.
 
     What *env* excepts stays excepted.
+
+    All three names are set, because clients read different ones.
     """
     if not any(_names_proxy(name) and value for name, value in env.items()):
         return {}

@@ -63,6 +63,8 @@ class RequestSize:
     def request(self, items: int) -> Generator[None]:
         """Observe one request of *items*; what it raises is passed on.
 
+        Only a time-out makes requests smaller; other errors say nothing about the size.
+
         Args:
             items: How many it holds.
         """
@@ -100,6 +102,8 @@ def refused_items(
 
     For a server that refuses a request as a whole and does not name the item at fault. What is sent
     again must change nothing.
+
+    Nothing when the request goes through. One refused item of n costs about 2 log n requests.
 
     Args:
         items: Items of one request, at least one.

@@ -114,7 +114,11 @@ class AlertWatcher:
         self._stalls.flush()
 
     def _admitted(self, alerts: list[Alert]) -> list[Alert]:
-        """Return those of *alerts* that the limit of the run admits; the others are counted."""
+        """Return those of *alerts* that the limit of the run admits; the others are counted.
+
+        Each is counted (``alert/too_many_by_rules``): a rule on very many keys must not call a
+        person without end.
+        """
         if not alerts:
             return alerts
         # Counted in the state, so that a restarted bridge does not grant another thousand.
@@ -156,7 +160,10 @@ class _ValueCauses:
                 state.delete(name)
 
     def row(self, row: Row) -> list[Alert]:
-        """Return the alerts that *row* raises: one for each rule, whatever number of keys meets it first here."""
+        """Return the alerts that *row* raises: one for each rule, whatever number of keys meets it first here.
+
+        Empty while no value begins a cause.
+        """
         if not self._rules:
             return []
         watching = self._watching.setdefault(row.role, {})
@@ -187,7 +194,10 @@ class _ValueCauses:
         self._changed.clear()
 
     def _begins(self, rule: AlertRule, key: str, value: float, row_id: str) -> bool:
-        """Note a value of *key*; return whether a cause begins with it."""
+        """Note a value of *key*; return whether a cause begins with it.
+
+        A cause beyond `_MAX_CAUSES` raises nothing and is counted (``alert/too_many_causes``).
+        """
         cause = rule.text, key
         sources = self._causes.get(cause)
         is_met = rule.is_met(value)
@@ -212,7 +222,11 @@ class _ValueCauses:
         *,
         is_met: bool,
     ) -> None:
-        """Note a further value of a key with a cause, which ends when every process that had one is calm or gone."""
+        """Note a further value of a key with a cause, which ends when every process that had one is calm or gone.
+
+        Several processes may log one key: a good value of one must not end the cause of another. A
+        cause knows at most `_MAX_SOURCES` of them.
+        """
         if is_met:
             has_room = source in sources or len(sources) < _MAX_SOURCES
             if has_room and sources.get(source) != 0:
@@ -281,7 +295,10 @@ class _Stalls:
             self._changed.add(role)
 
     def tick(self, now_unix_ns: int, steps: Mapping[str, int]) -> list[Alert]:
-        """Return an alert for each living role that is overdue, once until its next row."""
+        """Return an alert for each living role that is overdue, once until its next row.
+
+        Empty between two checks (`_CHECK_NS`), since this runs for each frame.
+        """
         # Not for times before this bridge began: what it reads of them is a backlog, whose end it
         # does not know yet.
         early = (
@@ -308,7 +325,11 @@ class _Stalls:
         self._changed.clear()
 
     def _living(self) -> dict[str, tuple[int, bool]]:
-        """Return the roles of open processes that send rows: when the last one began, and whether all are remote."""
+        """Return the roles of open processes that send rows: when the last one began, and whether all are remote.
+
+        Only processes that determine the run's status send rows: children and ranks above 0 may
+        send none.
+        """
         living: dict[str, tuple[int, bool]] = {}
         for process in self._processes.values():
             if (

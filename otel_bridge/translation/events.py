@@ -113,7 +113,11 @@ class Events:
     def take(
         self, producer: Producer, process: Process, record: LogRecord, now_unix_ns: int
     ) -> list[Record]:
-        """Process one log record; records that are not such events are ignored."""
+        """Process one log record; records that are not such events are ignored.
+
+        Nothing for a redelivered event, which is counted in `redelivered`, and for events about the
+        process alone. An unread event of the GenAI conventions is counted (``event/other``).
+        """
         attributes: dict[str, object] = dict(mapping_of(record.attributes))
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         # Before the numbers are checked: messages are deduplicated by their trace, as spans are.
@@ -160,6 +164,10 @@ class Events:
         self._metadata.rename(text_in(event.attributes, semconv.RUN_NAME))
 
     def _new(self, event: _Event, name: str) -> bool:
+        """Return whether an event was not received before, and remember it.
+
+        Our emitter numbers its events; others are known by process and content.
+        """
         process = event.process
         seq = event.seq
         # A heartbeat has no effect that could happen twice; its frame has already been noted.
@@ -180,6 +188,7 @@ class Events:
         )
 
     def _end(self, event: _Event) -> None:
+        """Note the end of the process that sent *event*; an unknown status counts as finished."""
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         # An end of another version or producer is still an end; only its word is not known.
         status = Status.FINISHED
@@ -213,6 +222,11 @@ class Events:
         event.process.mark_changed()
 
     def _alert(self, event: _Event) -> list[Record]:
+        """Return the alert of *event*, cut and redacted; its level is ``warn`` unless it names a known one.
+
+        Nothing without a title (counted: ``alert/title``), and beyond `_MAX_ALERTS` of a run
+        (``alert/too_many``).
+        """
         alert_count = cast("int", self._state.get(_ALERTS) or 0)
         # Cut here too: the event may come from a producer that knows neither limit nor secrets.
         title = redact_and_cut(
@@ -251,6 +265,10 @@ def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
 
 
 def _values_of(event: _Event) -> ValuesEvent:
+    """Return what the body of a config or summary says, by which event, without secrets.
+
+    A body that is not a map of values gives none.
+    """
     # Our emitter scrubs its values; a third-party producer may send anything.
     values = cast(
         "dict[str, Json]",

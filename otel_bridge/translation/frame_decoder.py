@@ -135,6 +135,13 @@ class FrameReader:
         by_resource: Callable[[bytes], _ByResource[_T]],
         alone: Callable[[bytes], _T],
     ) -> Iterator[tuple[ProducerContext, Iterable[_T]]]:
+        """Yield the data of a frame with their producer; those of another run are counted (``other_run``).
+
+        Args:
+            frame: The frame.
+            by_resource: Reads a whole request, whose data carry their resources.
+            alone: Reads a message whose resource is in the header of the segment.
+        """
         if frame.whole:
             for resource, scopes in by_resource(frame.payload):
                 context = self._of_resource(frame, resource)

@@ -47,6 +47,11 @@ def unpacked(kind: type[T], value: object) -> T:
 
 
 def _unpacked(kind: Any, value: Any) -> Any:
+    """Return *value* as *kind*; see `packed` for the forms.
+
+    Raises:
+        ValueError: A dataclass has another number of fields than was stored: the ledger's format must rise.
+    """
     if kind is bytes:
         return b64decode(value)
     # Most values by far: a bridge that begins again may read a million.
@@ -69,6 +74,7 @@ def _unpacked(kind: Any, value: Any) -> Any:
 
 
 def _unpacked_container(kind: Any, value: Any) -> Any:
+    """Return a tuple, list, set or dict of unpacked entries; a value of another kind is JSON, as it is."""
     container: Any = get_origin(kind)
     arguments = get_args(kind)
     if container is tuple:
@@ -91,7 +97,10 @@ def _unpacked_container(kind: Any, value: Any) -> Any:
 
 
 def _alternative(kinds: tuple[Any, ...], value: object) -> object:
-    """Return which of *kinds* the stored *value* is of; ``object`` for one that is stored as it is."""
+    """Return which of *kinds* the stored *value* is of; ``object`` for one that is stored as it is.
+
+    Only one part of a union is stored as a list, so that the stored form decides.
+    """
     for kind in kinds:
         has_parts = is_dataclass(kind) or get_origin(kind) is not None
         if (_is_enum(kind) and value is not None) or (

@@ -65,6 +65,8 @@ def count(
     """Add *number* to the drop counter ``drop/<reason>``.
 
     *name* is the key of what was dropped; the first of each reason is stored as an example.
+
+    Counts live in the state, so that a kill of the bridge neither loses nor doubles one.
     """
     key = f"drop/{reason}"
     state.set(key, number_at(state, key) + number)
@@ -74,7 +76,10 @@ def count(
 
 
 def uncount(state: TranslationState, reason: str, number: int) -> None:
-    """Take *number* back from the drop counter ``drop/<reason>``, and its first key with the last of them."""
+    """Take *number* back from the drop counter ``drop/<reason>``, and its first key with the last of them.
+
+    For what turned out not to be lost after all.
+    """
     key = f"drop/{reason}"
     remaining = number_at(state, key) - number
     # At 0 the counter goes, so that the report names no reason without drops.

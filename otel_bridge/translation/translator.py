@@ -134,7 +134,12 @@ class Translator:
 
     # --- what the reader calls --------------------------------------------------------------------
     def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
-        """Process the header of a segment: its process is open from then on."""
+        """Process the header of a segment: its process is open from then on.
+
+        Nothing of a segment whose resource cannot be read, which is counted (``undecodable``), or
+        that belongs to another run (``other_run``), and of segments of many processes, whose
+        records name theirs.
+        """
         if source.kind in PROCESS_KINDS:
             context = self._reader.of_segment(source, now_unix_ns)
             if context is not None:
@@ -177,7 +182,10 @@ class Translator:
         return self._finished(records + self._end_if_due(now_unix_ns), now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Apply the passage of time to rows, traces, steps, silent processes and the end of the run."""
+        """Apply the passage of time to rows, traces, steps, silent processes and the end of the run.
+
+        A record that is released here continues a run that has ended, which then ends anew.
+        """
         records = [*self._metrics.tick(now_unix_ns), *self._spans.tick(now_unix_ns)]
         # What was released follows the end of the run, so the run must end once more after it.
         if records and self._lifecycle.ended:
@@ -224,7 +232,8 @@ class Translator:
     def flush(self) -> None:
         """Write all facts kept in memory to the state.
 
-        Call before the state is committed with the records.
+        Call before the state is committed with the records: facts that change with every row are
+        written once a batch.
         """
         self._axes.flush()
         self._metrics.flush()
@@ -304,6 +313,11 @@ class Translator:
 
     # --- one frame --------------------------------------------------------------------------------
     def _translated(self, signal: int, frame: DecodedFrame) -> list[Record]:
+        """Return the records of one frame; nothing for control frames.
+
+        A frame that cannot be decoded is counted (``undecodable``): its bytes would fail again at
+        every try.
+        """
         try:
             if signal == _METRICS:
                 # All of the frame is decoded before anything has an effect: it may be undecodable.
@@ -318,6 +332,13 @@ class Translator:
         return []
 
     def _traces(self, frame: DecodedFrame) -> list[Record]:
+        """Return the records of a frame of traces.
+
+        The attempt is detected before the spans are used: they belong to it.
+
+        Raises:
+            google.protobuf.message.DecodeError: The frame cannot be decoded.
+        """
         records: list[Record] = []
         for context, scopes in self._reader.spans(frame):
             if frame.held:
@@ -330,6 +351,7 @@ class Translator:
         return records
 
     def _logs(self, frame: DecodedFrame) -> list[Record]:
+        """Return the records of a frame of events; see `_traces`."""
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
             # A bridge's statement about a dead process is not a heartbeat.
@@ -344,7 +366,10 @@ class Translator:
         return records
 
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
-        """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise."""
+        """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise.
+
+        Alerts come last, because they watch the rows that the other steps add.
+        """
         engines = self._metrics.engines
         if engines.active:
             records = [*records, *engines.rows()]
