@@ -322,12 +322,9 @@ def _settle(lines: LineLedger, server: Server) -> None:
     """Find out which increments of the previous writer are committed; the others are sent again."""
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
-            increments = {
-                key: server.committed(key, first)
-                for key, first in lines.awaited_tables().items()
-            }
+            increments = server.committed_of(lines.awaited_tables())
         # Committed ones first; what is then still pending is lost with its process.
-        lines.committed(lambda key: increments.get(key, ()))
+        lines.committed(increments)
         lines.lose_pending(time.time_ns() // 1_000_000)
 
 

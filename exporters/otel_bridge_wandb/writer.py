@@ -151,12 +151,7 @@ class WandbRunWriter:
             group = list(grouped)
             with as_bridge_errors("logging rollouts", group[0].position):
                 increment = opened.tables.rollouts(key, group)
-                _log_table(
-                    opened,
-                    increment,
-                    [rollout.position for rollout in group],
-                    group[-1].end_unix_ns,
-                )
+                _log_table(opened, increment, group, group[-1].end_unix_ns)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Log *media*, one line for each record."""
@@ -177,10 +172,9 @@ class WandbRunWriter:
                 line["_timestamp"] = record.time_unix_ns / 1e9
                 if opened.shared is not None:
                     opened.shared.number([line])
-                opened.store.log_media(
-                    record.position,
-                    functools.partial(opened.media.log, opened.run.log, line, record),
-                )
+                with opened.store.lines([record.position], has_files=True) as logged:
+                    opened.media.log(opened.run.log, line, record)
+                    logged.append(line)
 
     @property
     def left_out(self) -> Mapping[str, int]:
@@ -196,12 +190,7 @@ class WandbRunWriter:
             group = list(grouped)
             with as_bridge_errors("logging evaluations", group[0].position):
                 increment = opened.tables.evaluations(key, group)
-                _log_table(
-                    opened,
-                    increment,
-                    [value.position for value in group],
-                    group[-1].time_unix_ns,
-                )
+                _log_table(opened, increment, group, group[-1].time_unix_ns)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*: under the role's name, without a role at the top.
@@ -347,63 +336,59 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
         return
     if opened.shared is not None:
         opened.shared.number([line for _, line in lines])
-    # Before the first line: after a kill, the line numbers show which rows arrived.
-    opened.store.announce([row.position for row, _ in lines])
     # Looked up once: the loop below is the hot path.
     log = opened.run.log
     bind = opened.axes.bind
     start = 0
-    done = 0
-    try:
-        for start in range(0, len(lines), AT_ONCE):
-            with opened.bulk():
-                for row, line in lines[start : start + AT_ONCE]:
-                    if row.axis is not None:
-                        bind(line, row.axis)
-                    # No step=: W&B drops any step below its last (core/internal/stream/handler.go).
-                    log(line)
-                    done += 1
-                # Within the block, behind its rows: one change of threads for both.
-                opened.axes.send_definitions()
-    except (TypeError, ValueError) as exc:  # raised before anything of the row is sent
-        raise refused(str(exc), lines[done][0].position) from exc
-    except ExporterError as exc:  # of a block of rows; some of them may have arrived
-        exc.position = lines[start][0].position
-        raise
-    except Exception as exc:
-        raise outcome(exc, "logging a row", lines[done][0].position) from exc
-    finally:
-        # Also after an error: lines that were announced and not logged would be awaited for ever.
-        opened.store.logged(done)
+    with opened.store.lines([row.position for row, _ in lines]) as logged:
+        try:
+            for start in range(0, len(lines), AT_ONCE):
+                with opened.bulk():
+                    for row, line in lines[start : start + AT_ONCE]:
+                        if row.axis is not None:
+                            bind(line, row.axis)
+                        # No step=: W&B drops any step below its last (stream/handler.go of its core).
+                        log(line)
+                        logged.append(line)
+                    # Within the block, behind its rows: one change of threads for both.
+                    opened.axes.send_definitions()
+        except (TypeError, ValueError) as exc:  # raised before the row is sent
+            raise refused(str(exc), lines[len(logged)][0].position) from exc
+        except (
+            ExporterError
+        ) as exc:  # of a block of rows; some of them may have arrived
+            exc.position = lines[start][0].position
+            raise
+        except Exception as exc:
+            position = lines[len(logged)][0].position
+            raise outcome(exc, "logging a row", position) from exc
 
 
 def _log_table(
     opened: OpenRun,
     increment: Increment,
-    positions: Sequence[Position],
+    records: Sequence[RolloutRecord | Evaluation],
     time_unix_ns: int,
 ) -> None:
-    """Log *increment*.
+    """Log *increment*, whose rows are *records*; raises as `OnlineStore.lines` and ``Run.log``.
 
-    Its rows go into the table only once there is room, because a later try sends all of them.
+    The rows go into the table only once there is room, because a later try sends all of them. They
+    leave it after any error, or that try would send them twice.
     """
-    # First: it waits for room, and raises when the upload is dead, before anything is changed.
-    opened.store.announce_table(increment.key, positions)
-
-    def log() -> None:
-        line: dict[str, object] = {
-            increment.key: increment.add(),
-            "_timestamp": time_unix_ns / 1e9,
-        }
-        if opened.shared is not None:
-            opened.shared.number([line])
-        opened.run.log(line)
-
-    try:
-        opened.store.log_table(log)
-    except BaseException:
-        increment.undo()
-        raise
+    positions = [record.position for record in records]
+    with opened.store.lines(positions, increment.key, has_files=True) as logged:
+        try:
+            line: dict[str, object] = {
+                increment.key: increment.add(),
+                "_timestamp": time_unix_ns / 1e9,
+            }
+            if opened.shared is not None:
+                opened.shared.number([line])
+            opened.run.log(line)
+        except BaseException:
+            increment.undo()
+            raise
+        logged.append(line)
 
 
 def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:

@@ -15,7 +15,8 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,26 @@ class OfflineStore:
         """Return the positions that must be written: all."""
         return positions
 
-    def announce(self, positions: Sequence[Position]) -> None:
+    @contextmanager
+    def lines(
+        self,
+        positions: Sequence[Position],
+        _table: str = "",
+        *,
+        has_files: bool = False,
+    ) -> Generator[list[object]]:
+        """Make room for lines of the records at *positions*, which the block logs.
+
+        Files that wandb writes for them stay in the directory, if it *has_files*.
+        """
+        self._replace_older(positions)
+        staging: AbstractContextManager[None] = nullcontext()
+        if has_files and self._current is not None:
+            staging = staging_in(self._current.path)
+        with staging:
+            yield []
+
+    def _replace_older(self, positions: Sequence[Position]) -> None:
         """Replace the older directories before the first records are logged."""
         # Once for each writer. Until its first record the older directory is the better one.
         if self._current is None or self._current.first is not None or not positions:
@@ -118,26 +138,6 @@ class OfflineStore:
             for directory in remaining
         ]
         self._save()
-
-    def announce_table(self, _key: str, positions: Sequence[Position]) -> None:
-        """Do the same as `announce`."""
-        self.announce(positions)
-
-    def log_table(self, log: Callable[[], None]) -> None:
-        """Log an increment; its files stay in the directory."""
-        if self._current is None:
-            log()
-            return
-        with staging_in(self._current.path):
-            log()
-
-    def log_media(self, position: Position, log: Callable[[], None]) -> None:
-        """Log a line with media; their files stay in the directory."""
-        self.announce([position])
-        self.log_table(log)
-
-    def logged(self, _count: int) -> None:
-        """Do nothing."""
 
     def passed(self, _position: Position) -> None:
         """Do nothing."""

@@ -14,7 +14,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from otel_bridge.exporter import WriterMemory
@@ -23,8 +23,7 @@ from otel_bridge.records import Position
 _PREFIX = "line/"
 _HELD = "held"
 MAX_SENT = 10
-"""Most sends of an increment; then the server, which never listed its artifact, is not asked for it
-again."""
+"""Most sends of an increment. A server that never lists its artifact would get its rows for ever."""
 _log = logging.getLogger("otel_bridge.wandb")
 
 
@@ -39,7 +38,6 @@ class LineEntry:
         at_unix_ms: Time before the increment was logged; its file is named by the time of logging.
         until_unix_ms: Time after it was logged; 0 when its process crashed during logging.
         sent: Number of times that these rollouts were sent, this time included.
-        unseen: Number of completed uploads after which the server did not list the artifact.
     """
 
     start: int
@@ -48,7 +46,6 @@ class LineEntry:
     at_unix_ms: int = 0
     until_unix_ms: int = 0
     sent: int = 1
-    unseen: int = 0
 
     @property
     def end(self) -> int:
@@ -78,7 +75,6 @@ class LineLedger:
         self._lost: dict[
             Position, LineEntry
         ] = {}  # their records, until logged again, and as what they were sent last
-        self._listing = VersionListing(memory)
         self._held, self._position = _read_held(memory)
         # Zero as well: a user deleted the run, and all that is still here is sent again.
         if server_lines == 0 or server_lines < self._held:
@@ -123,51 +119,46 @@ class LineLedger:
             if position > self._logged or position in self._lost
         ]
 
-    def announce(self, positions: Sequence[Position]) -> None:
-        """Store the next lines, one per position, in the memory."""
-        self._put(LineEntry(self.next, tuple(positions)))
-
-    def announce_table(
-        self, key: str, positions: Sequence[Position], at_unix_ms: int
+    def announce(
+        self, positions: Sequence[Position], table: str = "", now_unix_ms: int = 0
     ) -> None:
-        """Store the next line, an increment of table *key*, in the memory."""
+        """Store in the memory that lines follow: one per position, or one increment of *table* with all of them."""
+        # Rows are never lost: only records of an increment are found here.
         lost_entries = [
             self._lost[position] for position in positions if position in self._lost
         ]
         sent = max((entry.sent for entry in lost_entries), default=0)
-        unseen = max((entry.unseen for entry in lost_entries), default=0)
         self._put(
             LineEntry(
                 self.next,
                 tuple(positions),
-                key,
-                at_unix_ms,
+                table,
+                now_unix_ms,
                 sent=sent + 1,
-                unseen=unseen,
             )
         )
 
-    def logged_table(self, until_unix_ms: int) -> None:
-        """Note that the increment just announced was logged."""
-        # Stored again with both times, by which the file of this increment is recognised after a
-        # kill.
-        entry = dataclasses.replace(self._entries.pop(), until_unix_ms=until_unix_ms)
-        self._put(entry)
-        self.logged(1)
-
-    def logged(self, count: int) -> None:
+    def logged(self, count: int, now_unix_ms: int = 0) -> None:
         """Note that *count* of the lines just announced were logged and the rest will not be."""
         entry = self._entries[-1]
         self.next = entry.start + count
+        if count and entry.table:
+            # Stored again with both times, by which the file of this increment is recognised after
+            # a kill.
+            entry = dataclasses.replace(self._entries.pop(), until_unix_ms=now_unix_ms)
+            self._put(entry)
+        done = entry.positions if entry.table else entry.positions[:count]
         if count:
-            done = entry.positions if entry.table else entry.positions[:count]
             self._logged = max(self._logged, done[-1])
             self._tail = max(self._tail, done[-1])
             for position in done if self._lost else ():
                 self._lost.pop(position, None)
         # The others were announced and not logged: their numbers are used by the next lines.
         if self.next < entry.end:
-            self._cut(entry, self.next)
+            self._entries.pop()
+            self._memory.delete(_key(entry.start))
+            if count:
+                self._put(dataclasses.replace(entry, positions=done))
 
     def passed(self, position: Position) -> None:
         """Note that the record at *position* has no line."""
@@ -180,7 +171,7 @@ class LineLedger:
             entry = self._entries.popleft()
             self._position = max(self._position, entry.positions[-1])
             # Its line is there, its rows may not be: they are in an artifact.
-            if entry.table and not self._listing.given_up:
+            if entry.table:
                 self._pending.append(entry)
             else:
                 self._memory.delete(_key(entry.start))
@@ -207,49 +198,29 @@ class LineLedger:
             )
         return first_times
 
-    def committed(self, times_of: Callable[[str], Iterable[int]]) -> None:
+    def committed(self, times_by_table: Mapping[str, Sequence[int]]) -> None:
         """Drop pending increments whose file is committed.
 
         Args:
-            times_of: Returns, for a table's key, the times (Unix milliseconds) in the names of its
+            times_by_table: Keys of tables to the times (Unix milliseconds) in the names of their
                 committed files.
         """
-        for key in self.awaited_tables():
-            times = list(times_of(key))
-            if times:
-                self._listing.seen()
-            for start in [entry.start for entry in self._pending if entry.table == key]:
-                entry = next(
-                    (pending for pending in self._pending if pending.start == start),
-                    None,
-                )
-                if entry is not None and any(
-                    entry.may_have(time_ms) for time_ms in times
-                ):
-                    self._drop(entry)
 
-    def uploaded(self) -> None:
-        """Note that wandb has completed its uploads.
+        def is_committed(entry: LineEntry) -> bool:
+            times = times_by_table.get(entry.table, ())
+            return any(map(entry.may_have, times))
 
-        Increments not listed after several of them count as durable.
-        """
-        self._pending = [
-            dataclasses.replace(entry, unseen=entry.unseen + 1)
-            for entry in self._pending
-        ]
-        for entry in list(self._pending):
-            self._memory.put(_key(entry.start), _encode(entry))
-            if entry.unseen >= MAX_UNSEEN and entry in self._pending:
-                self._listing.give_up(entry.table)
-                self._drop(entry)
-        if self._listing.given_up:
-            for entry in list(self._pending):
-                if entry in self._pending:
-                    self._drop(entry)
+        # One by one, because a drop also changes other increments of the same records.
+        while (entry := next(filter(is_committed, self._pending), None)) is not None:
+            self._drop(entry)
 
     def lose_pending(self, now_unix_ms: int) -> None:
-        """Mark pending increments as lost, because their writer has ended: they are sent again unless committed."""
-        for entry in [entry for entry in self._pending if entry.sent >= MAX_SENT]:
+        """Mark pending increments as lost, because their writer has ended: they are sent again unless committed.
+
+        One that was sent `MAX_SENT` times counts as stored, with a warning: it would hold up the
+        end of the run for ever.
+        """
+        while (entry := next(filter(_is_given_up, self._pending), None)) is not None:
             _log.warning(
                 "W&B: table %s: its artifact was not seen %d times; not sent again",
                 entry.table,
@@ -267,16 +238,6 @@ class LineLedger:
     def _put(self, entry: LineEntry) -> None:
         self._memory.put(_key(entry.start), _encode(entry))
         self._entries.append(entry)
-
-    def _cut(self, entry: LineEntry, end: int) -> None:
-        self._entries.pop()
-        self._memory.delete(_key(entry.start))
-        if end > entry.start and not entry.table:
-            self._put(
-                dataclasses.replace(
-                    entry, positions=entry.positions[: end - entry.start]
-                )
-            )
 
     def _drop(self, entry: LineEntry) -> None:
         """Delete an increment that is in the store, and older increments of the same records, from the memory."""
@@ -347,6 +308,10 @@ def announced_before(memory: WriterMemory) -> int:
     return max(held_before(memory), *(entry.end for entry in entries), 0)
 
 
+def _is_given_up(entry: LineEntry) -> bool:
+    return entry.sent >= MAX_SENT
+
+
 def _key(line: int) -> str:
     return f"{_PREFIX}{line:016d}"
 
@@ -366,7 +331,6 @@ def _encode(entry: LineEntry) -> bytes:
             "t": entry.table,
             "ms": [entry.at_unix_ms, entry.until_unix_ms],
             "n": entry.sent,
-            "u": entry.unseen,
         }
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -385,7 +349,6 @@ def _decode(key: str, value: bytes) -> LineEntry:
         at_unix_ms,
         until_unix_ms,
         stored.get("n", 1),
-        stored.get("u", 0),
     )
 
 
@@ -393,57 +356,3 @@ def _read_held(memory: WriterMemory) -> tuple[int, Position]:
     stored = memory.get(_HELD)
     lines, position = json.loads(stored) if stored else (0, 0)
     return int(lines), int(position)
-
-
-# Finds out whether the server lists the versions of an artifact, which show that an increment is
-# committed.
-#
-# A server may lack the list, or refuse it. Then no increment is ever shown as committed, although
-# wandb has uploaded all of them: waiting for the list would keep a run from ending, and would send
-# its rollouts again and again.
-
-_SEEN = "tables/listed"
-_GIVEN_UP = "tables/not-listed"
-MAX_UNSEEN = 3
-"""Uploads that wandb has completed after which an increment that is still not listed counts as
-durable."""
-
-
-class VersionListing:
-    """Remembers over restarts whether one server lists versions of artifacts. For one thread.
-
-    Args:
-        memory: Memory of this destination.
-    """
-
-    def __init__(self, memory: WriterMemory) -> None:
-        self._memory = memory
-        self._seen = memory.get(_SEEN) is not None
-        self.given_up = memory.get(_GIVEN_UP) is not None
-        """Whether lines alone decide what is durable, since the server has never listed an
-        increment of the run."""
-
-    def seen(self) -> None:
-        """Note that the server lists increments of the run."""
-        if not self._seen:
-            self._seen = True
-            self._memory.put(_SEEN, b"1")
-
-    def give_up(self, table: str) -> None:
-        """Log that an increment of *table* counts as durable unseen.
-
-        If the server has never listed an increment of the run, it is not asked for the list again.
-        """
-        if self._seen:
-            _log.warning(
-                "W&B: table %s: an artifact was uploaded %d times and never listed; it counts as stored",
-                table,
-                MAX_UNSEEN,
-            )
-        elif not self.given_up:
-            self.given_up = True
-            self._memory.put(_GIVEN_UP, b"1")
-            _log.warning(
-                "W&B: this server lists no versions of artifacts (table %s, %d uploads); rollouts count as stored once "
-                "it holds their lines", table, MAX_UNSEEN,
-            )  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, RetryableError
@@ -68,41 +69,30 @@ class OnlineStore:
         """Note that the record at *position* has no line."""
         self._lines.passed(position)
 
-    def announce(self, positions: Sequence[Position]) -> None:
-        """Store the next lines; wait for room, and raise when the upload is dead."""
-        self._make_room(positions[0], len(positions))
-        self._lines.announce(positions)
+    @contextmanager
+    def lines(
+        self, positions: Sequence[Position], table: str = "", *, has_files: bool = False
+    ) -> Generator[list[object]]:
+        """Store that lines follow: one per position, or one increment of *table* with all of them.
 
-    def logged(self, count: int) -> None:
-        """Note that *count* of the announced lines were logged."""
-        self._lines.logged(count)
-        self._expect()
+        The block appends each line that it has logged to the list.
 
-    def announce_table(self, key: str, positions: Sequence[Position]) -> None:
-        """Store that the next line is an increment of table *key*."""
-        self._make_room(positions[0], 1)
-        self._lines.announce_table(key, positions, _now_unix_ms())
-
-    def log_table(self, log: Callable[[], None]) -> None:
-        """Log the increment just announced."""
+        Raises:
+            RetryableError: There is no room for the lines, or the upload is dead; before the block.
+            BlockedError: The upload was refused, or another process writes the run; before the block.
+        """
+        del has_files  # wandb's service takes files from anywhere
+        self._make_room(positions[0], 1 if table else len(positions))
+        # Before the first line: after a kill, the line numbers show which records arrived.
+        self._lines.announce(positions, table, _now_unix_ms())
+        logged: list[object] = []
         try:
-            log()
-        except BaseException:
-            # Not logged: its number is free for the next line.
-            self._lines.logged(0)
-            raise
-        self._lines.logged_table(_now_unix_ms())
-        self._expect()
-
-    def log_media(self, position: Position, log: Callable[[], None]) -> None:
-        """Log a line with media."""
-        self.announce([position])
-        done = 0
-        try:
-            log()
-            done = 1
+            yield logged
         finally:
-            self.logged(done)
+            # Also after an error: lines that were announced and not logged would be awaited for
+            # ever, and their numbers are free for the next ones.
+            self._lines.logged(len(logged), _now_unix_ms())
+            self._expect()
 
     def durable(self) -> Position | None:
         """Return the last position that the server holds; raise when no more will arrive."""
@@ -129,9 +119,6 @@ class OnlineStore:
                 break
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not self._uploads.wait(progress, left_s):
-                self._note_unseen_tables(progress)
-                if self._lines.outstanding <= 0 and not self._lines.pending:
-                    break
                 missing = self._missing(progress)
                 if self._alone or isinstance(missing, BlockedError):
                     self._timeouts.timed_out()
@@ -152,19 +139,8 @@ class OnlineStore:
     def left(self) -> Position | None:
         """Check nothing: lines that did not arrive are found when the run is opened again."""
         self._timeouts.completed()
-        progress = self._uploads.progress()
-        self._apply(progress)
-        self._note_unseen_tables(progress)
+        self._apply(self._uploads.progress())
         return self._lines.durable()
-
-    def _note_unseen_tables(self, progress: ServerProgress) -> None:
-        """Note that wandb has uploaded everything, and that the server does not list some increments."""
-        if (
-            self._lines.pending
-            and self._lines.outstanding <= 0
-            and progress.error is None
-        ):
-            self._lines.uploaded()
 
     def _missing(self, progress: ServerProgress) -> RetryableError | BlockedError:
         dead = self._uploads.dead() or progress.error
@@ -211,7 +187,7 @@ class OnlineStore:
             raise other_writers(progress.lines - self._lines.next)
         self._lines.advance(progress.lines)
         if self._lines.pending:
-            self._lines.committed(lambda key: progress.committed.get(key, ()))
+            self._lines.committed(progress.committed)
             self._expect()
 
     def _expect(self) -> None:

@@ -134,6 +134,10 @@ class Server:
         """Return the run's history, *lines* lines of it."""
         return list(self._run().history(samples=max(1, lines), pandas=False))
 
+    def committed_of(self, tables: Mapping[str, int]) -> dict[str, list[int]]:
+        """Return what `committed` returns for each of *tables*: key to the time of its oldest awaited increment."""
+        return {key: self.committed(key, first_ms) for key, first_ms in tables.items()}
+
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
         """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
 
@@ -309,11 +313,7 @@ class Uploads:
                 server = server or self._connect()
                 server_run = server.find()
                 progress = ServerProgress(
-                    server_run.lines if server_run else 0,
-                    {
-                        key: server.committed(key, first_ms)
-                        for key, first_ms in tables.items()
-                    },
+                    server_run.lines if server_run else 0, server.committed_of(tables)
                 )
             except Exception as exc:  # noqa: BLE001  # whatever it is: the server did not say
                 progress = ServerProgress(

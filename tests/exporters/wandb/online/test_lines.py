@@ -12,8 +12,8 @@ def logged(lines: LineLedger, *positions: int) -> None:
 
 
 def logged_table(lines: LineLedger, *positions: int, at: int) -> None:
-    lines.announce_table("t", positions, at)
-    lines.logged_table(at + 5)
+    lines.announce(positions, "t", at)
+    lines.logged(1, at + 5)
 
 
 def test_a_position_is_safe_when_the_server_holds_its_line() -> None:
@@ -76,9 +76,9 @@ def test_an_increment_is_safe_only_when_its_file_is_committed() -> None:
     lines.advance(3)
 
     before = (lines.durable(), lines.awaited_tables())
-    lines.committed(lambda _: [99, 106])
+    lines.committed({"t": [99, 106]})
     other = lines.durable()
-    lines.committed(lambda _: [102])
+    lines.committed({"t": [102]})
 
     assert (before, other, lines.durable(), lines.awaited_tables()) == (
         (1, {"t": 100}),
@@ -104,7 +104,7 @@ def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_n
     logged(lines, 4)
     lines.advance(4)
     waiting = lines.durable()
-    lines.committed(lambda _: [203])
+    lines.committed({"t": [203]})
 
     assert (due, list(lines.due([1, 2, 3, 4])), waiting, lines.durable()) == (
         [1, 2, 4],
@@ -112,7 +112,7 @@ def test_rollouts_whose_file_never_came_are_due_again_and_rows_behind_them_are_n
         0,
         4,
     )
-    assert dict(memory.items()) == {"held": b"[4, 4]", "tables/listed": b"1"}
+    assert dict(memory.items()) == {"held": b"[4, 4]"}
 
 
 def test_rollouts_sent_again_and_killed_before_they_arrived_are_due_once_more() -> None:
@@ -125,7 +125,7 @@ def test_rollouts_sent_again_and_killed_before_they_arrived_are_due_once_more() 
     logged_table(second, 1, 2, at=200)
 
     third = LineLedger(memory, 1)
-    third.committed(lambda _: [300])
+    third.committed({"t": [300]})
     third.lose_pending(350)
 
     assert (third.durable(), list(third.due([1, 2]))) == (0, [1, 2])
