@@ -79,11 +79,35 @@ class Distribution:
             below += count
         return self._clamped(self.edges[-1])
 
+    def closed_bins(self) -> tuple[list[int], list[float]]:
+        """Return counts, shape (n,), and edges, shape (n + 1,), as trackers draw them.
+
+        Empty outer buckets are left out, and the outer edges are at minimum and maximum. Without
+        any number in a bucket, it is one bucket; its edges are 0 where nothing is known.
+        """
+        filled = [index for index, count in enumerate(self.counts) if count]
+        if not filled:
+            low = _finite(self.min, _finite(self.mean, 0.0))
+            return [self.count], [low, _finite(self.max, _finite(self.mean, 0.0))]
+        first = filled[0]
+        last = filled[-1]
+        edges = list(self.edges[first : last + 2])
+        # Never across the next edge: a producer's minimum may be rounded.
+        edges[0] = min(_finite(self.min, edges[0]), edges[1])
+        edges[-1] = max(_finite(self.max, edges[-1]), edges[-2])
+        return list(self.counts[first : last + 1]), edges
+
     def _clamped(self, value: float) -> float:
         low = value if math.isnan(self.min) else max(value, self.min)
         if math.isnan(self.max):
             return low
         return min(low, self.max)
+
+
+def _finite(value: float, otherwise: float) -> float:
+    if math.isfinite(value):
+        return value
+    return otherwise
 
 
 Value: TypeAlias = int | float | Distribution

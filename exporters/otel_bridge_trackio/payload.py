@@ -8,7 +8,6 @@ the keys that the dashboard reads (frontend/src/lib/traceUtils.js): times as ISO
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -25,7 +24,6 @@ from otel_bridge.records import (
     RolloutRecord,
     Row,
     Span,
-    Value,
 )
 
 Payload: TypeAlias = dict[str, Json]
@@ -99,26 +97,9 @@ def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
 
 
 def histogram(value: Distribution) -> Payload:
-    """Return *value* as Trackio's histogram, its outer edges closed at the smallest and largest number."""
-    filled = [index for index, count in enumerate(value.counts) if count]
-    if not filled:
-        low = _finite(value.min, value.mean)
-        high = _finite(value.max, value.mean)
-        return {
-            "_type": "trackio.histogram",
-            "bins": [low, high],
-            "values": [value.count],
-        }
-    first = filled[0]
-    last = filled[-1]
-    edges = list(value.edges[first : last + 2])
-    edges[0] = _finite(value.min, edges[0])
-    edges[-1] = _finite(value.max, edges[-1])
-    return {
-        "_type": "trackio.histogram",
-        "bins": [*edges],
-        "values": [*value.counts[first : last + 1]],
-    }
+    """Return *value* as Trackio's histogram."""
+    counts, edges = value.closed_bins()
+    return {"_type": "trackio.histogram", "bins": [*edges], "values": [*counts]}
 
 
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
@@ -297,12 +278,6 @@ def _usage(span: Span) -> Payload:
         "output_tokens": span.output_tokens,
     }
     return {key: value for key, value in usage.items() if value is not None}
-
-
-def _finite(value: Value, otherwise: float) -> float:
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return value
-    return otherwise
 
 
 def encodable(payload: Payload) -> Payload:

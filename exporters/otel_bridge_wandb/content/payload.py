@@ -80,18 +80,8 @@ def shown_key(key: str, axis: str | None) -> str:
 
 
 def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
-    """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, outer edges at minimum and maximum."""
-    counts = list(distribution.counts)
-    edges = list(distribution.edges)
-    if not counts or len(edges) != len(counts) + 1:
-        low, high = _ends(distribution)
-        return [distribution.count], [low, high]
-    while len(counts) > 1 and not counts[0]:
-        counts = counts[1:]
-        edges = edges[1:]
-    while len(counts) > 1 and not counts[-1]:
-        counts = counts[:-1]
-        edges = edges[:-1]
+    """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, neighbours added up if there are more."""
+    counts, edges = distribution.closed_bins()
     stride = -(-len(counts) // MAX_BINS)
     if stride > 1:
         last = edges[-1]
@@ -100,17 +90,7 @@ def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
             for start in range(0, len(counts), stride)
         ]
         edges = [*edges[:-1:stride], last]
-    if not math.isnan(distribution.min):
-        edges[0] = min(distribution.min, edges[1])
-    if not math.isnan(distribution.max):
-        edges[-1] = max(distribution.max, edges[-2])
     return counts, edges
-
-
-def _ends(distribution: Distribution) -> tuple[float, float]:
-    low = distribution.mean if math.isnan(distribution.min) else distribution.min
-    high = distribution.mean if math.isnan(distribution.max) else distribution.max
-    return (0.0 if math.isnan(low) else low), (0.0 if math.isnan(high) else high)
 
 
 def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
