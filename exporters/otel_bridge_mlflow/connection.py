@@ -15,7 +15,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -39,7 +39,6 @@ from otel_bridge_mlflow.sqlite_store import (
     prepare,
     require_writable,
     revisions_of,
-    sole_opener,
 )
 from otel_bridge_mlflow.versions import (
     HINTS,
@@ -170,25 +169,19 @@ def _failure(
 
 
 def connect(settings: MlflowSettings) -> Connection:
-    """Import MLflow and connect. The tables of a new SQLite file are created, by one process at a time.
+    """Import MLflow and connect. The tables of a new SQLite file are created.
 
     Raises:
         RetryableError: The store cannot be reached now.
         BlockedError: A person must act.
     """
     _prepare_environment(settings)
-    database = settings.database
-    if database is not None:
-        require_writable(database)
+    if settings.database is not None:
+        require_writable(settings.database)
     doing = f"connecting to {without_credentials(settings.uri)}"
     try:
-        with (
-            as_bridge_errors(doing),
-            # MLflow 3.17 crashes when several processes open a new SQLite file at once (duplicate
-            # column).
-            nullcontext(False) if database is None else sole_opener(database) as alone,
-        ):
-            return _connect(settings, alone=alone)
+        with as_bridge_errors(doing):
+            return _connect(settings)
     except Refused as exc:
         # At the connection only the address can be at fault: nothing was sent that a record could
         # spoil.
@@ -240,7 +233,7 @@ def _imported(settings: MlflowSettings) -> Package:
     )
 
 
-def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
+def _connect(settings: MlflowSettings) -> Connection:
     package = _imported(settings)
     # Checked before a store is created or read: a missing call blocks the exporter in any case.
     abilities = abilities_of(package, remote=settings.remote, server_version=None)
@@ -255,7 +248,6 @@ def _connect(settings: MlflowSettings, *, alone: bool) -> Connection:
             settings.database,
             revisions,
             lambda uri: _make_store(package, uri),
-            alone=alone,
         )
     client: Any = package.client(tracking_uri=settings.uri)
     store = _store_of(client, settings.uri)

@@ -2,9 +2,9 @@
 
 MLflow creates its tables in many small steps. A process killed between two of them leaves a file
 that no MLflow opens again (``duplicate column name``, ``table _alembic_tmp_… already exists``). So
-MLflow creates the tables in a folder of its own beside the file, and one transaction copies them.
-SQLite undoes a killed transaction by itself. Its lock also keeps out another process that creates
-the same file: a training script that calls ``mlflow.set_experiment``, or ``mlflow ui``.
+MLflow creates the tables in a temporary folder, and one transaction copies them. SQLite undoes a
+killed transaction by itself. Its lock also keeps out another process that creates the same file: a
+second bridge, a training script that calls ``mlflow.set_experiment``, or ``mlflow ui``.
 
 MLflow also migrates an older store without asking when a table is missing. A bridge never does that to a user's data:
 it blocks with the command.
@@ -13,18 +13,15 @@ it blocks with the command.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import logging
 import os
 import re
 import shlex
-import shutil
 import sqlite3
 import tempfile
-import time
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +30,6 @@ from otel_bridge.journal.machine import network_file_system
 from otel_bridge_mlflow.settings import MlflowSettings
 
 _log = logging.getLogger(__name__)
-# Creating a store takes seconds; after a minute the bridge tries again later.
-_LOCK_WAIT_S = 60.0
 # As in `connection`: while this waits, the bridge cannot stop.
 _SQLITE_WAIT_S = 5.0
 _TEMPORARY = "_alembic_tmp_"
@@ -110,12 +105,20 @@ def revisions_of(migrations: Path, version: str) -> Revisions:
 
 
 def require_writable(path: Path) -> None:
-    """Check that the database can be written: MLflow tries for minutes before it reports that.
+    """Check that the database *path* can be written, and make its folder: MLflow tries for minutes before it reports.
 
     Raises:
-        BlockedError: The folder or the file is read-only.
+        BlockedError: The folder cannot be made, or it or the file is read-only.
     """
-    for existing in (path.parent, path):
+    folder = path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise BlockedError(
+            f"{folder}: {exc.strerror}",
+            help="make the database's folder exist and writable",
+        ) from exc
+    for existing in (folder, path):
         if existing.exists() and not os.access(existing, os.W_OK):
             raise BlockedError(
                 f"{existing} is not writable",
@@ -123,58 +126,11 @@ def require_writable(path: Path) -> None:
             )
 
 
-@contextmanager
-def sole_opener(path: Path) -> Generator[bool]:
-    """Hold the lock that keeps other bridges from opening the database *path*.
-
-    Yield whether there is one.
-
-    The lock is on the folder, so that no file of the bridge stays beside the user's.
-
-    Raises:
-        RetryableError: Another bridge holds the lock for a minute.
-        BlockedError: The folder cannot be created or opened.
-    """
-    folder = path.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as exc:
-        raise BlockedError(
-            f"{folder}: {exc.strerror}",
-            help="make the database's folder exist and writable",
-        ) from exc
-    try:
-        yield _lock(descriptor, path)
-    finally:
-        # Closing releases the lock, also when this process is killed.
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path) -> bool:
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # noqa: PERF203  # waits anyway
-            if time.monotonic() > deadline:
-                raise RetryableError(
-                    f"{path}: another process has been opening it for a minute"
-                ) from None
-            time.sleep(0.02)
-        except OSError:
-            return False  # a file system without locks on folders (NFS): SQLite's own lock remains
-        else:
-            return True
-
-
 def prepare(
     settings: MlflowSettings,
     path: Path,
     revisions: Revisions,
     make: MakeStore,
-    *,
-    alone: bool,
 ) -> None:
     """Leave a database at *path* that MLflow opens without changing its tables.
 
@@ -183,7 +139,6 @@ def prepare(
         path: The database.
         revisions: Revisions of the installed MLflow.
         make: Lets MLflow create a store elsewhere.
-        alone: Whether this process holds the lock of `sole_opener`.
 
     Raises:
         RetryableError: Another process is creating the database.
@@ -196,7 +151,7 @@ def prepare(
     if revisions.newest is not None:
         tables = _look(path)
         if tables is None or not tables.of_mlflow:
-            _create(path, revisions, make, alone=alone)
+            _create(path, revisions, make)
         elif tables.revision != revisions.newest:
             raise _unusable(path, tables, revisions)
     if settings.wal:
@@ -273,60 +228,51 @@ def _unusable(
     )
 
 
-def _create(
-    path: Path,
-    revisions: Revisions,
-    make: MakeStore,
-    *,
-    alone: bool,
-) -> None:
-    """Let MLflow create a store in another folder, and copy its tables to *path* in one transaction.
+def _create(path: Path, revisions: Revisions, make: MakeStore) -> None:
+    """Let MLflow create a store in a temporary folder, and copy its tables to *path* in one transaction.
+
+    Nothing is changed if another process has created the whole store meanwhile.
 
     Raises:
         RetryableError: Another process began to create it meanwhile.
+        sqlite3.Error: Another process holds the lock of the file for long.
     """
-    # Only under the lock: without it, such a folder may be that of a bridge that is at work.
-    if alone:
-        _remove_left_over(path)
-    try:
-        aside = Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
-    except OSError as exc:
-        raise RetryableError(f"{path.parent}: {exc.strerror}") from exc
-    try:
-        template = aside / path.name
+    with tempfile.TemporaryDirectory(prefix="otel-bridge-") as folder:
+        template = Path(folder, path.name)
         # Before the transaction: MLflow creates tables in hundreds of commits, outside of any lock.
         make(f"sqlite:///{template}")
         with closing(_connected(path, create=True)) as database:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))
-            _copy(database, path)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            # Everything in the block is one transaction: a kill leaves the file as it was.
+            with database:
+                _copy(database, path, revisions)
     _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
 
 
-def _copy(database: sqlite3.Connection, path: Path) -> None:
-    # Everything below is one transaction: a kill leaves the file as it was.
+def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> None:
+    """Copy the tables of the attached template, under the lock of the file; the caller commits.
+
+    Raises:
+        RetryableError: Another process is creating the tables in steps, as MLflow does.
+    """
     database.execute("BEGIN EXCLUSIVE")
-    try:
-        # Looked at again under the lock: another process may have created it since.
-        if _tables(database).of_mlflow:
-            raise RetryableError(
-                f"{path} is being created by another process", retry_after_s=1.0
-            )
-        _copy_tables(database)
-        database.execute(
-            # MLflow wrote the folder of the template there, which is deleted.
-            "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
-            (
-                str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)),
-                _DEFAULT_EXPERIMENT,
-            ),
+    # Looked at again under the lock: another process may have created it since.
+    tables = _tables(database)
+    if tables.experiments and tables.revision == revisions.newest:
+        return
+    if tables.of_mlflow:
+        raise RetryableError(
+            f"{path} is being created by another process", retry_after_s=1.0
         )
-        database.execute("COMMIT")
-    except BaseException:
-        # KeyboardInterrupt too: the connection must not keep the lock until it is closed.
-        database.execute("ROLLBACK")
-        raise
+    _copy_tables(database)
+    database.execute(
+        # MLflow wrote the folder of the template there, which is deleted.
+        "UPDATE main.experiments SET artifact_location = ? WHERE experiment_id = ?",
+        (
+            str(path.parent / "mlruns" / str(_DEFAULT_EXPERIMENT)),
+            _DEFAULT_EXPERIMENT,
+        ),
+    )
 
 
 def _copy_tables(database: sqlite3.Connection) -> None:
@@ -370,20 +316,3 @@ def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
         timeout=_SQLITE_WAIT_S,
         isolation_level=None,
     )
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name}.otel-bridge-"
-
-
-def _remove_left_over(path: Path) -> None:
-    """Remove the folders of bridges that were killed while they created this store."""
-    with contextlib.suppress(OSError):
-        for entry in list(path.parent.iterdir()):
-            # Never through a link: what it names belongs to somebody else.
-            if (
-                entry.name.startswith(_prefix(path))
-                and entry.is_dir()
-                and not entry.is_symlink()
-            ):
-                shutil.rmtree(entry, ignore_errors=True)
