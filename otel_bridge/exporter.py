@@ -4,9 +4,11 @@ The module of an entry point imports no tracker; `Exporter.open` does. The bridg
 order and dead letters. A `RunWriter` only writes one run to one tracker, and reports a failed write by its error.
 """
 
+# ruff: noqa: ARG002  # methods of `RunWriter` do nothing with their arguments
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import threading
 from collections import Counter
@@ -52,6 +54,7 @@ UNKNOWN_ALERTS = "alerts that may not have arrived; they are not sent again"
 """Reason in ``left_out`` of alerts whose outcome is unknown."""
 _ALERTS_THROUGH = "alerts/through"
 _ALERT_BEGUN = "alerts/begun"
+_RUNNING_STEPS = "running_steps"
 _log = logging.getLogger("otel_bridge")
 S = TypeVar("S")
 
@@ -130,6 +133,8 @@ class RunWriter(Protocol):
     Every method raises only `RetryableError`, `BlockedError` or `PermanentError`, which name the first record that was
     not written.
 
+    A writer that derives from this class may leave out methods; those here do nothing.
+
     A writer may have two more attributes, which the bridge reads right after open. ``tracker_run_id: str | None`` is
     the tracker's own id of the run (``Run.id_in`` returns it). ``found: str`` is one line on what the tracker already
     held of the run when this destination first opened it, and is empty otherwise.
@@ -143,38 +148,38 @@ class RunWriter(Protocol):
     @property
     def url(self) -> str | None:
         """Return the address at which a person can see the run, ``None`` when there is none."""
-        ...
+        return None
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Write *rows* in order."""
-        ...
+        return
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Write *rollouts* in order."""
-        ...
+        return
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Attach *values* to rollouts that are already written."""
-        ...
+        return
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the whole config of one role (``None``: of the run); also called for each role right after open."""
-        ...
+        return
 
     def durable(self) -> Position | None:
         """Return the last position that the tracker's store holds; right after open, what it already holds.
 
         ``None`` means that the writer cannot know. A write that returned then counts as durable.
         """
-        ...
+        return None
 
     def end(self, status: Status) -> None:
         """End the run in the tracker; a later write opens it again through a new writer."""
-        ...
+        return
 
     def close(self) -> None:
         """Release the tracker without ending the run."""
-        ...
+        return
 
 
 @runtime_checkable
@@ -396,6 +401,46 @@ class AlertsOnce:
             if isinstance(exc, ExporterError):
                 exc.position = alert.position
             raise
+
+
+class RunningSteps:
+    """Numbers rows without a step, for trackers that require one. For one thread.
+
+    A row gets the highest count of its keys, so that no key has a step twice. The steps of the last
+    two calls are stored before their data is sent. Delivery repeats at most its last call, so that
+    redelivered rows get the same steps.
+
+    Args:
+        memory: Keeps the next count of each key, and the steps by position.
+    """
+
+    def __init__(self, memory: WriterMemory) -> None:
+        self._memory = memory
+        stored = json.loads(memory.get(_RUNNING_STEPS) or b'{"next": {}, "steps": []}')
+        self._next: dict[str, int] = stored["next"]
+        self._steps: dict[Position, int] = dict(stored["steps"])
+        self._last_first: Position = 0
+
+    def of(self, rows: Sequence[Row]) -> Mapping[Position, int]:
+        """Return the steps of *rows*, all without a step, by position; those of the call before are among them."""
+        new_rows = [row for row in rows if row.position not in self._steps]
+        for row in new_rows:
+            step = max((self._next.get(key, 0) for key in row.values), default=0)
+            self._next.update(dict.fromkeys(row.values, step + 1))
+            self._steps[row.position] = step
+        if new_rows:
+            self._store(rows[0].position)
+        return self._steps
+
+    def _store(self, first: Position) -> None:
+        # The call before is kept too, because a kill may come before the bridge stored its
+        # position.
+        oldest = min(self._last_first, first)
+        self._last_first = first
+        for position in [position for position in self._steps if position < oldest]:
+            del self._steps[position]
+        stored = {"next": self._next, "steps": [*self._steps.items()]}
+        self._memory.put(_RUNNING_STEPS, json.dumps(stored).encode())
 
 
 def destination_of(settings: ExporterSettings) -> dict[str, str]:

@@ -34,21 +34,14 @@ from otel_bridge.exporter import (
     AlertsOnce,
     ExporterSettings,
     RunInfo,
+    RunWriter,
     WriterMemory,
     call_within,
     settings_as,
 )
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.otlp.request_size import retry_after_s
-from otel_bridge.records import (
-    Alert,
-    Evaluation,
-    Json,
-    Position,
-    RolloutRecord,
-    Row,
-    Status,
-)
+from otel_bridge.records import Alert
 from otel_bridge.settings import ALERT_WEBHOOK
 
 TIMEOUT_S = (5.0, 10.0)
@@ -113,8 +106,8 @@ def open_webhook(
     return WebhookRunWriter(run, settings_as(settings, WebhookSettings).url, memory)
 
 
-class WebhookRunWriter:
-    """Posts the alerts of one run; everything else is left to trackers.
+class WebhookRunWriter(RunWriter):
+    """Posts the alerts of one run; the protocol's own methods, which do nothing, leave all else to trackers.
 
     Args:
         run: The run.
@@ -123,7 +116,6 @@ class WebhookRunWriter:
     """
 
     def __init__(self, run: RunInfo, url: str, memory: WriterMemory) -> None:
-        self.url: str | None = None
         self.left_out: Counter[str] = Counter()
         self._run = run
         self._address = url
@@ -152,28 +144,6 @@ class WebhookRunWriter:
         if not 200 <= status < 300:
             raise _error(status, retry_s)
         return ""
-
-    def write_rows(self, rows: Sequence[Row]) -> None:
-        """Do nothing."""
-
-    def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Do nothing."""
-
-    def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Do nothing."""
-
-    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Do nothing."""
-
-    def durable(self) -> Position | None:
-        """Return ``None``: what was posted counts as delivered."""
-        return None
-
-    def end(self, status: Status) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing: each request has a connection of its own."""
 
 
 def message(run: RunInfo, alert: Alert) -> bytes:

@@ -2,20 +2,17 @@
 
 MLflow's key of a metric is (key, timestamp, step, value), so that a redelivered row changes
 nothing. Times become milliseconds. NaN stays, and MLflow itself turns an infinity into ±1.797e308.
-A distribution becomes ``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count
-per key. The writer's memory keeps the counts with the positions of their rows, so that a
-redelivered row gets the same count.
+A distribution becomes ``<key>/{mean,min,max,p50,p95}``. A row without a step gets a running count.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from otel_bridge.errors import ExporterError, PermanentError
-from otel_bridge.exporter import WriterMemory
+from otel_bridge.exporter import RunningSteps, WriterMemory
 from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.otlp.request_size import RequestSize, refused_items
 from otel_bridge.records import Distribution, Row, Value
@@ -26,7 +23,6 @@ from otel_bridge_mlflow.keys import Names
 # MLflow's column is BIGINT, and one step beyond it would make the whole batch fail.
 _STEP_MIN = -(1 << 63)
 _STEP_MAX = (1 << 63) - 1
-_COUNT_SLOT = "counts"
 _LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 
 
@@ -56,7 +52,7 @@ class MetricWriter:
         self._connection = connection
         self._run_id = run_id
         self._names = names
-        self._counts = Counts(memory)
+        self._steps = RunningSteps(memory)
         self._all_series = connection.settings.all_series
         self._size = RequestSize(
             connection.rules.metrics, memory=memory, key="request_size/metrics"
@@ -152,12 +148,16 @@ class MetricWriter:
         """Return the points of *rows*, and why values of them are refused, by index of the row."""
         points: list[MetricValue] = []
         refused: dict[int, list[str]] = {}
-        counted_steps = self._counts.of([row for row in rows if row.step is None])
+        # Before anything is sent: after a kill in between, a row must not get another step.
+        running_steps = self._steps.of([row for row in rows if row.step is None])
         for index, row in enumerate(rows):
             if row.step is not None and not _STEP_MIN <= row.step <= _STEP_MAX:
                 refused[index] = [f"step {row.step} does not fit into 64 bits"]
                 continue
             timestamp_ms = max(row.time_unix_ns // 1_000_000, 0)
+            step = row.step
+            if step is None:
+                step = running_steps[row.position]
             values = self._values_of(row)
             plain_keys = [
                 key for key in values if not isinstance(values[key], Distribution)
@@ -169,9 +169,6 @@ class MetricWriter:
                     reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
                     refused.setdefault(index, []).append(reason)
                     continue
-                step = (
-                    counted_steps[row.position, key] if row.step is None else row.step
-                )
                 for name, number in numbers:
                     points.append(MetricValue(index, name, number, timestamp_ms, step))
         # Before anything is sent: after a kill in between, a key must not get another name.
@@ -211,62 +208,6 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
     return [
         (part, number) for part, number in numbers.items() if not math.isnan(number)
     ]
-
-
-class Counts:
-    """Assigns running counts per key to rows without a step.
-
-    A call's counts are stored before its data is sent: the next count of each key, and the counts
-    of each position for the latest calls. Delivery repeats at most its last call, so that two calls
-    are enough.
-    """
-
-    def __init__(self, memory: WriterMemory) -> None:
-        self._memory = memory
-        stored = memory.get(_COUNT_SLOT)
-        counts = {}
-        if stored:
-            counts = cast("dict[str, dict[str, object]]", json.loads(stored))
-        self._next = cast("dict[str, int]", counts.get("next", {}))
-        self._given = {
-            key: dict(cast("list[tuple[int, int]]", pairs))
-            for key, pairs in counts.get("given", {}).items()
-        }
-        self._last_first = 0
-
-    def of(self, rows: Sequence[Row]) -> dict[tuple[int, str], int]:
-        """Return the count of every (position, key) of *rows*, which have no step."""
-        counts: dict[tuple[int, str], int] = {}
-        new = False
-        for row in rows:
-            for key in row.values:
-                counts_by_position = self._given.setdefault(key, {})
-                count = counts_by_position.get(row.position)
-                if count is None:
-                    count = self._next.get(key, 0)
-                    self._next[key] = count + 1
-                    counts_by_position[row.position] = count
-                    new = True
-                counts[row.position, key] = count
-        # Before the data is sent: after a kill in between, the same rows get the same counts again.
-        if new:
-            self._store(rows[0].position)
-        return counts
-
-    def _store(self, first: int) -> None:
-        # The call before is kept too, because a kill may come before the bridge stored its
-        # position.
-        oldest = min(self._last_first, first)
-        self._last_first = first
-        for key, counts in list(self._given.items()):
-            for position in [position for position in counts if position < oldest]:
-                del counts[position]
-            if not counts:
-                del self._given[key]
-        pairs = {key: list(counts.items()) for key, counts in self._given.items()}
-        self._memory.put(
-            _COUNT_SLOT, json.dumps({"next": self._next, "given": pairs}).encode()
-        )
 
 
 def _number(value: object) -> float | None:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import logging
-from collections import ChainMap, Counter
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from otel_bridge.exporter import (
     NEW_RUN_HINT,
     ExporterSettings,
     RunInfo,
+    RunningSteps,
     TrackerCounts,
     WriterMemory,
     file_errors,
@@ -58,7 +59,6 @@ _log = logging.getLogger(__name__)
 NO_MEDIA = "media: this Trackio, or its inbox, takes no files"
 _LAST = "last"
 _CREATED = "created"
-_COUNT = "count/"
 
 
 def open_writer(
@@ -139,31 +139,20 @@ class TrackioRunWriter:
         self._all_series = settings.all_series
         self.left_out: Counter[str] = Counter()
         self._config = RunConfig(self._store.config, run.group)
-        self._counts: dict[str, int] = {
-            key.removeprefix(_COUNT): int(value) for key, value in memory.items(_COUNT)
-        }
+        self._steps = RunningSteps(memory)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Store *rows* in one transaction."""
-        # New counts apart: they are kept once their rows are stored.
-        counts = ChainMap[str, int]({}, self._counts)
+        running_steps = self._steps.of([row for row in rows if row.step is None])
         entries: list[StoreEntry] = []
         for row in rows:
             metrics = row_metrics(row, all_series=self._all_series)
             entry = self._entry(row, self._log_id(row.id), row.time_unix_ns, metrics)
             if row.step is None:
-                entry = entry._replace(step=_next_step(counts, row))
+                # Trackio requires a step.
+                entry = entry._replace(step=running_steps[row.position])
             entries.append(entry)
-        try:
-            self._write(entries)
-        except ExporterError as exc:
-            # Rows before the position are stored: their counts too, so that the repeated call goes
-            # on from them.
-            self._keep_counts(row for row in rows if row.position < (exc.position or 0))
-            raise
-        # Behind the write: a kill in between repeats the rows with the same counts, since none is
-        # stored.
-        self._keep_counts(rows)
+        self._write(entries)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Store *rollouts*, each under its own id, so that the dashboard shows it as the Trace ID."""
@@ -323,15 +312,6 @@ class TrackioRunWriter:
             self._memory.put(_CREATED, entries[0].timestamp.encode())
             self._memory.put(_LAST, entries[-1].log_id.encode())
 
-    def _keep_counts(self, done: Iterable[Row]) -> None:
-        counts = ChainMap[str, int]({}, self._counts)
-        for row in done:
-            if row.step is None:
-                _next_step(counts, row)
-        for key, number in counts.maps[0].items():
-            self._counts[key] = number
-            self._memory.put(_COUNT + key, str(number).encode())
-
 
 def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
     """Open the sink that *settings* name, under the one name by which Trackio lists the run."""
@@ -360,11 +340,3 @@ def _found(store: EntrySink, project: str) -> str:
         return ""
     size = counted(rows, "row")
     return f"the Trackio project {project} already holds this run with {size}, continuing it; {NEW_RUN_HINT}"
-
-
-def _next_step(counts: MutableMapping[str, int], row: Row) -> int:
-    """Return a running count of the keys of *row*, which has no step, because Trackio requires one."""
-    # The highest count of its keys, so that no key of the row gets a step twice.
-    step = max((counts.get(key, 0) for key in row.values), default=0)
-    counts.update(dict.fromkeys(row.values, step + 1))
-    return step

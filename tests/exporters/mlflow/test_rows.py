@@ -9,10 +9,9 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import RunInfo, WritesAlerts
+from otel_bridge.exporter import RunInfo, RunningSteps, WritesAlerts
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, samples
-from otel_bridge_mlflow.metrics import Counts
 from support.trackers import mlflow_reading
 from support.trackers.mlflow_writing import opened
 
@@ -251,22 +250,20 @@ def test_rows_without_a_step_count_on_per_key_after_a_restart_and_again_for_the_
     }
 
 
-def test_running_counts_forget_positions_two_calls_back() -> None:
+def test_running_steps_forget_positions_two_calls_back() -> None:
     memory = MemoryTable()
-    counts = Counts(memory)
+    steps = RunningSteps(memory)
 
     for first in range(1, 3001, 1000):
-        counts.of(
+        steps.of(
             [stepless("cpu", 0.0, position) for position in range(first, first + 1000)]
         )
-    again = Counts(memory).of(
+    again = RunningSteps(memory).of(
         [stepless("cpu", 0.0, position) for position in range(1001, 3002)]
     )
 
-    assert again == {
-        (position, "trainer/cpu"): position - 1 for position in range(1001, 3002)
-    }
-    assert len(memory.get("counts") or b"") < 60_000
+    assert again == {position: position - 1 for position in range(1001, 3002)}
+    assert len(memory.get("running_steps") or b"") < 60_000
 
 
 def test_the_good_values_of_a_bad_row_arrive_and_its_error_names_the_bad_key(
