@@ -185,7 +185,7 @@ class RemoteStore(EntrySink):
             encoded(entries[first], self._fields)
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
-        """Send *alerts*, each stored once by its id; return whether the server has alerts.
+        """Send *alerts*, each stored once by its id; return ``True``: every server has alerts.
 
         Raises:
             RetryableError: The server is down, slow or busy.
@@ -199,34 +199,17 @@ class RemoteStore(EntrySink):
             }
             for alert in alerts
         ]  # fmt: skip
-        try:
-            self.call("bulk_alert", alerts=entries, hf_token=self._server.hf_token)
-        except BlockedError as exc:
-            if "Unknown API" in str(exc):
-                # Trackio on the server is older than this call: alerts are counted as left out, and
-                # nothing fails.
-                return False
-            raise
+        self.call("bulk_alert", alerts=entries, hf_token=self._server.hf_token)
         return True
 
-    def media(self) -> Put | None:
-        """Return what uploads the files of media, ``None`` when the server has no call for that.
+    def media(self) -> Put:
+        """Return what uploads the files of media into the server's folder.
 
         Raises:
             RetryableError: The server cannot be reached now.
             BlockedError: The server refuses access.
         """
-        try:
-            self.call(_UPLOAD, uploads=[], hf_token=self._server.hf_token)
-            server_settings = self.call("get_settings")
-        except BlockedError as exc:
-            if "Unknown API" in str(exc):
-                return None
-            raise
-        folder = _table(server_settings).get("media_dir")
-        if not folder:
-            return None
-        media_dir = str(folder)
+        media_dir = str(_table(self.call("get_settings")).get("media_dir"))
         return lambda item, step: self._put_file(media_dir, item, step)
 
     def _put_file(self, media_dir: str, item: MediaItem, step: int) -> str:

@@ -29,7 +29,7 @@ from otel_bridge_trackio.media import Put, local_put
 from otel_bridge_trackio.names import listed_name, rename_rows
 from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.sink import EntrySink, StoreEntry
-from otel_bridge_trackio.versions import INSTALL, TrackioAbilities, storage_of, unusable
+from otel_bridge_trackio.versions import TrackioAbilities, storage_of, unusable
 
 WRITABLE = "make TRACKIO_DIR writable for this user"
 _BUSY = ("locked", "busy", "disk i/o", "full", "interrupted")
@@ -64,14 +64,12 @@ class LocalStore(EntrySink):
         self._name = name
 
     def rows(self) -> int:
-        """Return how many records the store holds of the run, 0 when this Trackio does not count them.
+        """Return how many records the store holds of the run.
 
         Raises:
             RetryableError: The store is locked.
             BlockedError: The store cannot be read.
         """
-        if not accepts(self._storage, "get_log_count", "project", "run", "run_id"):
-            return 0
         with _as_bridge_errors():
             return int(
                 self._storage.get_log_count(
@@ -86,8 +84,6 @@ class LocalStore(EntrySink):
             RetryableError: The store is locked.
             BlockedError: The store cannot be read.
         """
-        if not accepts(self._storage, "get_run_config", "project", "run", "run_id"):
-            return {}
         with _as_bridge_errors():
             stored_config: Payload | None = self._storage.get_run_config(
                 project=self._project, run=self._name, run_id=self._run_id
@@ -101,11 +97,8 @@ class LocalStore(EntrySink):
             RetryableError: The store is locked.
             BlockedError: The store cannot be read.
         """
-        path = self._database()
-        if path is None:
-            return ""
         with _as_bridge_errors():
-            return listed_name(path, self._run_id)
+            return listed_name(self._database(), self._run_id)
 
     def rename(self, name: str) -> bool:
         """Give the run's rows another name.
@@ -114,20 +107,12 @@ class LocalStore(EntrySink):
             RetryableError: The store is locked; nothing was changed.
             BlockedError: This user cannot write to the store.
         """
-        path = self._database()
-        if path is None:
-            return False
         with _as_bridge_errors():
-            rename_rows(path, self._run_id, name)
+            rename_rows(self._database(), self._run_id, name)
         return True
 
-    def _database(self) -> Path | None:
-        """Return the project's database file, ``None`` when this Trackio does not name it.
-
-        No run is renamed then.
-        """
-        if not accepts(self._storage, "get_project_db_path", "project"):
-            return None
+    def _database(self) -> Path:
+        """Return the project's database file, which Trackio makes with the first record."""
         return Path(str(self._storage.get_project_db_path(project=self._project)))
 
     def write(
@@ -160,20 +145,18 @@ class LocalStore(EntrySink):
             BlockedError: This user cannot write to the store.
         """
         path = self._database()
-        if not values or path is None or not path.exists():
+        if not values or not path.exists():
             return values
         with _as_bridge_errors(values[0].position):
             return add_late_values(path, self._run_id, values)
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
-        """Store *alerts*, each once by its id; return whether this Trackio has alerts.
+        """Store *alerts*, each once by its id; return ``True``: every Trackio has alerts.
 
         Raises:
             RetryableError: The store is locked or the disk is full; nothing was written.
             BlockedError: This user cannot write to the store.
         """
-        if not accepts(self._storage, "bulk_alert", "alert_ids", "run_id"):
-            return False
         with _as_bridge_errors(alerts[0].position):
             self._storage.bulk_alert(
                 project=self._project,
@@ -235,11 +218,6 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
         BlockedError: As `LocalStore` does.
     """
     storage, _ = _load(directory, project)
-    if not accepts(storage, "get_logs", "project", "run", "run_id"):
-        raise BlockedError(
-            "this Trackio has no SQLiteStorage.get_logs that reads one run",
-            help=INSTALL,
-        )
     rows = storage.get_logs(project=project, run=name, run_id=run_id)
     traces = storage.get_traces(project=project, run_id=run_id)
     numbers = 0

@@ -7,12 +7,9 @@ Before 0.37 spans are text in the trace's metadata.
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,22 +19,23 @@ from otel_bridge.errors import BlockedError
 INSTALL = "pip install 'trackio>=0.25,<0.44'"
 TESTED_WITH = "0.25.1, 0.30.4, 0.36.0, 0.37.1, 0.40.0, 0.43.0"
 _IDS_FROM = (0, 26)
+_INBOX_FROM = (0, 28)
 _SPANS_FROM = (0, 37)
 _INSTALL_INBOX = (
     "pip install 'trackio>=0.28', or set TRACKIO_DIR to a folder of this machine, or TRACKIO_STORAGE_MODE=sqlite when "
     "no other machine writes there"
 )
 # Trackio's client has no call with times and ids: Run.log() stamps the time of its next flush.
-_BULK_LOG = (
-    "project",
-    "run",
-    "metrics_list",
-    "steps",
-    "timestamps",
-    "config",
-    "log_ids",
-    "run_id",
-)
+_CALLS = (
+    ("bulk_log", "project", "run", "metrics_list", "steps", "timestamps", "config", "log_ids", "run_id"),
+    ("bulk_alert", "project", "run", "titles", "texts", "levels", "steps", "timestamps", "alert_ids", "run_id"),
+    ("get_logs", "project", "run", "run_id"),
+    ("get_log_count", "project", "run", "run_id"),
+    ("get_run_config", "project", "run", "run_id"),
+    ("get_traces", "project", "run_id"),
+    ("get_project_db_path", "project"),
+)  # fmt: skip
+"""Calls of ``SQLiteStorage``, which every Trackio from 0.25 on has, and their arguments."""
 _SAME_IDS = "{} gives rollouts of one step the same Trace ID, each its own from 0.26"
 _HINTS: Mapping[str, str] = {
     # Trackio to 0.37 with huggingface_hub from 1.32: its own import fails.
@@ -72,12 +70,8 @@ def storage_of(trackio: ModuleType) -> tuple[Any, TrackioAbilities]:
     storage: Any = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
     tracker = f"Trackio {trackio.__version__}"
     capabilities = Capabilities(tracker, INSTALL)
-    capabilities.require(storage, "bulk_log", *_BULK_LOG)
-    capabilities.require(storage, "get_traces", "project", "run_id")
-    capabilities.prefer(
-        accepts(storage, "get_run_config", "project", "run", "run_id"),
-        f"{tracker} does not return the config of a run: what another bridge of the same run stored is replaced",
-    )
+    for call, *arguments in _CALLS:
+        capabilities.require(storage, call, *arguments)
     # The argument came with the table of traces.
     capabilities.prefer(
         accepts(storage, "get_traces", "step"), _SAME_IDS.format(tracker)
@@ -88,35 +82,32 @@ def storage_of(trackio: ModuleType) -> tuple[Any, TrackioAbilities]:
 
 
 def of_inbox() -> TrackioAbilities:
-    """Return what the Trackio that imports the inbox can do, assumed to be the installed one, without importing it.
+    """Return what the Trackio that imports the inbox can do, assumed to be the installed one.
+
+    Its version decides: importing it costs 0.3 s and 62 MB, which the inbox does without.
 
     Raises:
-        BlockedError: This Trackio does not import an inbox.
+        BlockedError: This Trackio does not import an inbox, or there is none.
     """
-    # Read from files: importing Trackio costs 0.3 s and 62 MB, which the inbox does without.
-    tracker = f"Trackio {_installed()}"
-    spec = importlib.util.find_spec("trackio")
-    package = Path(spec.origin).parent if spec is not None and spec.origin else Path()
-    if not (package / "fragments.py").is_file():
+    if release_of(_installed()) < _INBOX_FROM:
         raise BlockedError(
-            f"TRACKIO_DIR is shared over a network, and {tracker} has no trackio.fragments, which imports an inbox",
+            f"TRACKIO_DIR is shared over a network, and Trackio {_installed()} imports no inbox",
             help=_INSTALL_INBOX,
         )
-    return TrackioAbilities(
-        Capabilities(tracker, INSTALL),
-        spans=_takes_spans(package / "trace.py"),
-        tracker=tracker,
-    )
+    return _of_release(f"Trackio {_installed()}", _installed())
 
 
 def of_server(server_version: str) -> TrackioAbilities:
-    """Return what a server with *server_version*, from its ``/version``, can do.
+    """Return what a server with *server_version*, from its ``/version``, can do; nothing newer if it is empty.
 
     The version decides, because before the project has a trace no other answer shows the abilities.
     """
-    tracker = f"the server's Trackio {server_version}"
+    return _of_release(f"the server's Trackio {server_version}", server_version)
+
+
+def _of_release(tracker: str, its_version: str) -> TrackioAbilities:
     capabilities = Capabilities(tracker, INSTALL)
-    release = release_of(server_version)
+    release = release_of(its_version)
     capabilities.prefer(release >= _IDS_FROM, _SAME_IDS.format(tracker))
     return TrackioAbilities(capabilities, spans=release >= _SPANS_FROM, tracker=tracker)
 
@@ -131,21 +122,3 @@ def _installed() -> str:
         return version("trackio")
     except PackageNotFoundError:
         return "(no version)"
-
-
-def _takes_spans(source: Path) -> bool:
-    """Return whether a function in *source* named ``__init__`` takes ``spans``."""
-    try:
-        tree = ast.parse(source.read_bytes())
-    except (OSError, SyntaxError):
-        # Spans as text in the metadata are shown by every version, so an unreadable source is no
-        # loss.
-        return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            arguments = {
-                argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)
-            }
-            if "spans" in arguments:
-                return True
-    return False

@@ -17,12 +17,15 @@ from otel_bridge_trackio.payload import rollout_trace
 from support.trackers.trackio_store import ENVIRONMENT
 
 BULK_LOG = "bulk_log(project, run, metrics_list, steps=None, timestamps=None, config=None, log_ids=None, run_id=None)"
-NEEDED = (BULK_LOG, "get_traces(project, run=None, run_id=None, step=None)")
-OTHERS = (
+BULK_ALERT = "bulk_alert(project, run, titles, texts, levels, steps, timestamps=None, alert_ids=None, run_id=None)"
+READERS = (
+    "get_logs(project, run, run_id)",
     "get_log_count(project, run, run_id)",
     "get_run_config(project, run, run_id)",
-    "validate_project_name(project)",
+    "get_project_db_path(project)",
 )
+GET_TRACES = "get_traces(project, run=None, run_id=None, step=None)"
+NEEDED = (BULK_LOG, GET_TRACES, BULK_ALERT, *READERS)
 WITH_SPANS = "def __init__(self, messages, metadata=None, spans=None): ..."
 WITHOUT_SPANS = "def __init__(self, messages, metadata=None): ..."
 AS_TEXT = "Trackio 0.1 shows the spans of a rollout as text in its metadata, as a tree from 0.37"
@@ -52,6 +55,7 @@ def opened(
     *,
     trace: str = WITH_SPANS,
     begin: str = "",
+    version: str = "0.1",
     inbox: bool = False,
 ) -> list[str]:
     """What comes of opening a writer with a Trackio of *calls*; and whether its store was imported."""
@@ -66,15 +70,13 @@ def opened(
     (package / "sqlite_storage.py").write_text(
         f"class SQLiteStorage:\n    kind = 'sqlite'\n{body}"
     )
-    if inbox:
-        (package / "fragments.py").touch()
-    information = folder / "trackio-0.1.dist-info"
+    information = folder / f"trackio-{version}.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: trackio\nVersion: 0.1\n"
+        f"Metadata-Version: 2.1\nName: trackio\nVersion: {version}\n"
     )
     path = ":".join([str(folder), *(one for one in sys.path if one)])
-    mode = ["TRACKIO_STORAGE_MODE=jsonl"] if inbox or not calls else []
+    mode = ["TRACKIO_STORAGE_MODE=jsonl"] if inbox else []
     done = subprocess.run(
         [sys.executable, "-c", OPEN, str(folder), *mode],
         cwd=folder, check=False, capture_output=True, text=True, env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
@@ -86,22 +88,25 @@ def opened(
 def test_a_version_that_nobody_tried_is_taken_without_a_word_when_its_calls_are_there(
     tmp_path: Path,
 ) -> None:
-    assert opened(tmp_path, (*NEEDED, *OTHERS)) == ["opened", "True"]
+    assert opened(tmp_path, (*NEEDED, "validate_project_name(project)")) == [
+        "opened",
+        "True",
+    ]
 
 
 def test_one_without_spans_and_without_what_can_be_done_without_is_taken_and_said(
     tmp_path: Path,
 ) -> None:
-    no_config = (
-        "Trackio 0.1 does not return the config of a run: "
-        "what another bridge of the same run stored is replaced"
+    same_ids = "Trackio 0.1 gives rollouts of one step the same Trace ID, each its own from 0.26"
+    calls = (
+        BULK_LOG,
+        "get_traces(project, run=None, run_id=None)",
+        BULK_ALERT,
+        *READERS,
     )
 
-    same_ids = "Trackio 0.1 gives rollouts of one step the same Trace ID, each its own from 0.26"
-    calls = (BULK_LOG, "get_traces(project, run=None, run_id=None)")
-
     assert opened(tmp_path, calls, trace=WITHOUT_SPANS) == [
-        f"opened|{no_config}|{same_ids}|{AS_TEXT}",
+        f"opened|{same_ids}|{AS_TEXT}",
         "True",
     ]
 
@@ -110,19 +115,20 @@ def test_one_without_spans_and_without_what_can_be_done_without_is_taken_and_sai
     ("calls", "reason"),
     [
         (
-            (BULK_LOG.replace(", run_id=None", ""), NEEDED[1]),
+            (BULK_LOG.replace(", run_id=None", ""), *NEEDED[1:]),
             "another SQLiteStorage.bulk_log: got an unexpected keyword argument 'run_id'",
         ),
         (
-            (BULK_LOG.replace("run,", "run, bucket,"), NEEDED[1]),
+            (BULK_LOG.replace("run,", "run, bucket,"), *NEEDED[1:]),
             "another SQLiteStorage.bulk_log: missing a required argument: 'bucket'",
         ),
         (
-            (BULK_LOG, "get_traces(project, run=None)"),
+            (BULK_LOG, "get_traces(project, run=None)", BULK_ALERT, *READERS),
             "another SQLiteStorage.get_traces: got an unexpected keyword argument 'run_id'",
         ),
-        ((NEEDED[1],), "no SQLiteStorage.bulk_log"),
-        ((BULK_LOG,), "no SQLiteStorage.get_traces"),
+        (NEEDED[1:], "no SQLiteStorage.bulk_log"),
+        ((BULK_LOG, BULK_ALERT, *READERS), "no SQLiteStorage.get_traces"),
+        (NEEDED[:-1], "no SQLiteStorage.get_project_db_path"),
     ],
 )  # fmt: skip
 def test_one_without_a_call_that_is_needed_blocks_before_anything_is_written(
@@ -149,12 +155,12 @@ def test_a_trackio_that_cannot_use_the_installed_huggingface_hub_says_what_to_in
 
 
 @pytest.mark.parametrize(
-    ("trace", "less"), [(WITH_SPANS, ""), (WITHOUT_SPANS, f"|{AS_TEXT}")]
+    ("version", "less"), [("0.37", ""), ("0.28", f"|{AS_TEXT.replace('0.1', '0.28')}")]
 )
 def test_the_inbox_is_written_for_a_trackio_that_imports_it_and_none_is_imported_here(
-    tmp_path: Path, trace: str, less: str
+    tmp_path: Path, version: str, less: str
 ) -> None:
-    assert opened(tmp_path, NEEDED, trace=trace, inbox=True) == [
+    assert opened(tmp_path, NEEDED, version=version, inbox=True) == [
         f"opened{less}",
         "False",
     ]
@@ -163,10 +169,10 @@ def test_the_inbox_is_written_for_a_trackio_that_imports_it_and_none_is_imported
 def test_a_trackio_without_an_inbox_blocks_a_folder_of_several_machines(
     tmp_path: Path,
 ) -> None:
-    said, imported = opened(tmp_path, ())
+    said, imported = opened(tmp_path, NEEDED, version="0.27", inbox=True)
 
     assert said.startswith(
-        "blocked|TRACKIO_DIR is shared over a network, and Trackio 0.1 has no trackio.fragments, which imports an inbox"
+        "blocked|TRACKIO_DIR is shared over a network, and Trackio 0.27 imports no inbox"
         "|pip install 'trackio>=0.28', or set TRACKIO_DIR"
     )
     assert imported == "False"

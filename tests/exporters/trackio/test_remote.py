@@ -19,7 +19,6 @@ from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.remote import RemoteStore
 from otel_bridge_trackio.settings import Remote
-from otel_bridge_trackio.writer import NO_MEDIA
 from support.media_samples import image, media, png, table, text
 from support.trackers import trackio_store
 from support.trackers.mlflow_server import FaultProxy
@@ -434,14 +433,3 @@ upload = RemoteStore._upload
 
 def _renamed(sent: Mapping[str, object]) -> dict[str, object]:
     return {**sent, "orig_name": "another.png"}
-
-
-def test_a_server_without_the_call_for_files_counts_media(
-    server: TrackioServer, run: RunInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("otel_bridge_trackio.remote._UPLOAD", "no_such_call")
-
-    writer = opened(server.url, run)
-    deliver(writer, [media("one", image(1), position=1)])
-
-    assert writer.left_out == {NO_MEDIA: 1}  # type: ignore[attr-defined]
