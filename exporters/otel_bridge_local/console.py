@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
@@ -36,6 +36,7 @@ from otel_bridge.records import (
 from otel_bridge.settings import LAUNCHER
 from otel_bridge.text.printable import printable
 
+R = TypeVar("R", Alert, Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
 _WIDTH = 80
 """Most characters of a text on a line."""
 
@@ -101,7 +102,7 @@ def open_console(
 
 
 class ConsoleRunWriter:
-    """Writes one run as text; after a kill, lines may be printed again."""
+    """Writes one run as text; after a kill or an error, lines may be printed again."""
 
     def __init__(self, run: RunInfo, stream: TextIO) -> None:
         self.url: str | None = None
@@ -110,97 +111,37 @@ class ConsoleRunWriter:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Print a line for each of *rows*."""
-        for row in rows:
-            values = " ".join(
-                f"{key}={_shown(value)}" for key, value in row.values.items()
-            )
-            self._print(row.position, row.time_unix_ns, _axis(row), values)
-        self._flush(rows)
+        self._print_each(rows, _row_text)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Print a line for each of *rollouts*, with the last message."""
-        for rollout in rollouts:
-            answer = None
-            if rollout.messages:
-                answer = rollout.messages[-1].get("content")
-            facts = {
-                "group": rollout.group,
-                "reward": rollout.reward,
-                "finish": rollout.finish_reason,
-            }
-            facts_text = " ".join(
-                f"{key}={value}" for key, value in facts.items() if value is not None
-            )
-            self._print(
-                rollout.position,
-                rollout.end_unix_ns,
-                _axis(rollout),
-                f"{rollout.key} {facts_text} {_clipped(answer)}",
-            )
-        self._flush(rollouts)
+        self._print_each(rollouts, _rollout_text)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
         """Print a line for each of *traces*: role, name, number of spans, duration, first error."""
-        for trace in traces:
-            took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
-            error = next((span.error for span in trace.spans if span.error), None)
-            summary = (
-                f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
-            )
-            failed = ""
-            if error:
-                failed = f" error={_clipped(error)}"
-            self._print(
-                trace.position, trace.end_unix_ns, trace.role or "", summary + failed
-            )
-        self._flush(traces)
+        self._print_each(traces, _trace_text)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Print a line for each of *media*: key, kinds and sizes."""
-        for record in media:
-            items = " ".join(
-                f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}"
-                for item in record.items[:3]
-            )
-            more_items = ""
-            if len(record.items) > 3:
-                more_items = f" and {len(record.items) - 3} more"
-            text = f"{record.key} {items}{more_items}"
-            self._print(record.position, record.time_unix_ns, _axis(record), text)
-        self._flush(media)
+        self._print_each(media, _media_text)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Print a line for each of *values*."""
-        for evaluation in values:
-            self._print(
-                evaluation.position,
-                evaluation.time_unix_ns,
-                "",
-                f"{evaluation.rollout_id} {evaluation.name}={evaluation.value}",
-            )
-        self._flush(values)
+        self._print_each(values, _evaluation_text)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Print the number of config entries, without their values."""
-        self._print(
-            None, None, "", f"config of {role or 'the run'}: {len(config)} entries"
-        )
+        name = role or "the run"
+        self._print([f"{self._name} config of {name}: {len(config)} entries"])
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Print a line for each of *alerts*."""
-        for alert in alerts:
-            step_text = ""
-            if alert.step is not None:
-                step_text = f"step={alert.step}"
-            text = f"{alert.level.upper()}: {_clipped(alert.title)} {_clipped(alert.text)}".rstrip()
-            self._print(alert.position, alert.time_unix_ns, step_text, text)
-        self._flush(alerts)
+        self._print_each(alerts, _alert_text)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Print *values*."""
         del role
-        text = " ".join(f"{key}={_shown(value)}" for key, value in values.items())
-        self._print(None, None, "", f"summary: {_clipped(text)}")
+        self._print([f"{self._name} summary: {_clipped(_pairs(values))}"])
 
     def durable(self) -> Position | None:
         """Return ``None``, so that what was printed counts as durable."""
@@ -208,61 +149,106 @@ class ConsoleRunWriter:
 
     def end(self, status: Status) -> None:
         """Print the end."""
-        self._print(None, None, "", f"run {status.value}")
-        self._flush(())
+        self._print([f"{self._name} run {status.value}"])
 
     def close(self) -> None:
         """Do nothing: standard output belongs to the process and stays open."""
 
-    def _print(
-        self,
-        position: Position | None,
-        time_unix_ns: int | None,
-        step_text: str,
-        text: str,
-    ) -> None:
-        clock = ""
-        if time_unix_ns:
-            clock = datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[
-                :-3
+    def _print_each(self, records: Sequence[R], text_of: Callable[[R], str]) -> None:
+        """Print the time and the text of each of *records*; raises as `_print`, for the first of them."""
+        if records:
+            lines = [
+                f"{_clock(record)} {self._name} {text_of(record)}" for record in records
             ]
-        line = " ".join(part for part in (clock, self._name, step_text, text) if part)
-        try:
-            self._stream.write(printable(line) + "\n")
-        except (OSError, ValueError) as exc:
-            raise _error(exc, position) from exc
+            self._print(lines, records[0].position)
 
-    def _flush(
-        self,
-        records: Sequence[
-            Alert | Row | RolloutRecord | PlainTrace | Evaluation | MediaRecord
-        ],
-    ) -> None:
+    def _print(self, lines: Sequence[str], position: Position | None = None) -> None:
+        """Print *lines* at once.
+
+        Raises:
+            RetryableError: The stream cannot be written, or was closed. It names *position*, since
+                nobody knows which lines of a buffer were shown.
+        """
         try:
+            self._stream.writelines(f"{printable(line)}\n" for line in lines)
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
             failure = getattr(self._stream, "failure", None)
             if isinstance(failure, OSError):
                 raise failure
         except (OSError, ValueError) as exc:
-            position = None
-            if records:
-                position = records[0].position
-            raise _error(exc, position) from exc
+            raise RetryableError(
+                f"standard output cannot be written: {exc}", position=position
+            ) from exc
+
+
+def _clock(record: R) -> str:
+    """Return the local time of *record*, of one that took time that of its end."""
+    if isinstance(record, (RolloutRecord, PlainTrace)):
+        time_unix_ns = record.end_unix_ns
+    else:
+        time_unix_ns = record.time_unix_ns
+    return datetime.fromtimestamp(time_unix_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _row_text(row: Row) -> str:
+    return f"{_axis(row)}{_pairs(row.values)}"
+
+
+def _rollout_text(rollout: RolloutRecord) -> str:
+    answer = None
+    if rollout.messages:
+        answer = rollout.messages[-1].get("content")
+    facts = {
+        "group": rollout.group,
+        "reward": rollout.reward,
+        "finish": rollout.finish_reason,
+    }
+    facts_text = " ".join(
+        f"{key}={value}" for key, value in facts.items() if value is not None
+    )
+    return f"{_axis(rollout)}{rollout.key} {facts_text} {_clipped(answer)}"
+
+
+def _trace_text(trace: PlainTrace) -> str:
+    took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
+    error = next((span.error for span in trace.spans if span.error), None)
+    summary = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"
+    if error:
+        summary += f" error={_clipped(error)}"
+    if trace.role:
+        return f"{trace.role} {summary}"
+    return summary
+
+
+def _media_text(record: MediaRecord) -> str:
+    items = " ".join(
+        f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}"
+        for item in record.items
+    )
+    return f"{_axis(record)}{record.key} {items}"
+
+
+def _evaluation_text(evaluation: Evaluation) -> str:
+    return f"{evaluation.rollout_id} {evaluation.name}={evaluation.value}"
+
+
+def _alert_text(alert: Alert) -> str:
+    step = ""
+    if alert.step is not None:
+        step = f"step={alert.step} "
+    return f"{step}{alert.level.upper()}: {_clipped(f'{alert.title} {alert.text}')}"
 
 
 def _axis(record: Row | RolloutRecord | MediaRecord) -> str:
-    """Return the step of *record* with its axis; nothing without one."""
+    """Return the step of *record* with its axis, and a space behind it; nothing without one."""
     if record.axis:
-        return f"{record.axis}={record.step}"
+        return f"{record.axis}={record.step} "
     return ""
 
 
-def _error(exc: OSError | ValueError, position: Position | None) -> RetryableError:
-    """Return the error of a stream that cannot be written, or, with `ValueError`, was closed."""
-    return RetryableError(
-        f"standard output cannot be written: {exc}", position=position
-    )
+def _pairs(values: Mapping[str, Value | Scalar]) -> str:
+    return " ".join(f"{key}={_shown(value)}" for key, value in values.items())
 
 
 def _shown(value: Value | Scalar) -> str:
