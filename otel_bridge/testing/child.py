@@ -10,8 +10,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from otel_bridge.exporter import Exporter, RunInfo
 from otel_bridge.records import Record
@@ -75,9 +75,8 @@ def _write_and_die(
 
 
 def load_target(target: str) -> Exporter:
-    """Return the exporter at ``module:attribute``."""
-    module, _, attribute = target.partition(":")
-    exporter: object = getattr(import_module(module), attribute)
+    """Return the exporter at ``module:attribute``; raises `TypeError` if something else is there."""
+    exporter: object = resolve_name(target)
     if not isinstance(exporter, Exporter):
         raise TypeError(
             f"{target} is a {type(exporter).__name__}, expected an Exporter"

@@ -8,10 +8,9 @@ writer says it holds is not sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import cast
+from collections.abc import Sequence
 
+from otel_bridge.bridge.delivery.batch import WriterCall, calls_of
 from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.exporter import (
     Exporter,
@@ -21,18 +20,7 @@ from otel_bridge.exporter import (
     WriterMemory,
     WritesSummary,
 )
-from otel_bridge.records import (
-    Alert,
-    Config,
-    End,
-    Evaluation,
-    MediaRecord,
-    PlainTrace,
-    Record,
-    RolloutRecord,
-    Row,
-    Summary,
-)
+from otel_bridge.records import End, Record
 
 CALL_RECORDS = 1000
 """Most records of one call."""
@@ -60,10 +48,9 @@ def open_writer(
 def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
     for role, config in run.configs.items():
         writer.write_config(role, config)
-    for role, values in (
-        run.summaries.items() if isinstance(writer, WritesSummary) else ()
-    ):
-        cast("WritesSummary", writer).write_summary(role, values)
+    if isinstance(writer, WritesSummary):
+        for role, values in run.summaries.items():
+            writer.write_summary(role, values)
     return writer
 
 
@@ -93,78 +80,52 @@ def deliver(
     """
     refused: list[int] = []
     due = [record for record in records if held is None or record.position > held]
-    # Consecutive only: the order of the ledger stays.
-    for _, group in groupby(due, key=type):
-        batch = list(group)
-        for start in range(0, len(batch), CALL_RECORDS):
-            refused += _deliver_call(writer, batch[start : start + CALL_RECORDS], tries)
+    for call in calls_of(due, ordered=True):
+        for start in range(0, len(call.records), CALL_RECORDS):
+            part = WriterCall(call.records[start : start + CALL_RECORDS])
+            refused += _deliver_call(writer, part, tries)
     return refused
 
 
-def _deliver_call(writer: RunWriter, batch: list[Record], tries: int) -> list[int]:
-    """Write *batch*, of one kind, and return the positions that the writer refused for good."""
+def _deliver_call(writer: RunWriter, call: WriterCall, tries: int) -> list[int]:
+    """Make *call* and return the positions that the writer refused for good; raises as `deliver`."""
     refused: list[int] = []
     failures = 0
-    while batch:
+    records = call.records
+    while records:
         try:
-            write(writer, batch)
+            write(writer, records)
             break
         except PermanentError as exc:
             # An error that names another record would make the bridge skip a good one.
-            if exc.position not in {record.position for record in batch}:
+            if exc.position not in {record.position for record in records}:
                 raise AssertionError(
                     f"PermanentError names position {exc.position}, which the call had not"
                 ) from exc
             refused.append(exc.position)
             # The records before it are written, by the contract of `PermanentError`.
-            batch = _from(batch, exc.position + 1)
+            records = _from(records, exc.position + 1)
         except RetryableError as exc:
             failures += 1
             if failures == tries:
                 raise
             # Those before the position are written; without one, all of the call comes again.
-            if exc.position is not None:
-                batch = _from(batch, exc.position)
+            records = _from(records, exc.position or 0)
             time.sleep(min(exc.retry_after_s or PAUSE_S, 2.0))
     return refused
 
 
-def _from(batch: list[Record], position: int) -> list[Record]:
-    return [record for record in batch if record.position >= position]
+def _from(records: Sequence[Record], position: int) -> list[Record]:
+    return [record for record in records if record.position >= position]
 
 
-def write(writer: RunWriter, batch: Sequence[Record]) -> None:
-    """Give *batch*, records of one kind, to *writer*; raises as its methods do.
+def write(writer: RunWriter, records: Sequence[Record]) -> None:
+    """Make one call with *records*, of one kind, as the bridge does; raises as the methods of *writer*.
 
     Records of a kind for which the writer has no method are left out.
     """
-    first = batch[0]
-    if isinstance(first, End):
-        writer.end(first.status)
-    elif isinstance(first, Config):
-        for config in cast("Sequence[Config]", batch):
-            writer.write_config(config.role, config.config)
-    elif isinstance(first, Summary):
-        for summary in (
-            cast("Sequence[Summary]", batch)
-            if isinstance(writer, WritesSummary)
-            else ()
-        ):
-            cast("WritesSummary", writer).write_summary(summary.role, summary.values)
+    # An end is not a call among others: the bridge decides when to act on it.
+    if isinstance(records[0], End):
+        writer.end(records[0].status)
     else:
-        method: Callable[[Sequence[Record]], object] | None = getattr(
-            writer, _METHODS[type(first)], None
-        )
-        if method is not None:
-            method(batch)
-
-
-_METHODS: dict[type[Record], str] = {
-    Row: "write_rows",
-    RolloutRecord: "write_rollouts",
-    Evaluation: "write_evaluations",
-    PlainTrace: "write_traces",
-    MediaRecord: "write_media",
-    Alert: "write_alerts",
-}
-"""Kind of record to the method that writes many of them."""
+        WriterCall(records).call(writer)

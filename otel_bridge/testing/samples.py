@@ -11,12 +11,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-from opentelemetry.proto.common.v1 import common_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
+from typing import Any, TypeVar, cast
 
 from otel_bridge import semconv
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.span import span as encoded_span
+from otel_bridge.emit.encode.span import span_attributes
 from otel_bridge.exporter import RunInfo
 from otel_bridge.records import (
     Alert,
@@ -373,61 +373,38 @@ def _spans(
 
 def _with_otlp(trace_id: str, span: Span) -> Span:
     """Give *span* the bytes in which it came."""
-    message = trace_pb2.Span(
-        trace_id=bytes.fromhex(trace_id),
-        span_id=bytes.fromhex(span.id),
-        parent_span_id=bytes.fromhex(span.parent_id or ""),
-        name=span.name,
-        start_time_unix_nano=span.start_unix_ns,
-        end_time_unix_nano=span.end_unix_ns,
-        attributes=[_attribute(key, value) for key, value in span.attributes.items()],
-    )
-    if span.error is not None:
-        message.status.code = trace_pb2.Status.STATUS_CODE_ERROR
-        message.status.message = span.error
     if span.kind == "tool":
-        message.attributes.append(
-            _attribute(semconv.GEN_AI_TOOL_ARGUMENTS, json.dumps(span.input))
-        )
-        message.attributes.append(_attribute(semconv.GEN_AI_TOOL_RESULT, span.output))
+        content = {
+            semconv.GEN_AI_TOOL_ARGUMENTS: json.dumps(span.input),
+            semconv.GEN_AI_TOOL_RESULT: str(span.output),
+        }
     else:
-        for key, value in (
-            (semconv.GEN_AI_INPUT_MESSAGES, span.input),
-            (semconv.GEN_AI_OUTPUT_MESSAGES, span.output),
-        ):
-            message.attributes.append(_attribute(key, _parts_json(value)))
-    return dataclasses.replace(span, otlp=message.SerializeToString())
+        content = {
+            semconv.GEN_AI_INPUT_MESSAGES: _parts_json(span.input),
+            semconv.GEN_AI_OUTPUT_MESSAGES: _parts_json(span.output),
+        }
+    attributes = cast("dict[str, Attribute]", {**span.attributes, **content})
+    pieces = encoded_span(
+        (
+            bytes.fromhex(trace_id),
+            bytes.fromhex(span.id),
+            bytes.fromhex(span.parent_id) if span.parent_id else None,
+        ),
+        span.name,
+        (span.start_unix_ns, span.end_unix_ns),
+        span_attributes(attributes.items()),
+        error=span.error,
+    )
+    return dataclasses.replace(span, otlp=b"".join(pieces.parts))
 
 
 def _parts_json(messages: Json) -> str:
     """Return chat messages as the GenAI conventions put them: ``[{"role", "parts": [{"type": "text", …}]}]``."""
-    listed = messages if isinstance(messages, list) else []
-    return json.dumps(
-        [
-            {
-                "role": message["role"],
-                "parts": [{"type": "text", "content": message.get("content") or ""}],
-            }
-            for message in listed
-            if isinstance(message, dict)
-        ]
-    )
-
-
-_FIELDS: Mapping[type, str] = {
-    bool: "bool_value",
-    int: "int_value",
-    float: "double_value",
-}
-
-
-def _attribute(key: str, value: Json) -> common_pb2.KeyValue:
-    attribute = common_pb2.KeyValue(key=key)
-    if type(value) in _FIELDS:
-        setattr(attribute.value, _FIELDS[type(value)], value)
-    else:
-        attribute.value.string_value = str(value)
-    return attribute
+    converted: list[Json] = []
+    for message in cast("list[Message]", messages):
+        part: Json = {"type": "text", "content": message.get("content") or ""}
+        converted.append({"role": message["role"], "parts": [part]})
+    return json.dumps(converted)
 
 
 def _hex(name: str, digits: int) -> str:
