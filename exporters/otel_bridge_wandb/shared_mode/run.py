@@ -112,7 +112,7 @@ class SharedRun:
             return
         self.take_over(stored)
         has_axes = self._axes.declared <= defined_names(stored.config)
-        if has_axes and not self._config.is_replaced(stored.config):
+        if has_axes and not self._config.is_lost(stored.config):
             self._repairs = 0
         elif self._repairs < _MAX_REPAIRS:
             self._repairs += 1
@@ -190,21 +190,13 @@ class SharedConfig:
     def is_lost(self, stored: Mapping[str, object]) -> bool:
         """Return whether an entry of this writer is missing, or back at a value from before its last change.
 
-        Any other value is of another machine with the same role.
+        Then the upload of a writer that had not seen it replaced it. Any other value is of another
+        machine with the same role, whose last upload is shown.
         """
         for key in self._mine:
             if key not in stored:
                 return True
             if key in self._former and _value(stored[key]) == self._former[key]:
-                return True
-        return False
-
-    def is_replaced(self, stored: Mapping[str, object]) -> bool:
-        """Return whether another writer's upload has replaced an entry of this writer."""
-        for key, value in self._mine.items():
-            if key not in stored:
-                return True
-            if _value(stored[key]) != value:
                 return True
         return False
 
