@@ -61,7 +61,10 @@ class ConsoleSettings:
         return {}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that follows the bridge's log; empty under `run`, whose terminal has the lines."""
+        """Return the command that follows the bridge's log.
+
+        Empty under `run`, whose terminal has the lines.
+        """
         if self.launched:
             return ""
         return f"tail -f {shlex.quote(str(RunFolder.at(run.folder).log_path))}"
@@ -129,7 +132,10 @@ class ConsoleRunWriter:
         """Do nothing: standard output belongs to the process and stays open."""
 
     def _print_each(self, records: Sequence[R], text_of: Callable[[R], str]) -> None:
-        """Print the time and the text of each of *records*; raises as `_print`, for the first of them."""
+        """Print the time and the text of each of *records*.
+
+        Raises as `_print`, for the first of them.
+        """
         if records:
             lines = [
                 f"{_clock(record)} {self._name} {text_of(record)}" for record in records
@@ -170,6 +176,7 @@ def _row_text(row: Row) -> str:
 
 
 def _rollout_text(rollout: RolloutRecord) -> str:
+    """Return step, key, known facts and the beginning of the last message of *rollout*."""
     answer = None
     if rollout.messages:
         answer = rollout.messages[-1].get("content")
@@ -185,6 +192,7 @@ def _rollout_text(rollout: RolloutRecord) -> str:
 
 
 def _trace_text(trace: PlainTrace) -> str:
+    """Return role, name, number of spans, duration and the first error of *trace*."""
     took_ms = (trace.end_unix_ns - trace.start_unix_ns) / 1e6
     error = next((span.error for span in trace.spans if span.error), None)
     summary = f"trace {trace.name} spans={len(trace.spans)} took={took_ms:.1f}ms"

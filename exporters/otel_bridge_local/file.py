@@ -79,7 +79,11 @@ def open_file(
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
-    """Return the counts of what the files hold of *run*."""
+    """Return the counts of what the files hold of *run*; 0 without files.
+
+    Raises:
+        orjson.JSONDecodeError: A line is damaged.
+    """
     del settings
     numbers = 0
     rollouts = 0
@@ -178,6 +182,13 @@ class FileRunWriter:
         self._put(json_line(payload), self._last)
 
     def _append(self, records: Sequence[Written]) -> None:
+        """Append *records* that are not in a file yet, at once.
+
+        Raises:
+            PermanentError: A record is not JSON; the lines before it are written.
+            RetryableError: The disk is full, for instance; nothing of the call stays in the file.
+            BlockedError: This user may not write the file.
+        """
         lines: list[bytes] = []
         last = self._last
         for record in records:
@@ -194,6 +205,11 @@ class FileRunWriter:
         self._put(b"".join(lines), last)
 
     def _put(self, data: bytes, last: Position) -> None:
+        """Write *data*, after which the files hold the records up to *last*; nothing without data.
+
+        A file that would become too large is closed first, so that a line is never in two files.
+        Raises as `file_errors`.
+        """
         if not data:
             return
         # All of it is repeated after an error, as nothing of it stays in the file.
@@ -216,6 +232,10 @@ class FileRunWriter:
         return self._limit_bytes
 
     def _write_whole(self, data: bytes, size_bytes: int) -> None:
+        """Write all of *data* behind *size_bytes*.
+
+        Raises `OSError`, and nothing of *data* stays then.
+        """
         view = memoryview(data)
         try:
             while view:
@@ -226,6 +246,7 @@ class FileRunWriter:
             raise
 
     def _roll(self) -> None:
+        """Open the next file, and delete the oldest ones: `_FILES` remain."""
         os.close(self._descriptor)
         self._number += 1
         self._descriptor = self._open()
@@ -235,6 +256,11 @@ class FileRunWriter:
             old.unlink(missing_ok=True)
 
     def _open(self) -> int:
+        """Open the newest file without a torn last line; returns its descriptor.
+
+        Raises:
+            OSError: It cannot be opened, or is not a regular file.
+        """
         path = self._folder / f"records-{self._number:06d}.jsonl"
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         data = path.read_bytes()
@@ -259,7 +285,13 @@ class MediaFolder:
         self._size_bytes = -1
 
     def put(self, items: Sequence[MediaItem]) -> None:
-        """Write the files of *items*; raises `OSError`."""
+        """Write the files of *items*.
+
+        The oldest files are deleted when the folder becomes too large.
+
+        Raises:
+            OSError: A file cannot be written, or the folder is a symbolic link.
+        """
         if (
             self._path.is_symlink()
         ):  # the files of another folder would be deleted to make room
@@ -279,6 +311,7 @@ class MediaFolder:
             self._delete_oldest(new_paths)
 
     def _delete_oldest(self, new_paths: Collection[Path]) -> None:
+        """Delete the oldest files until the limit is met, without those of *new_paths*, whose lines follow."""
         files = sorted((path.stat().st_mtime_ns, path) for path in self._path.iterdir())
         # Counted anew: a kill, or a user who deleted files, makes the running sum wrong.
         self._size_bytes = sum(path.stat().st_size for _, path in files)
@@ -301,6 +334,10 @@ def _number(path: Path) -> int:
 
 
 def _last_position(files: Sequence[Path]) -> Position:
+    """Return the position of the last whole line of *files*, 0 without one.
+
+    Lines of config, summary and end have no position, so that lines before them are looked at.
+    """
     for path in reversed(files):
         data = read_regular(path, _READ_BYTES)
         for line in reversed(data[: data.rfind(b"\n") + 1].splitlines()):

@@ -107,7 +107,9 @@ def open_webhook(
 
 
 class WebhookRunWriter(RunWriter):
-    """Posts the alerts of one run; the protocol's own methods, which do nothing, leave all else to trackers.
+    """Posts the alerts of one run.
+
+    The protocol's own methods, which do nothing, leave all else to trackers.
 
     Args:
         run: The run.
@@ -147,7 +149,10 @@ class WebhookRunWriter(RunWriter):
 
 
 def message(run: RunInfo, alert: Alert) -> bytes:
-    """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take."""
+    """Return the JSON that is posted: ``text`` alone, which Slack, Mattermost and Discord's ``/slack`` take.
+
+    A text is cut to `_MAX_TEXT_CHARS`: a longer one would be refused as a whole.
+    """
     text = (
         alert.text
         if len(alert.text) <= _MAX_TEXT_CHARS
@@ -202,7 +207,11 @@ def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
 
 
 def _sent(url: str, body: bytes) -> tuple[int | None, float | None] | ExporterError:
-    """Send the request and read the head of its answer; returns what `_answer` returns or raises."""
+    """Send the request and read the head of its answer; returns what `_answer` returns or raises.
+
+    An error is returned, because one that is raised here would carry the error of requests, which
+    names the secret address.
+    """
     try:
         with (
             HttpSession() as session,

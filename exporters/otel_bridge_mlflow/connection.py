@@ -143,6 +143,11 @@ class Connection:
 def _failure(
     response: requests.Response, doing: str, *, missing_is_refused: bool
 ) -> Exception:
+    """Return the error of an answer that is not 200, by the error code in its body, else by its status.
+
+    Of a proxy's answer, which has no code, the text is in the message. It is cut, and secrets in it
+    are redacted.
+    """
     code: str | None = None
     text = response.text
     try:
@@ -204,6 +209,11 @@ def probe(settings: MlflowSettings) -> tuple[str, ...]:
 
 
 def _imported(settings: MlflowSettings) -> Package:
+    """Import MLflow and return the parts that are used.
+
+    Raises:
+        BlockedError: MLflow, or a package that it needs, cannot be imported or lacks a name.
+    """
     # Imported here, because the module of an entry point imports no tracker.
     try:
         import mlflow  # noqa: PLC0415
@@ -234,6 +244,16 @@ def _imported(settings: MlflowSettings) -> Package:
 
 
 def _connect(settings: MlflowSettings) -> Connection:
+    """Open the store, with its tables made first.
+
+    A server is asked for its version once it is connected, because its own calls and fields cannot
+    be looked at.
+
+    Raises:
+        BlockedError: MLflow lacks a call, or the tables of the database are not its own.
+        RetryableError: The store cannot be reached, or is being created.
+        Refused: MLflow does not accept the address.
+    """
     package = _imported(settings)
     # Checked before a store is created or read: a missing call blocks the exporter in any case.
     abilities = abilities_of(package, remote=settings.remote, server_version=None)
@@ -287,7 +307,10 @@ def _make_store(package: Package, uri: str) -> None:
 
 
 def _rules() -> KeyRules:
-    """Return MLflow's limits; a limit that it does not name is that of MLflow 3.17."""
+    """Return MLflow's limits; a limit that it does not name is that of MLflow 3.17.
+
+    Read and not written down here: a value over a limit fails its whole batch.
+    """
     rules: Any = importlib.import_module("mlflow.utils.validation")
     return KeyRules(
         legal=getattr(rules, "validate_param_and_metric_name", _LEGAL.match),
@@ -308,7 +331,10 @@ def _is_ambiguous(name: str) -> bool:
 
 
 def _server_version(connection: Connection) -> str | None:
-    """Return the version of the server, ``None`` when it gives none, e.g. because a gateway passes API calls only."""
+    """Return the version of the server, ``None`` when it gives none, e.g.
+
+    Because a gateway passes API calls only.
+    """
     try:
         # Flask's default: the bare number, as text/html.
         answer = connection.request("GET", _VERSION, is_page=True).text.strip()
@@ -346,6 +372,7 @@ def _wait_less(store: Any) -> None:
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:
+    """Set the variables of `_ENVIRONMENT` and remove those of OTLP, for the whole process."""
     # Before the import, because MLflow reads some of them once.
     os.environ.update(_ENVIRONMENT)
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(int(settings.timeout_s))

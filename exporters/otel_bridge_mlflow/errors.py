@@ -139,7 +139,11 @@ def as_bridge_errors(
 def outcome_of(
     exc: Exception, doing: str, *, missing_is_refused: bool = False
 ) -> ExporterError | Refused:
-    """Return the error for *exc*, which MLflow or a library below it raised while *doing*."""
+    """Return the error for *exc*, which MLflow or a library below it raised while *doing*.
+
+    In this order: a missing name of MLflow blocks; a value that its client cannot take, or a
+    resource that may be missing, refuses the payload; else MLflow's error code decides.
+    """
     code = getattr(exc, "error_code", None)
     incompatible = incompatibility(exc, "MLflow", INSTALL, hints=HINTS)
     if incompatible is not None:
@@ -173,7 +177,8 @@ def outcome_of_status(
 def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
     """Return the error for one of MLflow's error codes.
 
-    A code that the table does not have is retried.
+    A code that the table does not have is retried, and so is a bad request that is MLflow's own
+    race (`_PASSING`): a record that was refused wrongly would be lost.
     """
     message = f"{doing}: {text}"
     words = text.lower()
@@ -190,6 +195,7 @@ def outcome(code: str, text: str, doing: str) -> ExporterError | Refused:
 
 
 def _line(exc: Exception) -> str:
+    """Return the text of *exc* on one line, of at most 500 characters, without credentials."""
     reason = _connection_error(exc)
     if reason is not None:
         return f"the server cannot be reached: {reason}"

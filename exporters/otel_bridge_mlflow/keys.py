@@ -86,6 +86,7 @@ class Names:
         memory: WriterMemory,
         used_keys: Iterable[str] = (),
     ) -> None:
+        """Read the stored names; legal keys of *used_keys* keep theirs."""
         self._kind = kind
         self._rules = rules
         self._memory = memory
@@ -151,6 +152,12 @@ class Names:
         return f"names/{self._kind}"
 
     def _add(self, identity: str, preferred_name: str) -> str:
+        """Assign a name to *identity* and return it.
+
+        It is the preferred one if MLflow accepts it and no other key has it. The salt grows with
+        each collision, so that a changed name is found in the end, and is the same for the same
+        keys.
+        """
         name = preferred_name
         if not self._fits(preferred_name):
             name = self._clean(preferred_name)
@@ -178,6 +185,7 @@ class Names:
         return bool(rules.legal(name)) and not rules.ambiguous(name)
 
     def _clean(self, key: str) -> str:
+        """Return *key* as a name that MLflow accepts; ``_`` with a hash if nothing legal is left."""
         text = re.sub(r"/+", "/", key.replace("@", "_at_"))
         text = "".join(map(self._legal, text))
         name = "/".join(map(_without_dots, text.strip("/").split("/"))) or "_"

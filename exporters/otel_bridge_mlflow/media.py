@@ -75,6 +75,13 @@ class MediaWriter:
             self._write_or_raise(record)
 
     def _write_or_raise(self, record: MediaRecord) -> None:
+        """Store one record; each error names its position.
+
+        Raises:
+            PermanentError: The artifact store refuses it, or needs a person: metrics have another
+                store, and go on.
+            RetryableError: The artifact store, or the temporary folder, cannot be used now.
+        """
         try:
             self._write(record)
         except (Refused, BlockedError) as exc:
@@ -91,6 +98,11 @@ class MediaWriter:
             raise
 
     def _write(self, record: MediaRecord) -> None:
+        """Write the files of *record* into a temporary folder, upload the folder in one call, and tag the run.
+
+        The tag comes last: it makes MLflow's page look for files that must be there. Raises
+        `Refused`, `OSError` and as `as_bridge_errors`.
+        """
         with tempfile.TemporaryDirectory(prefix="otel-bridge-") as name:
             folder = Path(name)
             for index, item in enumerate(record.items):
@@ -114,6 +126,11 @@ class MediaWriter:
     def _image(
         self, folder: Path, record: MediaRecord, item: MediaItem, index: int
     ) -> None:
+        """Put an image and a small one into *folder*, under names from which the page reads key, step and time.
+
+        MLflow's own names end in a random UUID; here it follows from the record, so that a
+        redelivered one replaces itself.
+        """
         key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY]
         key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace(
             "/", "~"
@@ -139,6 +156,10 @@ class MediaWriter:
         _put(folder, _table_path(record), json.dumps(table).encode())
 
     def _cell(self, folder: Path, record: MediaRecord, cell: object) -> Json:
+        """Return the cell of a table: an image as MLflow names one, other media as a path, text as it is.
+
+        The files of media are put into *folder*.
+        """
         if not isinstance(cell, MediaItem):
             return cast("Json", cell)
         stem = f"table_images/{_path(record.key)}/{cell.digest[:32]}"
@@ -155,6 +176,10 @@ class MediaWriter:
         }
 
     def _tag(self, record: MediaRecord) -> None:
+        """Set the tags without which MLflow's page does not look for images and tables.
+
+        Raises as `as_bridge_errors`; the record is written again then.
+        """
         kinds = {item.kind for item in record.items}
         if "image" in kinds and not self._tagged:
             self._set(_IMAGES_TAG, "True")
@@ -170,7 +195,10 @@ class MediaWriter:
                 self._set(_TABLES_TAG, json.dumps(listed))
 
     def _listed(self) -> list[Json]:
-        """Return the tables that the run names, of other programs too."""
+        """Return the tables that the run names, of other programs too, because the tag is replaced as a whole.
+
+        Read once. Raises as `as_bridge_errors`.
+        """
         if self._tables is None:
             with as_bridge_errors("reading the run's tables"):
                 tag: str = self._connection.client.get_run(self._run_id).data.tags.get(
@@ -194,7 +222,7 @@ class MediaWriter:
 def pictures_of(item: MediaItem) -> tuple[bytes, bytes]:
     """Return a PNG and a small WebP of an image.
 
-    Of one that pillow cannot read, the image as it is, twice.
+    Of one that pillow cannot read, the image as it is, twice: a browser may be able to show it.
     """
     from PIL import Image as Pillow  # noqa: PLC0415  # slow to import, and most runs have no images
 

@@ -115,6 +115,7 @@ class MetricWriter:
             self._send(batch)
 
     def _log(self, batch: Sequence[MetricValue]) -> None:
+        """Write *batch* to a database; raises as `as_bridge_errors`."""
         make = self._connection.entities.Metric
         metrics = [
             make(key, value, timestamp_ms, step)
@@ -128,6 +129,10 @@ class MetricWriter:
             )
 
     def _post(self, batch: Sequence[MetricValue]) -> None:
+        """Write *batch* to a server; raises as `Connection.request`.
+
+        Not by MLflow's client, whose JSON turns NaN into 0.
+        """
         # In protobuf's JSON a bare NaN becomes 0 (measured); the names are correct.
         metrics = [
             {
@@ -145,7 +150,10 @@ class MetricWriter:
     def _encoded(
         self, rows: Sequence[Row]
     ) -> tuple[list[MetricValue], dict[int, list[str]]]:
-        """Return the points of *rows*, and why values of them are refused, by index of the row."""
+        """Return the points of *rows*, and why values of them are refused, by index of the row.
+
+        A row whose step does not fit has no points; of other rows only the bad values are missing.
+        """
         points: list[MetricValue] = []
         refused: dict[int, list[str]] = {}
         # Before anything is sent: after a kill in between, a row must not get another step.
@@ -211,6 +219,7 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
 
 
 def _number(value: object) -> float | None:
+    """Return *value* as a double, ``None`` when it is not a number or beyond a double."""
     if isinstance(value, float):
         return value
     if isinstance(value, int):

@@ -68,6 +68,14 @@ class ParamWriter:
     def _write(
         self, role: str | None, config: Mapping[str, Json], *, halve: bool = False
     ) -> None:
+        """Send what differs from what the run has: new entries as params, changed ones as tags.
+
+        Raises:
+            Refused: A batch is refused as a whole; with *halve* only the bad entries are left out,
+                with a warning.
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
         entries = {
@@ -121,6 +129,7 @@ class ParamWriter:
         *,
         halve: bool,
     ) -> None:
+        """Log *items* in requests of MLflow's size, and note them in *stored*; raises as `_write`."""
         # MLflow's limit for one request (100 in 3.17).
         size = self._connection.rules.params
         for start in range(0, len(items), size):
@@ -144,6 +153,10 @@ class ParamWriter:
         items: Sequence[tuple[str, str]],
         stored: dict[str, str],
     ) -> None:
+        """Log *items* in one request.
+
+        Only then they are noted in *stored*. Raises as `as_bridge_errors`.
+        """
         entities = self._connection.entities
         make = entities.RunTag
         if kind == "params":
@@ -159,7 +172,10 @@ class ParamWriter:
 def leaves(
     config: Mapping[str, Json], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the path of each leaf of *config*, and the leaf as text; lists as JSON."""
+    """Yield the path of each leaf of *config*, and the leaf as text.
+
+    Lists as JSON, nothing of an empty map.
+    """
     for key, value in config.items():
         path = (*above, key)
         if isinstance(value, Mapping):

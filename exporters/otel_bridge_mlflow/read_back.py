@@ -36,6 +36,10 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is untyped
+    """Count what MLflow shows of *run*; 0 without its experiment. Raises MLflow's own errors.
+
+    A run without otel-bridge's tag is not counted: it belongs to somebody else.
+    """
     project = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project
     experiment = client.get_experiment_by_name(project)
     if experiment is None:

@@ -94,7 +94,10 @@ def open_run(
 def _rename(
     connection: Connection, mlflow_run: Any, run: RunInfo, memory: WriterMemory
 ) -> None:
-    """Rename a run that has a generated name; a name that a person gave the run in MLflow stays."""
+    """Rename a run that has a generated name; a name that a person gave the run in MLflow stays.
+
+    A generated name of this bridge never replaces another. Raises as MLflow's client.
+    """
     name = run_name(run, connection.rules.name_length)
     current_name = str(mlflow_run.info.run_name)
     if run.name_generated:
@@ -161,7 +164,14 @@ def quoted(text: str) -> tuple[str, str]:
 
 
 def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | None:
-    """Return the run whose id is known, because it was requested or written to before."""
+    """Return the run whose id was requested or written to before; ``None`` without such an id.
+
+    Also if the run that was written to is gone: its data still needs one.
+
+    Raises:
+        BlockedError: The requested run does not exist. Another run would hide the mistake.
+        Exception: MLflow's own, when the store cannot be asked.
+    """
     requested_id = run.identity.get(semconv.MLFLOW_RUN_ID)
     stored_id = memory.get(_RUN_SLOT)
     run_id = requested_id or (stored_id.decode() if stored_id else None)
@@ -197,6 +207,10 @@ def _searched(connection: Connection, run: RunInfo) -> Any:
 
 
 def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
+    """Return the oldest run with the tag of *run*, ``None`` without one; raises as MLflow's client.
+
+    The oldest, because of two that were created at once each bridge must choose the same.
+    """
     operator, literal = quoted(run.id)
     mlflow_runs = connection.client.search_runs(
         [experiment_id],
@@ -219,7 +233,10 @@ def _age(mlflow_run: Any) -> tuple[int, str]:
 
 
 def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | None:
-    """Return the newest run of this name, unless it belongs to another run of otel-bridge with the same name."""
+    """Return the newest run of this name, ``None`` when each has a tag of otel-bridge, and so another id.
+
+    So a run that another program began can be continued. Raises as MLflow's client.
+    """
     name = run_name(run, connection.rules.name_length)
     operator, literal = quoted(name)
     mlflow_runs = connection.client.search_runs(
@@ -238,6 +255,12 @@ def _by_name(connection: Connection, run: RunInfo, experiment_id: str) -> Any | 
 
 
 def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
+    """Create a run, or return the older one that another bridge has created at the same time.
+
+    Raises:
+        RetryableError: The store does not find what it has just created.
+        Exception: MLflow's own.
+    """
     name = run_name(run, connection.rules.name_length)
     mine = connection.client.create_run(
         experiment_id,
@@ -261,6 +284,12 @@ def _created(connection: Connection, run: RunInfo, experiment_id: str) -> Any:
 
 
 def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlflowRun:
+    """Make *mlflow_run* RUNNING, with the tags that it lacks, and return it.
+
+    Raises:
+        BlockedError: It, or its experiment, was deleted.
+        Exception: MLflow's own.
+    """
     run_id = str(mlflow_run.info.run_id)
     experiment_id = str(mlflow_run.info.experiment_id)
     _require_active(connection, mlflow_run)
@@ -291,6 +320,12 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
 
 
 def _require_active(connection: Connection, mlflow_run: Any) -> None:
+    """Check that neither the run nor its experiment was deleted.
+
+    Raises:
+        BlockedError: One of them was; the error names the command that restores it.
+        Exception: MLflow's own.
+    """
     # The experiment is checked first: deleting it deletes its runs, and restoring it restores them.
     experiment = connection.client.get_experiment(mlflow_run.info.experiment_id)
     if experiment.lifecycle_stage != _ACTIVE:
@@ -304,6 +339,12 @@ def _require_active(connection: Connection, mlflow_run: Any) -> None:
 
 
 def _experiment(connection: Connection, run: RunInfo) -> str:
+    """Return the id of the experiment of *run*, which is created if there is none.
+
+    Raises:
+        BlockedError: It was deleted; its name cannot be used again before it is restored.
+        Exception: MLflow's own, or what `outcome_of` makes of it.
+    """
     name = experiment_name(run, connection.rules.experiment_length)
     experiment = connection.client.get_experiment_by_name(name)
     if experiment is None:

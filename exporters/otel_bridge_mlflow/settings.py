@@ -115,6 +115,12 @@ class MlflowSettings:
 
 
 def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
+    """Return the absolute path of the file in an address, and the query behind it.
+
+    Raises:
+        ConfigError: The database is in memory, or its path has a character that SQLAlchemy reads
+            otherwise.
+    """
     location, _, query = raw.partition("?")
     path = location.partition(":///")[2]
     if not path or path == ":memory:":

@@ -159,7 +159,11 @@ def prepare(
 
 
 def write_ahead(path: Path) -> None:
-    """Put the database into write-ahead mode, unless it is on a network file system, where that destroys it."""
+    """Put the database into write-ahead mode, unless it is on a network file system, where that destroys it.
+
+    There a warning is logged, and the mode stays. Raises `sqlite3.Error`, e.g. when the file is
+    locked.
+    """
     shared = network_file_system(path)
     if shared is not None:
         _log.warning(
@@ -182,6 +186,7 @@ def _look(path: Path) -> _Tables | None:
 
 
 def _tables(database: sqlite3.Connection) -> _Tables:
+    """Return the tables of an open file; an empty file has none. Raises `sqlite3.Error`."""
     names = frozenset(
         str(name)
         for (name,) in database.execute(
@@ -201,7 +206,11 @@ def _tables(database: sqlite3.Connection) -> _Tables:
 def _unusable(
     path: Path, tables: _Tables, revisions: Revisions
 ) -> RetryableError | BlockedError:
-    """Return the error for a store whose tables are not those of the installed MLflow."""
+    """Return the error for a store whose tables are not those of the installed MLflow.
+
+    Retryable while another process may be creating it, else blocked: a migration of a user's data
+    is a person's decision (decision 0027).
+    """
     address = shlex.quote(f"sqlite:///{path}")
     if tables.revision is not None and tables.revision not in revisions.names:
         return BlockedError(
@@ -276,6 +285,10 @@ def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> Non
 
 
 def _copy_tables(database: sqlite3.Connection) -> None:
+    """Copy all tables of the attached template with their rows, then what is built on them.
+
+    As SQL and not as a file, so that it is one transaction of the file that others may have open.
+    """
     parts = database.execute(
         "SELECT type, name, sql FROM template.sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 7) != 'sqlite_'"
     ).fetchall()
@@ -308,6 +321,7 @@ def _quoted(name: str) -> str:
 
 
 def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Open the file, in which each statement is a transaction; it is created only with *create*."""
     # "rw" creates no file: looking at a store must not leave an empty one.
     mode = "rwc" if create else "rw"
     return sqlite3.connect(

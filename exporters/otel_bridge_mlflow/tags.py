@@ -39,9 +39,10 @@ _SOURCE = {
 def missing_tags(
     run: RunInfo, limit: int, present: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the tags to set on *run*, whose MLflow run has *present*.
+    """Return the tags to set on *run*, whose MLflow run has *present*; values are cut to *limit*.
 
-    Values are cut to *limit*.
+    Those of otel-bridge follow the run. A note, and facts of the first process, are set once: a
+    person may have changed them, or another bridge may have set its own.
     """
     own_tags = {
         semconv.RUN_ID: run.id,
@@ -79,7 +80,7 @@ class Roles:
         self._mine: set[str] = set()
 
     def note(self, records: Sequence[Row | RolloutRecord | MediaRecord]) -> None:
-        """Add the roles of *records* to the tag.
+        """Add the roles of *records* to the tag, before the records; nothing when it has them.
 
         Raises:
             RetryableError: As `Connection.request`.
@@ -155,7 +156,9 @@ class SummaryWriter:
         self._tags: dict[str, str] = {}
 
     def write(self, values: Mapping[str, Scalar]) -> None:
-        """Write what differs from what the run shows.
+        """Write what differs from what the run shows: numbers as metrics, texts and bools as tags.
+
+        A text that became a number loses its tag, or both would be shown.
 
         Raises:
             RetryableError: As `Connection.request`.
@@ -237,6 +240,7 @@ class SummaryWriter:
             self._tags[name] = value
 
     def _write_numbers(self, numbers: Mapping[str, float]) -> None:
+        """Write the *numbers* that changed as points at step 0; raises as `MetricWriter.write`."""
         stored = cast("dict[str, float]", self._numbers)
         # By their text, because NaN is not equal to itself.
         changed = {

@@ -128,6 +128,10 @@ def abilities_of(
 
 
 def _shows_traces(package: Package, *, remote: bool) -> bool:
+    """Return whether the installed MLflow has every call by which traces and assessments are written.
+
+    A server writes spans by OTLP, so that only a database needs calls of the store for them.
+    """
     writes = remote or (
         # A tag marks traces whose spans are in the database. An MLflow without it writes them there
         # but reads files.

@@ -77,6 +77,9 @@ class RunConfig:
     def check(self, *, now: bool = False) -> None:
         """Make the config due if another bridge replaced it, after some time or *now*.
 
+        Trackio replaces a whole config, so that of two bridges that read it at the same time one is
+        lost. At most `_MAX_REPAIRS` times: a later Trackio may keep other keys than it is given.
+
         Raises:
             ExporterError: The store cannot be read.
         """
@@ -101,7 +104,8 @@ def config_payload(
 ) -> Payload:
     """Return all configs as one flat config, ``<role>/<key>``, with *summary* as ``summary/<key>``.
 
-    A hash distinguishes keys that become equal.
+    A hash distinguishes keys that become equal; the first of them, by role, keeps the plain name.
+    Values that Trackio's JSON refuses become text.
     """
     entries_by_name: dict[str, list[tuple[_Path, Json]]] = {}
     # Sorted: the same key must win its plain name at every call, or a restart would swap two names.
@@ -125,7 +129,10 @@ def config_payload(
 def beside(
     stored: Payload, ours: Payload, *, group: str | None, created: str
 ) -> Payload:
-    """Return *ours* with the entries of *stored* that *ours* lacks, and with the fields that Trackio expects."""
+    """Return *ours* with the entries of *stored* that *ours* lacks, and with the fields that Trackio expects.
+
+    So the config of another bridge of the run stays, which Trackio would replace.
+    """
     parents = {*_above(ours)}
     stored_entries = {
         key: value for key, value in stored.items()
@@ -157,6 +164,7 @@ def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, J
 
 
 def _name(path: _Path) -> str:
+    """Return the plain name of an entry: role and keys, joined by ``/``."""
     role, *keys = path
     name = "/".join(map(str, keys))
     if role:
@@ -168,9 +176,9 @@ def _name(path: _Path) -> str:
 
 
 def _other_name(name: str, path: _Path, used_names: Container[str]) -> str:
-    """Return another name for the entry at *path*, because *name* is taken.
+    """Return another name for the entry at *path*, because *name* is taken; the same at each call.
 
-    The same at each call.
+    The text that is hashed grows until the name is free.
     """
     text = json.dumps(path)
     other_name = name

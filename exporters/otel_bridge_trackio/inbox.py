@@ -85,6 +85,11 @@ class Inbox(EntrySink):
             raise refused
 
     def _put(self, name: str, data: bytes, position: int) -> None:
+        """Put a whole file under *name* into the inbox; raises as `file_errors`, with *position*.
+
+        The importer may delete the folder between its making and the file, so that this tries
+        again.
+        """
         for attempt in range(_TRIES):
             try:
                 with file_errors("Trackio's inbox", WRITABLE, position):

@@ -26,7 +26,9 @@ _OF_THE_ROLLOUT = frozenset({"reward", "advantage"})
 def add_late_values(
     path: Path, run_id: str, values: Sequence[Evaluation]
 ) -> list[Evaluation]:
-    """Add *values* to the traces of their rollouts, in one transaction; a repeated call changes nothing.
+    """Add *values* to the traces of their rollouts, in one transaction.
+
+    A repeated call changes nothing.
 
     Args:
         path: Trackio's database of the project.
@@ -67,7 +69,11 @@ def add_late_values(
 
 
 def _add(metadata: Payload, value: Evaluation) -> None:
-    """Put *value* where it stands when it comes before the trace is written."""
+    """Put *value* where it stands when it comes before the trace is written.
+
+    A value without a number changes only label and explanation. Its name is noted in any case, by
+    which a reader sees what came late.
+    """
     number: float | str | None = None
     if value.value is not None:
         # Trackio stores infinities and NaN as these texts (`serialize_values` in 0.43).
@@ -90,6 +96,7 @@ def _add(metadata: Payload, value: Evaluation) -> None:
 
 
 def _status(metadata: Payload) -> str | None:
+    """Return the text of the column of states as `rollout_trace` makes it of these facts."""
     reward = metadata.get("reward")
     return status_text(
         bool(metadata.get("error")),

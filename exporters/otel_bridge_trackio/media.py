@@ -33,7 +33,10 @@ _MAX_DEPTH = 8
 
 
 def local_put(project: str, run: str) -> Put | None:
-    """Return what stores files in the local Trackio's folder, ``None`` when this Trackio has no such folder."""
+    """Return what stores files in the local Trackio's folder, ``None`` when this Trackio has no such folder.
+
+    The function that it returns raises `OSError` when a file cannot be written.
+    """
     finder = next(filter(None, map(_folder_finder, _HOMES)), None)
     root: object = getattr(importlib.import_module("trackio.utils"), "MEDIA_DIR", None)
     # A version whose folders are not known: media are counted as left out, rows go on.
@@ -53,7 +56,11 @@ def local_put(project: str, run: str) -> Put | None:
 
 
 def folder_name(run: str) -> str:
-    """Return the path below the project's folder for files of *run*: Trackio joins any name, ``..`` included, to it."""
+    """Return the path below the project's folder for files of *run*.
+
+    Trackio joins any name, ``..`` included, to its own folder. A name that could leave it, or that
+    a file system refuses, is replaced by a hash.
+    """
     parts = run.split("/")
     safe = not any(
         part in {"", ".", ".."} or "\\" in part or not part.isprintable()
@@ -71,6 +78,7 @@ def folder_name(run: str) -> str:
 
 
 def _folder_finder(home: str) -> Callable[..., Path] | None:
+    """Return Trackio's function for the folder of a run's files in the module *home*, ``None`` without it."""
     try:
         module = importlib.import_module(home)
     except ImportError:
@@ -110,6 +118,11 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
 
 
 def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Payload:
+    """Return the payload of one item; a text is Markdown, for which Trackio has a type.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
     if item.kind == "table":
         return {"_type": "trackio.table", "_value": _rows(record, item, put_file, step)}
     if item.kind in _FILES:
@@ -125,6 +138,11 @@ def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Pa
 
 
 def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> list[Json]:
+    """Return the rows of a table as Trackio stores them, with the files of media in its cells.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
     columns, rows = record.table(item)
     table: list[Json] = []
     for row in rows:
@@ -139,6 +157,7 @@ def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> lis
 
 
 def _file(item: MediaItem, put_file: Put, step: int) -> Payload:
+    """Store the file of *item* and return its payload; raises as *put_file*."""
     # A browser plays a GIF as an image only.
     kind = item.kind
     if item.mime_type.startswith("image/"):

@@ -74,6 +74,8 @@ def _text_in(memory: WriterMemory, key: str) -> str:
 def listed_name(path: Path, run_id: str) -> str:
     """Return the name of the run's rows in the database at *path*, empty without one.
 
+    Read without Trackio, which has no call for the name of a run id.
+
     Raises:
         sqlite3.Error: The database cannot be read.
     """

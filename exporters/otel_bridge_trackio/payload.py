@@ -105,7 +105,8 @@ def histogram(value: Distribution) -> Payload:
 def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
     """Return *rollout* as a payload of ``trackio.Trace``.
 
-    Unless *spans*, its spans are JSON text in its metadata.
+    Unless *spans*, its spans are JSON text in its metadata: a Trackio below 0.37 drops them
+    elsewhere.
     """
     stored_spans: list[Json] = [
         _span(span, timed=rollout.timed) for span in rollout.spans
@@ -147,7 +148,10 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
 
 
 def evaluation_trace(evaluation: Evaluation) -> Payload:
-    """Return *evaluation* as a separate trace that names the rollout, for a store whose traces cannot be changed."""
+    """Return *evaluation* as a separate trace that names the rollout, for a store whose traces cannot be changed.
+
+    The list of traces shows its text as the question, and name and value as its status.
+    """
     outcome = evaluation.label
     if evaluation.value is not None:
         outcome = f"{evaluation.value:g}"
@@ -176,7 +180,10 @@ def evaluation_trace(evaluation: Evaluation) -> Payload:
 
 
 def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
-    """Return spans of a stored rollout as a separate trace that names it, in the form of `rollout_trace`."""
+    """Return spans of a stored rollout as a separate trace that names it, in the form of `rollout_trace`.
+
+    A stored trace cannot get more spans.
+    """
     stored_spans: list[Json] = [_span(span, timed=True) for span in trace.spans]
     metadata: Payload = {"rollout_id": trace.id, "step": trace.step}
     content = f"{len(stored_spans)} more spans of rollout {trace.id}"
@@ -190,7 +197,11 @@ def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
 
 
 def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
-    """Return the facts of *rollout* that have a value, and the user's metadata, ``metadata.…`` where names collide."""
+    """Return the facts of *rollout* that have a value, and the user's metadata.
+
+    A user's key with the name of a fact becomes ``metadata.<key>``, also of a fact without a value,
+    so that a key means the same in each trace.
+    """
     facts = _facts(rollout)
     if spans is not None:
         facts["spans"] = spans
@@ -204,6 +215,10 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
 
 
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:
+    """Return all facts of *rollout* by their names in the metadata.
+
+    ``None`` for one without a value.
+    """
     return {
         # The list of traces shows this text; it has no column for a role or a reward.
         "status": rollout.metadata.get("status")
@@ -250,6 +265,7 @@ def status_text(is_error: bool, role: str | None, reward: float | None) -> str |
 
 
 def _span(span: Span, *, timed: bool) -> Payload:
+    """Return *span* as Trackio stores one; without times if they were not measured (*timed*)."""
     payload: Payload = {
         "id": span.id,
         "parent_id": span.parent_id,

@@ -213,7 +213,9 @@ class RemoteStore(EntrySink):
         return lambda item, step: self._put_file(media_dir, item, step)
 
     def _put_file(self, media_dir: str, item: MediaItem, step: int) -> str:
-        """Store a file on the server, which is asked for it before and after; return its path below *media_dir*.
+        """Store a file on the server, which is asked for it before and after.
+
+        Return its path below *media_dir*.
 
         Raises:
             RetryableError: The server is down, slow or busy.
@@ -304,6 +306,12 @@ class RemoteStore(EntrySink):
     def _batches(
         self, entries: Sequence[StoreEntry], config: Payload | None
     ) -> Iterator[list[bytes]]:
+        """Yield the JSON of *entries* in requests within the limits.
+
+        Ends before one that cannot be encoded.
+
+        One entry alone may exceed the limit of bytes: it cannot be divided.
+        """
         batch: list[bytes] = []
         size = 0
         for index, entry in enumerate(entries):
@@ -327,6 +335,15 @@ class RemoteStore(EntrySink):
             yield batch
 
     def _write_batch(self, pairs: Sequence[tuple[StoreEntry, bytes]]) -> None:
+        """Send the entries of *pairs*, and check that the server has stored them.
+
+        Its answer does not show that: it may only have queued them (``_flush_loop`` of its server).
+
+        Raises:
+            RetryableError: The server is down, slow or busy; all of them come again.
+            BlockedError: A person must act.
+            PermanentError: The server refuses the request as a whole.
+        """
         entries = [entry for entry, _ in pairs]
         # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
@@ -357,9 +374,11 @@ class RemoteStore(EntrySink):
         return 0
 
     def _select(self, columns: str) -> list[dict[str, object]]:
-        """Query the project's database.
+        """Query the project's database; a project without records has none, which means no rows.
 
-        A project without records has no database, which means no rows.
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: The server refuses access.
         """
         try:
             answer = self.call(
@@ -373,6 +392,13 @@ class RemoteStore(EntrySink):
         return cast("dict[str, list[dict[str, object]]]", answer)["rows"]
 
     def _probe(self) -> TrackioAbilities:
+        """Return what the server can do, and check that it is one.
+
+        Raises:
+            RetryableError: The server cannot be reached now.
+            BlockedError: Another program answers, or a Trackio that is too old, or access is
+                refused.
+        """
         answer = self._answer("GET", "version", None)
         facts = _table(answer)
         version = str(facts.get("version") or "")
@@ -404,6 +430,11 @@ class RemoteStore(EntrySink):
         body: bytes | None,
         files: Mapping[str, tuple[str, bytes]] | None = None,
     ) -> object:
+        """Make one request and return the JSON of its answer.
+
+        Raises:
+            ExporterError: There was no answer, or one that `_error` reads: all but 200 with JSON.
+        """
         try:
             response = self._session.request(
                 method,
@@ -428,7 +459,10 @@ class RemoteStore(EntrySink):
         return RetryableError(f"{self.url}: {reason}", timed_out=timed_out)
 
     def _error(self, response: requests.Response, answer: object) -> ExporterError:
-        """Return the error for an answer that is not a success: by its status, or by the words of its text."""
+        """Return the error for an answer that is not a success: by its status, or by the words of its text.
+
+        Blocked if a person must act, permanent if an entry is at fault, else retryable.
+        """
         status = response.status_code
         fields = _table(answer)
         text = str(fields.get("error") or response.reason or "no JSON")

@@ -83,7 +83,8 @@ class TrackioSettings:
         """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
-            ConfigError: The value of a variable is not valid.
+            ConfigError: The value of a variable is not valid: an address, a Space, a mode or a
+                time.
         """
         chosen = env.get("TRACKIO_DIR")
         directory = (
@@ -137,6 +138,11 @@ def project_of(run: RunInfo) -> str:
 
 
 def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
+    """Return the server that the variables name, ``None`` for the local store.
+
+    Raises:
+        ConfigError: The Space or the address is not valid. It is shown without a token.
+    """
     space = env.get("TRACKIO_SPACE_ID", "").strip()
     url = env.get("TRACKIO_SERVER_URL", "").strip()
     timeout_s = max(TIMEOUT_S.read(env), 1.0)
@@ -177,6 +183,11 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
 
 
 def _inbox(env: Mapping[str, str], directory: Path) -> bool:
+    """Return whether files are written for the dashboard instead of the database.
+
+    Raises:
+        ConfigError: ``TRACKIO_STORAGE_MODE`` is not one of Trackio's.
+    """
     mode = env.get("TRACKIO_STORAGE_MODE", "").strip().lower() or "auto"
     if mode not in _MODES:
         raise ConfigError(
@@ -189,7 +200,10 @@ def _inbox(env: Mapping[str, str], directory: Path) -> bool:
 
 
 def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return the token that ``hf auth login`` has stored, or that a variable holds."""
+    """Return the token that a variable holds, or ``hf auth login`` has stored.
+
+    ``None`` without one.
+    """
     variable = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()
@@ -206,6 +220,7 @@ def _absolute(folder: str, cwd: Path) -> Path:
 
 
 def _hugging_face_home(env: Mapping[str, str], cwd: Path) -> Path:
+    """Return the folder of Hugging Face, as huggingface_hub finds it."""
     if env.get("HF_HOME"):
         return _absolute(env["HF_HOME"], cwd)
     home = Path(env.get("HOME") or Path.home())

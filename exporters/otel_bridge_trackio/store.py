@@ -138,7 +138,9 @@ class LocalStore(EntrySink):
             raise
 
     def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """Add *values* to the traces of their rollouts; return those that need a trace of their own.
+        """Add *values* to the traces of their rollouts.
+
+        Return those that need a trace of their own.
 
         Raises:
             RetryableError: The store is locked or the disk is full; nothing was written.
@@ -184,6 +186,13 @@ class LocalStore(EntrySink):
                 self._write_alone(entry, config)
 
     def _write_alone(self, entry: StoreEntry, config: Payload | None) -> None:
+        """Store *entry*, with a lone surrogate in a text replaced.
+
+        Only after a first try without that: nearly no entry has one.
+
+        Raises:
+            PermanentError: Trackio can never store it.
+        """
         try:
             try:
                 self._write([entry], config)
@@ -198,6 +207,10 @@ class LocalStore(EntrySink):
             ) from exc
 
     def _write(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
+        """Store *entries* in one call of Trackio.
+
+        Raises what Trackio, SQLite and the file system raise.
+        """
         _, log_ids, steps, timestamps, metrics = zip(*entries, strict=True)
         self._storage.bulk_log(
             project=self._project,
@@ -237,6 +250,11 @@ def abilities_in(directory: Path) -> TrackioAbilities:
 
 
 def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
+    """Return Trackio's storage and what it can do.
+
+    Raises:
+        BlockedError: As `_imported`, or Trackio refuses the name of the project.
+    """
     storage, abilities = _imported(directory)
     if accepts(storage, "validate_project_name", "project"):
         try:
@@ -250,6 +268,13 @@ def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
 
 
 def _imported(directory: Path) -> tuple[Any, TrackioAbilities]:
+    """Import Trackio with its folder set, and return its storage and what it can do.
+
+    One thread at a time.
+
+    Raises:
+        BlockedError: Trackio cannot be imported, lacks a call, or was imported with another folder.
+    """
     with _import_lock:
         os.environ["TRACKIO_DIR"] = str(
             directory
@@ -286,6 +311,11 @@ def _as_bridge_errors(position: Position = 0) -> Generator[None]:
 
 
 def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> ExporterError:
+    """Return the error for *exc*.
+
+    Retryable while the store is busy, permanent if a record is at fault, else blocked. The words of
+    SQLite's message decide, because Python 3.10 does not give its codes.
+    """
     message = f"Trackio's store: {exc}"
     if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
         return BlockedError(message, position=position, help=WRITABLE)

@@ -98,7 +98,9 @@ def of_inbox() -> TrackioAbilities:
 
 
 def of_server(server_version: str) -> TrackioAbilities:
-    """Return what a server with *server_version*, from its ``/version``, can do; nothing newer if it is empty.
+    """Return what a server with *server_version*, from its ``/version``, can do.
+
+    Nothing newer if it is empty.
 
     The version decides, because before the project has a trace no other answer shows the abilities.
     """

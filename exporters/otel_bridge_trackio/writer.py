@@ -142,7 +142,10 @@ class TrackioRunWriter:
         self._steps = RunningSteps(memory)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Store *rows* in one transaction."""
+        """Store *rows* in one transaction.
+
+        A server gets them in requests of its size. Raises as `EntrySink.write`.
+        """
         running_steps = self._steps.of([row for row in rows if row.step is None])
         entries: list[StoreEntry] = []
         for row in rows:
@@ -169,6 +172,8 @@ class TrackioRunWriter:
         """Store spans that arrived late as traces that name their rollout.
 
         Other traces are skipped.
+
+        Raises as `EntrySink.write`.
         """
         entries: list[StoreEntry] = []
         for trace in traces:
@@ -182,7 +187,14 @@ class TrackioRunWriter:
         self._write(entries)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
-        """Store the files of *media*, then the rows that name them."""
+        """Store the files of *media*, then the rows that name them.
+
+        Without a folder for files they are counted as left out: to wait for one would hold up all
+        records.
+
+        Raises:
+            ExporterError: The files or the row cannot be stored; it has the position of the record.
+        """
         with_items = [record for record in media if record.items]
         if not with_items:
             return
@@ -211,7 +223,10 @@ class TrackioRunWriter:
         return self._store.media()  # asks a server
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Add *values* to the traces of their rollouts, or store them as traces that name the rollout."""
+        """Add *values* to the traces of their rollouts, or store them as traces that name the rollout.
+
+        Raises as `EntrySink.write`.
+        """
         entries: list[StoreEntry] = []
         for evaluation in self._store.add_late_values(values):
             # "late" is what a user sees: the value arrived after the trace of its rollout.
@@ -285,6 +300,10 @@ class TrackioRunWriter:
         return f"{self.tracker_run_id}:{record_id}"
 
     def _write(self, entries: Sequence[StoreEntry]) -> None:
+        """Store *entries*, and with them the config, if it is due; nothing without entries.
+
+        Trackio stores a config only with a record. Raises as `EntrySink.write`.
+        """
         if not entries:
             return
         self._config.check()

@@ -106,6 +106,11 @@ class WandbAxes:
                 self.bind((shown_key(key, axis),), axis)
 
     def _bind(self, key: str, axis: str) -> None:
+        """Declare *axis*, if it is new, and bind *key* to it, if it is new.
+
+        In a shared run a key one level below its role is not declared: the pattern of its role
+        covers it.
+        """
         # The axis before the key: a definition names its axis by its place in the list.
         if axis not in self._axes:
             self._axes.add(axis)
@@ -124,6 +129,11 @@ class WandbAxes:
             self._declared.add(name)
 
     def _declare_roles(self, shared: SharedAxes) -> None:
+        """Declare marker, axes and patterns of all roles, also of those that only other machines have.
+
+        The upload of each writer replaces the definitions of all writers, so that each must send
+        all.
+        """
         self._bound.add(shared.marker)
         self._define(shared.marker, None)
         for role in shared.roles:

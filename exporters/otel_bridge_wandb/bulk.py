@@ -50,8 +50,12 @@ class BulkLogger:
     def __call__(self) -> Generator[None, None, None]:
         """Send the records of the block at its end, also when the block raises.
 
+        Rows that were logged before the error count as logged, so that they must be sent. Without
+        one of wandb's private parts nothing is held back: each row is sent as wandb sends it.
+
         Raises:
-            RetryableError: The records could not be sent.
+            RetryableError: The records could not be sent; it is unknown which of them arrived.
+            BlockedError: wandb reports that a person must act.
         """
         if not self._able:
             yield
@@ -70,6 +74,10 @@ class BulkLogger:
                 self._send(requests)
 
     def _keep(self, record: Any, *, nowait: bool = False) -> None:
+        """Hold back a record of the owner's thread; publish one of any other thread at once.
+
+        Only the thread of the block waits at its end, so that no other thread may depend on that.
+        """
         # "nowait" is set where wandb calls from its own asyncio thread (wandb_run.py, 0.31).
         if self._publish is not None and (
             nowait or threading.get_ident() != self._owner
@@ -84,6 +92,13 @@ class BulkLogger:
         self._requests.append(request)
 
     def _send(self, requests: Sequence[Any]) -> None:
+        """Send *requests* in order, with one change of threads.
+
+        Raises:
+            ExporterError: What `outcome` makes of wandb's exception, without a position; the caller
+                adds it.
+        """
+
         async def send() -> None:
             for request in requests:
                 # One by one and in order: the server numbers lines as they arrive.

@@ -56,7 +56,11 @@ class Definitions:
         self._whole = False
 
     def __call__(self, name: str, axis: str | None) -> None:
-        """Bind *name* to *axis*, or declare *name* a hidden axis."""
+        """Bind *name* to *axis*, or declare *name* a hidden axis.
+
+        Up to the limit it is sent at once. Beyond, `send_definitions` sends it with all others in
+        one entry: the service takes a quadratic time for single ones.
+        """
         if self._one_by_one is None:
             sdk.define(self._run, name, axis)
             return
@@ -79,6 +83,7 @@ class Definitions:
             self._send()
 
     def _note(self, name: str, axis: str | None) -> None:
+        """Add the entry of *name*, in the form that wandb's service gives it: keys are numbers of protobuf fields."""
         sent = sdk.undotted(name)
         if axis is None:
             entry: dict[str, object] = {"1": sent, "6": _HIDDEN, "7": []}
@@ -95,6 +100,7 @@ class Definitions:
             self._send()
 
     def _send(self) -> None:
+        """Publish one entry with all definitions, because it replaces the one that the server has."""
         messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
         record = messages.ConfigRecord()
         item = record.update.add()

@@ -75,7 +75,11 @@ def as_bridge_errors(
 def outcome(
     exc: BaseException, doing: str, position: int | None = None
 ) -> RetryableError | BlockedError:
-    """Return the error for *exc*."""
+    """Return the error for *exc*: blocked if a person must act, else retryable, also if nothing is known of it.
+
+    A retry costs little, and a blocked run that would have passed waits for a person. No exception
+    of wandb makes a record a dead letter here; `refused` does.
+    """
     incompatible = incompatibility(exc, f"W&B, {doing}: the installed wandb", INSTALL)
     if incompatible is not None:
         incompatible.position = position
@@ -159,7 +163,9 @@ _TAIL_BYTES = 256 << 10
 
 
 def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
-    """Return the reason from the service's log for an ``init()`` that was refused without a message; else empty.
+    """Return the reason from the service's log for an ``init()`` that was refused without a message.
+
+    Else empty.
 
     Args:
         error: The exception of ``init()``.
@@ -177,6 +183,10 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
 
 
 def _last_refusal(log: Path) -> str:
+    """Return the reason in the last refusal of *log*, empty when there is none or the log cannot be read.
+
+    Only the end is read: the log grows for as long as the run lives.
+    """
     try:
         with log.open("rb") as opened:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))

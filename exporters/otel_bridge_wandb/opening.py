@@ -104,6 +104,10 @@ def probe(_settings: ExporterSettings) -> Sequence[str]:
 
 
 def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
+    """Warn if the machines of a job write runs of their own, with what makes them one.
+
+    Else nothing.
+    """
     if settings.unshared:
         _log.warning(
             "W&B: an offline run cannot be shared: each machine writes one of its own, here %s, in the group %s",
@@ -127,6 +131,12 @@ def _warn_of_resume(resume: str) -> None:
 def _open_offline(
     wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
 ) -> WandbRunWriter:
+    """Open an offline run in a directory of its own, which replaces that of the writer before.
+
+    Raises:
+        RetryableError: As `sdk.init`.
+        BlockedError: As `sdk.init`.
+    """
     store = OfflineStore(
         memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest
     )
@@ -144,6 +154,12 @@ def _open_shared(
     memory: WriterMemory,
     sharing: Sharing,
 ) -> SharedWriter:
+    """Open the shared run, and a writer that gives each role without a place in it a run of its own.
+
+    Raises:
+        BlockedError: Shared mode of this wandb is not known to be safe; else as `_open_online`.
+        RetryableError: As `_open_online`.
+    """
     require_safe_sharing(str(wandb.__version__))
     _warn_of_resume(resume_of(run, settings))
     if became_primary(memory) and sharing.primary in sharing.roles:
@@ -176,7 +192,10 @@ def _open_shared(
 
 
 def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> RunInfo:
-    """Return the run of a role that is not listed, which is beside the shared run and in its group."""
+    """Return the run of a role that is not listed, which is beside the shared run and in its group.
+
+    It has the keys of its own axis alone, because its writer defines every key that it is given.
+    """
     shared_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
     axis = axis_of(role)
     return dataclasses.replace(
@@ -194,7 +213,15 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
 def _open_online(
     wandb: Any, run: RunInfo, settings: WandbSettings, memory: WriterMemory
 ) -> WandbRunWriter:
-    """Open a run at the server, as its only writer or, in shared mode, as one of several."""
+    """Open a run at the server, as its only writer or, in shared mode, as one of several.
+
+    The order decides what a kill leaves: the server is asked before ``init()`` creates the run, the
+    ownership is stored right after it, and lost increments are known before the first line.
+
+    Raises:
+        BlockedError: No access, a run that must not be continued, or another writer of it.
+        RetryableError: The server does not answer. A run that was opened is left open then.
+    """
     run_id = run_id_of(run, settings)
     alone = settings.sharing is None
     marker = "" if alone else marker_of(memory)
@@ -304,7 +331,12 @@ def _init(
 ) -> Any:
     """Open the run. WANDB_RESUME was checked.
 
-    Wandb gets *never* too, in case another process creates the run now.
+    wandb gets *never* too, in case another process creates the run now. The attempt is stored
+    before it, because one that is killed or times out may have created the run.
+
+    Raises:
+        BlockedError: wandb refused; nothing was created, so that the attempt is taken back.
+        RetryableError: The server did not answer in time.
     """
     never = alone and not ownership.exists and resume_of(run, settings) == "never"
     ownership.opening()
@@ -391,7 +423,12 @@ def _writer(
     marker: str = "",
     stored: Stored | None = None,
 ) -> WandbRunWriter:
-    """Declare all known axes before the first row, and return the writer."""
+    """Declare all known axes before the first row, and return the writer.
+
+    Raises:
+        RetryableError: The axes, or the config of a shared run, could not be sent.
+        BlockedError: A person must act.
+    """
     sharing = settings.sharing
     common: SharedAxes | None = None
     if sharing:
@@ -498,7 +535,14 @@ def _missed(
     names: int,
     configured: bool,
 ) -> str:
-    """Return what the server lacks of the run's axes and config, ``""`` when nothing or it was sent often enough."""
+    """Return what the server lacks of the run's axes and config, empty when nothing or it was sent often enough.
+
+    wandb gives up an upload that was answered 403, and reports nothing.
+
+    Raises:
+        RetryableError: The server did not answer.
+        BlockedError: The server refuses the question.
+    """
     with as_bridge_errors("asking for config and axes"):
         lacking = (
             _lacking(server, names, configured=configured)
@@ -537,6 +581,11 @@ def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, st
 
 
 def _make_root(run: RunInfo, settings: WandbSettings) -> None:
+    """Make the folder in which wandb works, which is the user's or the run's.
+
+    Raises:
+        BlockedError: It cannot be made; wandb would write to a temporary folder instead.
+    """
     root = settings.root(run)
     try:
         (root / "wandb").mkdir(parents=True, exist_ok=True)

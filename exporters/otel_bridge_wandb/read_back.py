@@ -55,7 +55,10 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
-    """Yield key and JSON of each value; of one that wandb writes in parts, the type of a table alone."""
+    """Yield key and JSON of each value.
+
+    Of one that wandb writes in parts, the type of a table alone.
+    """
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     for file in folder.glob(f"offline-run-*-{run_id}*/run-*.wandb"):
         for record in LogReader(file.read_bytes()).records():
@@ -66,6 +69,7 @@ def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
 
 
 def _counted(values: Iterable[tuple[str, str]]) -> TrackerCounts:
+    """Count the numbers of *values* and the increments of rollouts, without axes and wandb's own keys."""
     numbers = 0
     rollouts = 0
     for key, text in values:

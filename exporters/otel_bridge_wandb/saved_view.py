@@ -27,7 +27,9 @@ _log = logging.getLogger("otel_bridge.wandb")
 def save_view(
     wandb: Any, entity: str, project: str, settings: WandbSettings, memory: WriterMemory
 ) -> None:
-    """Save a view of the featured keys, unless the project has it; a failure is one line in the log.
+    """Save a view of the featured keys, unless the project has it.
+
+    A failure is one line in the log.
 
     Nothing happens without featured keys or without the package, and only once for a run and its
     keys, also after a failure: a view that a person deleted stays deleted, and a page of plots is

@@ -61,7 +61,12 @@ _DEFAULT_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def load() -> Wandb:
-    """Import wandb and start its session, silent; once in a process, safe from any thread."""
+    """Import wandb and start its session, silent; once in a process, safe from any thread.
+
+    Raises:
+        BlockedError: wandb cannot be imported, or lacks a call or setting that is needed.
+        RetryableError: wandb's session did not start.
+    """
     with _LOCK, as_bridge_errors("loading the package"), _without(_IDENTITY):
         # An inherited variable would lead to "run ID is in use" of the parent's service.
         if _SERVICE.pid != os.getpid():
@@ -211,7 +216,10 @@ def _tags_of(run: RunInfo) -> tuple[str, ...]:
 
 
 def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
-    """Return the settings of a writer of a shared run: a secondary neither ends it nor writes its files."""
+    """Return the settings of a writer of a shared run, none for the only writer of a run.
+
+    A secondary neither ends the run nor writes its files.
+    """
     if settings.sharing is None:
         return {}
     primary = settings.sharing.is_primary(run)
@@ -244,7 +252,8 @@ def _key_of_environment() -> str | None:
 def define(run: WandbRun, name: str, axis: str | None) -> None:
     """Bind *name* to *axis*, or declare *name* a hidden axis.
 
-    By its exact name, a ``*`` or a dot in it included.
+    By its exact name, a ``*`` or a dot in it included. A name with a ``*`` is left without an axis
+    when wandb lacks the private call for its record.
     """
     name = undotted(name)
     axis = axis and undotted(axis)
@@ -300,6 +309,12 @@ _QUIET: Mapping[str, object] = {
 
 
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
+    """Return wandb's settings of *values* that this wandb has.
+
+    Without ``None``, which would replace a default.
+
+    `abilities` has checked those that must not be missing.
+    """
     fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
     return wandb.Settings(
         **{
@@ -311,6 +326,10 @@ def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
 
 
 def _in_netrc(base_url: str) -> bool:
+    """Return whether a netrc file has an entry for the server, or, for the default server, one of its two names.
+
+    The files are those that wandb reads: ``NETRC``, else both names in the home folder.
+    """
     path = os.environ.get("NETRC")
     paths = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]
     host = urlsplit(base_url).netloc.rpartition("@")[2]
@@ -412,6 +431,11 @@ def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
 
 
 def _mark_exit(interface: Any) -> None:
+    """Make the exit record of *interface* say that the run is not complete.
+
+    Below 0.26.1 nothing changes: the record has no such field, and the page shows the run as
+    finished.
+    """
     make: Callable[..., Any] | None = getattr(interface, "_make_exit", None)
     if make is None:
         return

@@ -234,6 +234,12 @@ def _app_url(base_url: str) -> str:
 
 
 def _mode(env: Mapping[str, str]) -> str:
+    """Return ``online`` or ``offline``.
+
+    Raises:
+        ConfigError: ``WANDB_MODE`` is disabled, shared or unknown. A bridge that wrote nothing
+            would hide a mistake.
+    """
     raw = env.get("WANDB_MODE", "").strip().lower()
     if raw == "disabled":
         raise ConfigError(
@@ -293,7 +299,10 @@ def entity_of(run: RunInfo, settings: WandbSettings) -> str:
 
 
 def resume_of(run: RunInfo, settings: WandbSettings) -> str:
-    """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's."""
+    """Return how an existing run is treated: by the producer's ``WANDB_RESUME``, else by the bridge's.
+
+    An unknown value of the producer is ignored with a warning.
+    """
     requested = run.identity.get(semconv.WANDB_RESUME, "").strip().lower()
     # It comes from the job, which is running: a warning, and no block.
     if requested and requested not in RESUMES:

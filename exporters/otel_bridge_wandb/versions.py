@@ -115,7 +115,10 @@ def replace_what_interferes(wandb: Any) -> None:
 
 
 def require_safe_sharing(version: str) -> None:
-    """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe."""
+    """Raise `BlockedError` unless shared mode of this version of wandb is known to be safe.
+
+    The version decides, because no call or field shows who numbers the rows of a shared run.
+    """
     if SHARING_FROM <= release_of(version) < SHARING_BELOW:
         return
     reason = "it was never tried"
@@ -131,6 +134,11 @@ def require_safe_sharing(version: str) -> None:
 
 
 def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
+    """Return the fields of wandb's settings.
+
+    Raises:
+        BlockedError: wandb has none, so that no setting can be checked.
+    """
     fields: object = getattr(getattr(wandb, "Settings", None), "model_fields", None)
     if not isinstance(fields, Mapping):
         raise BlockedError(
@@ -140,7 +148,7 @@ def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
 
 
 def can_leave_open() -> bool:
-    """Return whether a run may be closed without being marked complete."""
+    """Return whether a run may be closed without being marked complete: from wandb 0.26.1 on."""
     records: Any = _module("wandb.proto.wandb_internal_pb2")
     descriptor: Any = getattr(
         getattr(records, "RunExitRecord", None), "DESCRIPTOR", None

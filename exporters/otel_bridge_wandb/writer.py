@@ -115,9 +115,12 @@ class WandbRunWriter:
         return self._url
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Log *rows*, one call per row.
+        """Log *rows*, one call per row; those that the server holds already are skipped.
 
-        Raise only `RetryableError`, `BlockedError` or `PermanentError`.
+        Raises:
+            PermanentError: W&B cannot take a row; the rows before it are logged.
+            RetryableError: The upload is dead or late, or a row could not be sent.
+            BlockedError: A person must act.
         """
         opened = self._open()
         lines: list[tuple[Row, dict[str, object]]] = []
@@ -154,7 +157,13 @@ class WandbRunWriter:
                 _log_table(opened, increment, group, group[-1].end_unix_ns)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
-        """Log *media*, one line for each record."""
+        """Log *media*, one line for each record; one without items has no line.
+
+        Raises:
+            PermanentError: The bytes are not what they claim to be, or wandb refuses them.
+            RetryableError: The upload is dead or late, or the disk is full.
+            BlockedError: A person must act.
+        """
         opened = self._open()
         for record in _due(media, opened.store):
             with (
@@ -210,7 +219,12 @@ class WandbRunWriter:
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Set entries of the run's summary, under the keys that rows have.
 
-        A role of its own is part of each key.
+        A role of its own is part of each key. In shared mode they are entries ``summary/…`` of the
+        config, because W&B derives the summary from rows alone there.
+
+        Raises:
+            RetryableError: wandb's service or the server did not answer.
+            BlockedError: A person must act.
         """
         del role
         opened = self._open()
@@ -260,7 +274,13 @@ class WandbRunWriter:
         return self._durable
 
     def end(self, status: Status) -> None:
-        """Upload everything and end the run with the exit code of *status*, within the finish timeout."""
+        """Upload everything and end the run with the exit code of *status*, within the finish timeout.
+
+        Raises:
+            RetryableError: Time ran out, or the server lacks something; a new writer sends the
+                rest.
+            BlockedError: A person must act.
+        """
         # Repeated after an error behind the end: nothing is left to do.
         if self._opened is None and self._ended:
             return
@@ -284,6 +304,13 @@ class WandbRunWriter:
     def _finish(
         self, doing: str, exit_code: int, check: Callable[[], Position | None]
     ) -> None:
+        """Finish wandb's run and *check* what arrived; whatever comes of it, this writer is closed.
+
+        Raises:
+            RetryableError: ``finish()`` ran out of time, or *check* found that something is
+                missing.
+            BlockedError: A person must act.
+        """
         opened = self._open()
         # First: after finish(), whatever came of it, wandb's run takes no more lines.
         self._opened = None
@@ -319,6 +346,13 @@ def _finish_run(opened: OpenRun, exit_code: int) -> None:
 
 
 def _ended(opened: OpenRun) -> Position | None:
+    """Return the last position after the end of the run.
+
+    Raises:
+        RetryableError: Lines, increments, axes or config did not arrive. Axes and config are sent
+            again without a pause, since the server answers.
+        BlockedError: The server refuses the question.
+    """
     position = opened.store.ended()
     lacking = ""
     if opened.missed is not None:
@@ -332,6 +366,13 @@ def _ended(opened: OpenRun) -> Position | None:
 
 
 def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -> None:
+    """Log *lines* in blocks of `AT_ONCE`; nothing without lines.
+
+    Raises:
+        PermanentError: wandb refuses a row; those before it are logged.
+        RetryableError: There was no room, or a row or block could not be sent.
+        BlockedError: A person must act.
+    """
     if not lines:
         return
     if opened.shared is not None:
@@ -392,6 +433,7 @@ def _log_table(
 
 
 def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:
+    """Return the *records* that the store does not hold: after a kill the bridge gives some again."""
     positions = [record.position for record in records]
     due = store.due(positions)
     if len(due) == len(positions):

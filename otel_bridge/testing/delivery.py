@@ -32,7 +32,12 @@ PAUSE_S = 0.2
 def open_writer(
     exporter: Exporter, run: RunInfo, settings: ExporterSettings, memory: WriterMemory
 ) -> RunWriter:
-    """Open a writer and give it the run's configs, as the bridge does after every open."""
+    """Open a writer and give it the run's configs, as the bridge does after every open.
+
+    Raises:
+        RetryableError: `OPEN_TRIES` tries failed.
+        BlockedError: As the exporter raised it.
+    """
     failures = 0
     while True:
         try:
@@ -120,7 +125,9 @@ def _from(records: Sequence[Record], position: int) -> list[Record]:
 
 
 def write(writer: RunWriter, records: Sequence[Record]) -> None:
-    """Make one call with *records*, of one kind, as the bridge does; raises as the methods of *writer*.
+    """Make one call with *records*, of one kind, as the bridge does.
+
+    Raises as the methods of *writer*.
 
     Records of a kind for which the writer has no method are left out.
     """

@@ -328,6 +328,7 @@ def _spans(
     step: int,
     error: str | None,
 ) -> list[Span]:
+    """Return the spans of a rollout: root, a model call, a tool call, a second model call."""
     root_id = _hex(f"{trace_id} root", 16)
     root_attributes: dict[str, Json] = {semconv.STEP: step, semconv.SPLIT: "train"}
     if reward is not None:
@@ -372,7 +373,7 @@ def _spans(
 
 
 def _with_otlp(trace_id: str, span: Span) -> Span:
-    """Give *span* the bytes in which it came."""
+    """Give *span* the bytes in which it came, which MLflow's writer sends on."""
     if span.kind == "tool":
         content = {
             semconv.GEN_AI_TOOL_ARGUMENTS: json.dumps(span.input),

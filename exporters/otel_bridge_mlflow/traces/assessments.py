@@ -84,9 +84,13 @@ class AssessmentWriter:
                 raise
 
     def _written_together(self, assessments: Sequence[Any]) -> Sequence[Any]:
-        """Write new *assessments* in one transaction.
+        """Write new *assessments* in one transaction; return those that need a call of their own.
 
-        Return those that need a call of their own.
+        After a failure all of them do: nothing is stored then, and single calls find the one at
+        fault.
+
+        Raises:
+            BlockedError: A person must act.
         """
         # One alone is written by its own call, which also finds out whether it exists.
         if self._database is None or len(assessments) < 2:
@@ -102,7 +106,13 @@ class AssessmentWriter:
             return assessments
 
     def _create(self, assessment: Any) -> bool:
-        """Create an assessment; return ``False`` when it already exists."""
+        """Create an assessment; return ``False`` when it already exists.
+
+        Raises:
+            Refused: Its trace does not exist, or MLflow does not accept it.
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
+        """
         try:
             if self._connection.settings.remote:
                 path = f"/api/3.0/mlflow/traces/{assessment.trace_id}/assessments"
@@ -123,6 +133,7 @@ class AssessmentWriter:
         return True
 
     def _update(self, assessment: Any) -> None:
+        """Replace value, explanation and metadata of an assessment; raises as `_create`."""
         with as_bridge_errors(
             f"assessing trace {assessment.trace_id}", missing_is_refused=True
         ):
@@ -135,6 +146,7 @@ class AssessmentWriter:
             )
 
     def _entity(self, feedback: Feedback) -> Any:
+        """Return *feedback* as MLflow's assessment, by code and not by a person, with an id of our own."""
         entities = self._connection.entities
         assessment = entities.Feedback(
             name=feedback.name,

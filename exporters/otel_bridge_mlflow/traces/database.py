@@ -68,6 +68,10 @@ class DatabaseTraces:
             return unwritten
 
     def _log(self, traces: Sequence[TraceContent]) -> list[Any]:
+        """Store *traces* in one transaction.
+
+        Return the rewards that are not stored. Raises MLflow's own errors.
+        """
         spans: list[Any] = []
         rewards: list[Any] = []
         for trace in traces:
@@ -146,6 +150,9 @@ class StoreWithRewards:
         """Open a session of MLflow's store.
 
         Before its commit, add the rewards whose traces it holds.
+
+        Only in the outermost session that writes: MLflow opens others inside it. Rewards that were
+        not added stay in `_rewards`, for calls of their own.
         """
         self._depth += 1
         unwritten = self._rewards
@@ -174,6 +181,9 @@ def _add(
     """Add *assessments* to *session*.
 
     Return those without a trace, and those whose ids its database holds.
+
+    Raises:
+        Exception: That of the database; nothing of the session is stored then.
     """
     trace_ids = {assessment.trace_id for assessment in assessments}
     traces = session.query(*tables.trace_columns).filter(tables.trace_id.in_(trace_ids))
@@ -237,7 +247,10 @@ class _RewardTables:
 
 
 def _span_maker(connection: Connection) -> Callable[[trace_pb2.Span], Any]:
-    """Return a function from an OTLP span to the span that the installed MLflow stores in a database."""
+    """Return a function from an OTLP span to the span that the installed MLflow stores in a database.
+
+    It raises MLflow's own errors for a span that MLflow does not accept.
+    """
     make: Callable[[trace_pb2.Span], Any] = connection.entities.Span.from_otel_proto
     unwrap: Any = None
     with suppress(ImportError):

@@ -39,7 +39,10 @@ class Feedback:
 
 
 def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
-    """Yield the reward of *rollout*, its parts, and other values that have a label or an explanation."""
+    """Yield the reward of *rollout*, its parts, and other values that have a label or an explanation.
+
+    A part named ``reward`` has no remarks: those of this name belong to the reward itself.
+    """
     remarks = rollout.remarks
     if rollout.reward is not None:
         yield _remarked(rollout, REWARD, rollout.reward, remarks.get(REWARD))
@@ -77,7 +80,11 @@ def _remarked(
 
 
 def feedback_of(evaluation: Evaluation) -> Feedback:
-    """Return *evaluation* as feedback."""
+    """Return *evaluation* as feedback, marked ``late``.
+
+    It replaces a value of the same name that came with the rollout, because an equal name gives an
+    equal id.
+    """
     # "late" is what a user sees: the value arrived after the trace of its rollout.
     late = ("late", evaluation.id)
     name = evaluation.name
@@ -94,6 +101,7 @@ def feedback_of(evaluation: Evaluation) -> Feedback:
 
 
 def _value(value: float | None, label: str | None) -> float | str:
+    """Return what MLflow can hold of a value: a finite number, else the name of the number, else the label."""
     # Without a number it is shown by its text, since an assessment needs a value.
     if value is None:
         return clean_text(label or "")

@@ -55,7 +55,9 @@ class ServerTraces:
     def _start(self, trace: TraceContent) -> None:
         """Create *trace* with its rewards.
 
-        MLflow takes its status, tags and texts from the spans.
+        MLflow takes its status, tags and texts from the spans, which follow.
+
+        The only call of a server that takes several assessments. Raises as `Connection.request`.
         """
         entities = self._connection.entities
         begin_ms = min(span.start_time_unix_nano for span in trace.spans) // 1_000_000
@@ -79,6 +81,7 @@ class ServerTraces:
         )
 
     def _post(self, traces: Sequence[TraceContent]) -> None:
+        """Send the spans of *traces* in one request by OTLP; raises as `Connection.request`."""
         request = trace_service_pb2.ExportTraceServiceRequest()
         # An empty resource, because MLflow would create a tag for each of its attributes in every
         # trace.

@@ -130,6 +130,10 @@ def clean_text(text: str) -> str:
 
 
 def _root_attributes(rollout: RolloutRecord) -> dict[str, str]:
+    """Return MLflow's own attributes of a root span as texts.
+
+    Inputs and outputs only where there are any.
+    """
     attributes = {
         "mlflow.spanType": "AGENT",
         f"{TAG_PREFIX}{TRACE_NAME}": name_of(rollout),
@@ -163,7 +167,11 @@ def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
 
 
 def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
-    """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits."""
+    """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits.
+
+    Without the producer's bytes (an exporter that gets less text has none) it is made of the
+    record.
+    """
     message = trace_pb2.Span()
     # The producer's own bytes, so that links, events and attributes that no record has stay.
     if span.otlp:

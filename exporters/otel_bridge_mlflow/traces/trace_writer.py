@@ -98,7 +98,10 @@ class TraceWriter:
             start += len(batch)
 
     def complete(self, traces: Sequence[PlainTrace]) -> None:
-        """Add the spans of *traces* to rollouts that are stored; raises as `write`."""
+        """Add the spans of *traces* to rollouts that are stored; raises as `write`.
+
+        One trace a call: they are few, and an error then names its own record.
+        """
         for trace in traces:
             spans = [message_of(trace.id, span) for span in trace.spans]
             try:
@@ -114,6 +117,7 @@ class TraceWriter:
     def _batch(
         self, rollouts: Sequence[RolloutRecord], start: int
     ) -> list[TraceContent]:
+        """Return the contents of the next request: rollouts from *start* on within its limits, at least one."""
         batch: list[TraceContent] = []
         size = 0
         for rollout in rollouts[start : start + self._size.now]:
@@ -133,6 +137,13 @@ class TraceWriter:
         return batch
 
     def _write_batch(self, pairs: Sequence[tuple[RolloutRecord, TraceContent]]) -> None:
+        """Store the rollouts of *pairs*, with rewards, links and tags.
+
+        Raises:
+            Refused: MLflow does not accept one of them; none is stored, or all of those before it.
+            RetryableError: As `Connection.request`, with the position of the first.
+            BlockedError: As `Connection.request`, with the position of the first.
+        """
         rollouts = [rollout for rollout, _ in pairs]
         traces = [trace for _, trace in pairs]
         try:
@@ -158,7 +169,12 @@ class TraceWriter:
             )
 
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Set the tags that MLflow did not create from the roots' attributes."""
+        """Set the tags that MLflow did not create from the roots' attributes.
+
+        Nothing on a newer MLflow.
+
+        As long as no trace could be read back, nothing is set. Raises as `Connection.request`.
+        """
         # Read from a stored trace, so that no version of a server has to be known.
         if self._tags_missing is None:
             self._read_back(rollouts[0])
@@ -178,6 +194,10 @@ class TraceWriter:
             self._set_tags(rollout, tags)
 
     def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
+        """Set *tags* of one rollout.
+
+        Of one that was deleted meanwhile they are left out, with a warning.
+        """
         try:
             with as_bridge_errors(
                 f"tagging trace {rollout.id}", missing_is_refused=True
@@ -190,9 +210,9 @@ class TraceWriter:
             _log.warning("a tag of rollout %s is left out: %s", rollout.id, exc)
 
     def _read_back(self, rollout: RolloutRecord | None) -> None:
-        """Find out which tags MLflow created for *rollout*.
+        """Find out which tags MLflow created for *rollout*; nothing without one.
 
-        Unknown as long as no trace can be read.
+        Unknown as long as no trace can be read. Raises as `as_bridge_errors`.
         """
         if rollout is None:
             return

@@ -41,6 +41,11 @@ class WandbAlerts:
             self._raise(alert)
 
     def _raise(self, alert: Alert) -> str:
+        """Raise *alert*; return an empty text, because wandb queues it and reports nothing about it.
+
+        Raises:
+            Exception: wandb's own; the alert was not queued then, and is raised again.
+        """
         self._run.alert(
             alert.title[:_MAX_TITLE_CHARS],
             alert.text,

@@ -104,10 +104,11 @@ class WandbMedia:
         line: dict[str, object],
         record: MediaRecord,
     ) -> None:
-        """Call *log* with *line*.
+        """Call *log* with *line*, and count the files that W&B refuses from then on.
 
         Raises:
             PermanentError: wandb refuses what it is given, so that it would refuse it again.
+            Exception: Any other exception of *log*, which the caller maps.
         """
         self._written = True
         try:
@@ -129,6 +130,13 @@ class WandbMedia:
         return self._file(item, folder)
 
     def _file(self, item: MediaItem, folder: Path) -> object:
+        """Return W&B's object of an image, a sound or a film.
+
+        Raises:
+            ValueError: Pillow cannot read the picture. It raises OSError for that, which elsewhere
+                means a full disk.
+            OSError: The file cannot be written.
+        """
         makers = {
             "image": self._wandb.Image,
             "audio": self._wandb.Audio,
@@ -144,6 +152,12 @@ class WandbMedia:
             ) from exc
 
     def _page(self, item: MediaItem) -> object:
+        """Return a page of *item*.
+
+        A text and its caption are escaped, bytes that are not UTF-8 are replaced.
+
+        A page of HTML stays as the user made it, without a caption, for which it has no place.
+        """
         text = item.data.decode("utf-8", "replace")
         if item.kind != "html":
             title = ""
@@ -191,6 +205,11 @@ def _cut(text: str, size: int) -> str:
 
 
 def _is_refusal(exc: Exception) -> bool:
+    """Return whether wandb raised *exc* because of the value that it was given.
+
+    A name that is too long for the file system is the value's fault too. wandb's UsageError is
+    matched by its name, because this module imports nothing of wandb.
+    """
     names = {base.__name__ for base in type(exc).__mro__}
     too_long = isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG
     return (

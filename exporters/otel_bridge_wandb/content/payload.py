@@ -29,10 +29,12 @@ _NUMBER_BYTES = 32
 
 
 def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
-    """Return the line of *row*, ``None`` when it has no value.
+    """Return the line of *row*, ``None`` when it has no value: an empty line would use a number.
+
+    A key that is the axis, or one of wandb's own, is renamed by `shown_key`.
 
     Raises:
-        PermanentError: W&B does not accept a value, or the line is over its limit.
+        PermanentError: W&B does not accept a value, a key is empty, or the line is over its limit.
     """
     if not row.values:
         return None
@@ -94,6 +96,13 @@ def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
 
 
 def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
+    """Return the value of a line for anything but a plain float.
+
+    A bool becomes 0 or 1, and an integer beyond 64 bits a double.
+
+    Raises:
+        PermanentError: It is an integer beyond a double, or neither a number nor a distribution.
+    """
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
@@ -122,6 +131,10 @@ def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
 
 
 def _exact_bytes(line: Mapping[str, object]) -> int:
+    """Return an upper bound of the JSON of *line*, near to it: 26 bytes for a number, each quote escaped.
+
+    Only called for lines that may be too long, because it encodes every key.
+    """
     total = 2
     for key, value in line.items():
         bins = cast("Sized", getattr(value, "histogram", ()))

@@ -113,6 +113,11 @@ class Tables:
     def _increment(
         self, key: str, columns: Sequence[str], rows: Sequence[list[CellValue]]
     ) -> Increment:
+        """Return the increment of *rows*; its closures add them once there is room for the line.
+
+        A table that was not logged yet is made here, without a memory of its rows: wandb uploads
+        only what is added to this object.
+        """
         key += self._suffix
         opened = self._current(key, columns)
         row_count = len(opened.table.data)
@@ -176,7 +181,12 @@ _IN_TEXT = frozenset({"role", "content", "tool_calls"})
 
 
 def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
-    """Return one row of `COLUMNS`."""
+    """Return one row of `COLUMNS`.
+
+    The answer is the last message of the assistant and all after it; the prompt is all before it.
+    Turns are its messages, or the calls of a model when the content policy left no message. A value
+    that is unknown is ``None``: an empty cell.
+    """
     last = len(rollout.messages)
     answers = 0
     answer = ""
@@ -232,6 +242,7 @@ def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:
 
 
 def _cell(value: object, cell_chars: int) -> CellValue:
+    """Return a number unchanged and anything else as text of at most *cell_chars*, with how many were cut off."""
     if value is None or isinstance(value, (int, float)):
         return value
     text = str(value)
@@ -255,7 +266,10 @@ def _turns(messages: Sequence[Message]) -> list[str]:
 
 
 def _message_facts(messages: Sequence[Message]) -> dict[str, Json]:
-    """Return what the texts of messages leave out, such as reasoning, by the number of the message."""
+    """Return what the texts of messages leave out, such as reasoning, by the number of the message from 1.
+
+    Messages without such facts are left out, because most have none.
+    """
     by_number: dict[str, Json] = {}
     for number, message in enumerate(messages, 1):
         facts: dict[str, Json] = {
@@ -269,6 +283,10 @@ def _message_facts(messages: Sequence[Message]) -> dict[str, Json]:
 
 
 def _content(message: Mapping[str, Json]) -> str:
+    """Return the text of *message* and, below it, its tool calls as JSON; empty without both.
+
+    Parts that are not text are named (``[image]``): W&B's cells show text alone.
+    """
     content = message.get("content")
     parts: list[str] = []
     if isinstance(content, list):

@@ -53,6 +53,10 @@ class LogReader:
         self.torn = bool(parts) or self.offset < len(self.data)
 
     def _next(self) -> tuple[int, bytes] | None:
+        """Return kind and body of the next chunk and move behind it.
+
+        ``None`` at the end or at a damaged chunk.
+        """
         while self.offset + _CHUNK.size <= len(self.data):
             block_rest = BLOCK_BYTES - self.offset % BLOCK_BYTES
             # LevelDB: the rest of a block that is too short for a chunk's header is filled with

@@ -75,7 +75,11 @@ class OfflineStore:
         self._current: _Directory | None = None
 
     def before_init(self) -> None:
-        """Note the existing directories, so that a directory made just before a kill is known as this writer's."""
+        """Store the existing directories, so that one made just before a kill is recognised by the next writer.
+
+        A directory that is there now, and was not when an earlier ``init()`` began, is one that its
+        killed writer made. Directories of a user were there before, and are never replaced.
+        """
         stored = self._memory.get("offline/opening")
         if stored is not None:
             known_paths = {Path(path) for path in json.loads(stored)}
@@ -123,7 +127,12 @@ class OfflineStore:
             yield []
 
     def _replace_older(self, positions: Sequence[Position]) -> None:
-        """Replace the older directories before the first records are logged."""
+        """Replace the older directories before the first records are logged.
+
+        Later calls do nothing.
+
+        One that cannot be replaced becomes permanent, so that its warning comes once and it stays.
+        """
         # Once for each writer. Until its first record the older directory is the better one.
         if self._current is None or self._current.first is not None or not positions:
             return
@@ -168,6 +177,9 @@ class OfflineStore:
         """Delete *directory* if all of its records are delivered again.
 
         Return whether it is deleted.
+
+        It stays when W&B has synced it, and when retention has deleted some of its records, which are
+        nowhere else.
         """
         if directory.is_permanent:
             return False
@@ -195,6 +207,7 @@ class OfflineStore:
         }
 
     def _save(self) -> None:
+        """Store the directories of this writer and those before it, for the next writer."""
         listed = [*self._known, *([self._current] if self._current else [])]
         value: list[Mapping[str, object]] = [
             {
@@ -208,6 +221,7 @@ class OfflineStore:
 
 
 def _deleted(path: Path) -> bool:
+    """Delete a directory; return ``False``, after a warning, if a part of it stays."""
     try:
         shutil.rmtree(path)
     except OSError as exc:
@@ -224,6 +238,7 @@ def _deleted(path: Path) -> bool:
 
 
 def _read(memory: WriterMemory) -> list[_Directory]:
+    """Return the directories that earlier writers stored; none at the first opening."""
     stored = memory.get(_KEY)
     if stored is None:
         return []
@@ -256,7 +271,12 @@ def wait_for_exit(directory: Path, timeout_s: float) -> bool:
 
 
 def has_exit(file: Path) -> bool:
-    """Return whether the last two blocks of *file* contain an exit record."""
+    """Return whether the last two blocks of *file* contain an exit record.
+
+    ``False`` while it cannot be read.
+
+    Only its end is read, because it is asked every few milliseconds.
+    """
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     try:
         with file.open("rb") as opened:

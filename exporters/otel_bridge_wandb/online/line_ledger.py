@@ -122,7 +122,11 @@ class LineLedger:
     def announce(
         self, positions: Sequence[Position], table: str = "", now_unix_ms: int = 0
     ) -> None:
-        """Store in the memory that lines follow: one per position, or one increment of *table* with all of them."""
+        """Store in the memory that lines follow: one per position, or one increment of *table* with all of them.
+
+        Stored before they are logged: after a kill the server's count then shows which of them
+        arrived.
+        """
         # Rows are never lost: only records of an increment are found here.
         lost_entries = [
             self._lost[position] for position in positions if position in self._lost
@@ -139,7 +143,11 @@ class LineLedger:
         )
 
     def logged(self, count: int, now_unix_ms: int = 0) -> None:
-        """Note that *count* of the lines just announced were logged and the rest will not be."""
+        """Note that *count* of the lines just announced were logged and the rest will not be.
+
+        Their numbers are free then, and the memory forgets them: else they would be awaited for
+        ever.
+        """
         entry = self._entries[-1]
         self.next = entry.start + count
         if count and entry.table:
@@ -165,7 +173,12 @@ class LineLedger:
         self._tail = max(self._tail, position)
 
     def advance(self, server_lines: int) -> None:
-        """Note that the server holds *server_lines* lines."""
+        """Note that the server holds *server_lines* lines.
+
+        A smaller number than before changes nothing.
+
+        An increment whose line is held becomes pending, because its rows are in an artifact.
+        """
         popped = False
         while self._entries and self._entries[0].end <= server_lines:
             entry = self._entries.popleft()
@@ -247,6 +260,11 @@ class LineLedger:
         self._stale = self._without(entry, self._stale)
 
     def _without(self, done: LineEntry, entries: list[LineEntry]) -> list[LineEntry]:
+        """Return *entries* without the records of *done*, which are in the store, and change the memory accordingly.
+
+        The same rollouts may have been sent in increments of other sizes, so that an entry may lose
+        a part.
+        """
         remaining: list[LineEntry] = []
         for entry in entries:
             rest = tuple(
@@ -264,9 +282,9 @@ class LineLedger:
         return remaining
 
     def _load(self, server_lines: int) -> None:
-        """Load what the previous writer announced, up to the lines that arrived.
+        """Load what the previous writer announced, up to the lines that arrived, and forget the rest of it.
 
-        Later lines are discarded.
+        Records of lines that did not arrive are not durable, so that the bridge gives them again.
         """
         for key, value in list(self._memory.items(_PREFIX)):
             entry = _decode(key, value)
@@ -283,7 +301,11 @@ class LineLedger:
                 self._entries.append(entry)
 
     def _forget_more_than(self, server_lines: int) -> None:
-        """Discard lines after *server_lines*, because the server has lost them: the run was deleted or replaced."""
+        """Go back to *server_lines*, because the server has fewer lines than it confirmed: somebody deleted the run.
+
+        If it has none, all records that the ledger still keeps are sent again. Otherwise those of
+        lost lines are not: which they were is no longer stored.
+        """
         if self._held > server_lines:
             _log.warning(
                 "W&B holds %d lines of the run, it held %d: lines were deleted there",
@@ -317,7 +339,10 @@ def _key(line: int) -> str:
 
 
 def _encode(entry: LineEntry) -> bytes:
-    """Return an entry as JSON; consecutive positions as pairs of first and count."""
+    """Return an entry as JSON; consecutive positions as pairs of first and count.
+
+    Fields of increments are left out of rows, which are nearly all entries.
+    """
     # As pairs, because a call has up to thousands of positions, nearly all consecutive.
     runs: list[list[int]] = []
     for position in entry.positions:
@@ -336,6 +361,7 @@ def _encode(entry: LineEntry) -> bytes:
 
 
 def _decode(key: str, value: bytes) -> LineEntry:
+    """Return the entry that `_encode` stored under *key*."""
     stored = json.loads(value)
     positions = tuple(
         first + offset for first, count in stored["p"] for offset in range(count)

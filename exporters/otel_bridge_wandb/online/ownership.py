@@ -98,7 +98,14 @@ class RunOwnership:
             )
 
     def refuse_other_writer(self, run_id: str) -> None:
-        """Raise `BlockedError` when the run is running and its writer is not the former bridge of this folder."""
+        """Check that the run, if it is running, has no other writer than the former bridge of this folder.
+
+        Two writers of one run number their lines alike, and W&B keeps one of each number.
+
+        Raises:
+            BlockedError: Another process writes it, or has written lines since this folder's last
+                bridge.
+        """
         # A run that ended has no other writer. W&B shows one whose writer died as crashed after
         # minutes.
         if self._found is None or self._found.state != "running":

@@ -34,7 +34,7 @@ class RefusedFiles:
         """Reason to number of files, or of requests for the addresses of files."""
 
     def look(self) -> None:
-        """Count what was refused since the last look."""
+        """Count what was refused since the last look; nothing while the log cannot be read."""
         try:
             with self._log_file.open("rb") as opened:
                 opened.seek(self._offset)

@@ -106,7 +106,17 @@ class OnlineStore:
         self._timeouts.timed_out()
 
     def ended(self) -> Position | None:
-        """Check after the end of the run that the server holds every line."""
+        """Check after the end of the run that the server holds every line and increment.
+
+        Return the last position.
+
+        The server counts a line some seconds after it acknowledged it, so that this waits, longer
+        after each try that was too short.
+
+        Raises:
+            RetryableError: Something is missing; the run is opened again and the rest is sent.
+            BlockedError: The upload was refused, or another process writes the run.
+        """
         self._expect()
         self._uploads.hasten()
         deadline = time.monotonic() + self._timeouts.wait_s(
@@ -143,6 +153,7 @@ class OnlineStore:
         return self._lines.durable()
 
     def _missing(self, progress: ServerProgress) -> RetryableError | BlockedError:
+        """Return the error for what the server lacks after the end: why the upload ended, else the numbers."""
         dead = self._uploads.dead() or progress.error
         if dead is not None:
             return dead
@@ -157,6 +168,18 @@ class OnlineStore:
         self._uploads.close()
 
     def _make_room(self, position: Position, count: int) -> None:
+        """Wait until *count* more lines fit under the limit of unconfirmed ones.
+
+        *position* is in each error.
+
+        The limit bounds what a dead upload makes the bridge send again. A call larger than it is
+        let through once nothing else is outstanding.
+
+        Raises:
+            RetryableError: The server did not confirm enough within two polls, or the upload is
+                dead.
+            BlockedError: The upload was refused, or another process writes the run.
+        """
         self._raise_dead(position)
         self._apply(self._uploads.progress())
         if (
@@ -174,6 +197,10 @@ class OnlineStore:
                 )
 
     def _raise_dead(self, position: Position | None = None) -> None:
+        """Raise the error of a dead upload, with *position*.
+
+        A retryable one makes the next waits longer.
+        """
         dead = self._uploads.dead()
         if dead is not None:
             if isinstance(dead, RetryableError):
@@ -182,6 +209,12 @@ class OnlineStore:
             raise dead
 
     def _apply(self, progress: ServerProgress) -> None:
+        """Take over an answer of the server.
+
+        Raises:
+            BlockedError: The run has more lines than were logged here: another process writes it.
+                In shared mode that is normal.
+        """
         # Lines that were never logged here: going on would number rows wrongly, and lose them.
         if self._alone and progress.lines > self._lines.next:
             raise other_writers(progress.lines - self._lines.next)

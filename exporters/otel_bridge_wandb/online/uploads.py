@@ -78,7 +78,13 @@ class Server:
         self._run_id = run_id
 
     def find(self) -> ServerRun | None:
-        """Return the run, ``None`` when there is none."""
+        """Return the run, ``None`` when it, its project or its entity does not exist.
+
+        It is searched for and not read: a missing run is then an empty answer, not an error.
+
+        Raises:
+            Exception: wandb's own, for any other failure.
+        """
         self._api.flush()  # it remembers runs
         try:
             for run in self._api.runs(
@@ -100,7 +106,11 @@ class Server:
         return dict(self._run().config)
 
     def stored(self) -> Stored:
-        """Return config and keys of the run."""
+        """Return config and keys of the run; no keys when the server does not list them.
+
+        Raises:
+            Exception: wandb's own, also when the run does not exist.
+        """
         run = self._run()
         history: object = getattr(run, "history_keys", None)
         keys = None
@@ -265,7 +275,12 @@ class Uploads:
             return self._progress.lines >= lines
 
     def dead(self) -> RetryableError | BlockedError | None:
-        """Return the error because of which no more data of this run arrives, ``None`` while the upload works."""
+        """Return the error because of which no more data of this run arrives, ``None`` while the upload works.
+
+        In this order: the server refuses the question, wandb's log has a fatal error, or the server
+        answers and its count stands still for `UploadLimits.stall_s`. One that does not answer
+        proves nothing.
+        """
         with self._changed:
             progress = self._progress
             fatal = self._fatal
@@ -297,6 +312,12 @@ class Uploads:
             self._changed.notify_all()
 
     def _watch(self) -> None:
+        """Ask the server at each turn, for as long as the run is open.
+
+        No exception ends the thread.
+
+        A failed question keeps the last counts and carries the error, which `dead` judges.
+        """
         server: Server | None = None
         while True:
             with self._changed:
@@ -333,6 +354,11 @@ class Uploads:
         self._pause_s = min(max(2 * self._pause_s, _HASTE_S), self._limits.poll_s)
 
     def _publish(self, last_progress: ServerProgress, progress: ServerProgress) -> None:
+        """Show *progress* to the other threads, and note when something last arrived.
+
+        After a failed question half of the stall time is granted anew, because wandb, too, needs time to
+        go on after an outage.
+        """
         grown = (
             progress.lines > last_progress.lines or progress.files > last_progress.files
         )
@@ -367,7 +393,10 @@ def fatal_error(log_file: Path) -> str:
 
 
 def artifact_name(run_id: str, key: str) -> str:
-    """Return the name of the artifact behind a table (``sanitize_artifact_name`` of wandb, which is not public)."""
+    """Return the name of the artifact behind a table (``sanitize_artifact_name`` of wandb, which is not public).
+
+    Keys with other characters lose them and get a checksum, so that different keys stay different.
+    """
     name = f"run-{run_id}-incr-{key}"
     cleaned = re.sub(r"[^a-zA-Z0-9_\-.]+", "", name)
     if cleaned == name:

@@ -82,7 +82,10 @@ class SharedRun:
         self.take_over(self._stored())
 
     def take_over(self, stored: Stored) -> None:
-        """Adopt the config of the other writers, and an axis for each key that they logged."""
+        """Adopt the config of the other writers, and an axis for each key that they logged.
+
+        This writer's next upload replaces both, so that it must send theirs too.
+        """
         changed = self._config.adopt(stored.config)
         if changed:
             self._run.config.update(changed, allow_val_change=True)
@@ -96,7 +99,11 @@ class SharedRun:
                 self._axes.hide(key)
 
     def look(self) -> None:
-        """Check from time to time what the server stores: adopt new entries, and send replaced entries again."""
+        """Check from time to time what the server stores: adopt new entries, and send lost entries again.
+
+        A server that does not answer is asked at the next turn. Repairs stop after `_MAX_REPAIRS`
+        in a row.
+        """
         now_s = self._clock_s()
         if now_s < self._next_look_s:
             return
@@ -177,7 +184,10 @@ class SharedConfig:
             self._mine[key] = value
 
     def adopt(self, stored: Mapping[str, object]) -> dict[str, object]:
-        """Take over the entries of other writers in a stored config; return those that have changed."""
+        """Take over the entries of other writers in a stored config.
+
+        Return those that have changed.
+        """
         changed: dict[str, object] = {}
         for key, item in stored.items():
             value = _value(item)

@@ -147,6 +147,15 @@ class SharedWriter:
                 stack.callback(writer.close)
 
     def _writer(self, role: str | None) -> WandbRunWriter:
+        """Return the writer of the records of *role*.
+
+        The first time a role is not listed, its run is opened.
+
+        Raises:
+            RetryableError: The role makes this machine the primary one, so that the shared run must
+                be opened anew.
+            BlockedError: As `open_writer`, for the run of one role.
+        """
         if role is not None and role in self._sharing.roles:
             # wandb decides at init() which writer ends the run, so that it must be opened again.
             if role == self._sharing.primary and not self._primary:
@@ -178,6 +187,7 @@ class SharedWriter:
     def _passed(
         self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]
     ) -> None:
+        """Note in every run that *records* went by: a run without a line for them must not hold up `durable`."""
         if records:
             for writer in (self._main, *self._own.values()):
                 with contextlib.suppress(

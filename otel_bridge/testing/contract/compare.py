@@ -43,7 +43,11 @@ def same(actual: object, expected: object, subject: str) -> None:
 
 
 def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
-    """Compare key, step and value of every scalar, doubles counted; a step of none matches any."""
+    """Compare key, step and value of every scalar, doubles counted; distributions are left out.
+
+    Raises:
+        AssertionError: They differ, as in `same`.
+    """
     rows = [record for record in records if isinstance(record, Row)]
     expected = Counter(
         (key, row.step, value_text(value))

@@ -154,7 +154,10 @@ class ContractFixtures:
         kill_writer(self.target, environment, run, folder / "memory.db", calls)
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
-        """Compare rows, rollouts, distributions and the evaluation of `samples.job`, doubles counted."""
+        """Compare rows, rollouts, distributions and the evaluation of `samples.job`, doubles counted.
+
+        Kinds that the tracker does not keep are left out. Raises `AssertionError` as `same`.
+        """
         rows = [record for record in records if isinstance(record, Row)]
         same_scalars(contents, rows)
         if self.keeps_rollouts:
@@ -190,7 +193,11 @@ class ContractFixtures:
     def same_rollouts(
         self, contents: Contents, rollouts: Iterable[RolloutRecord]
     ) -> None:
-        """Compare id, reward, messages and spans of every rollout, doubles counted."""
+        """Compare id, reward, messages and spans of every rollout, doubles counted.
+
+        A number of messages or spans that the tracker does not show (``None``) fits any. Raises
+        `AssertionError` as `same`.
+        """
         rollouts_by_id = {rollout.id: rollout for rollout in contents.rollouts}
         expected = list(rollouts)
         same(
