@@ -385,7 +385,7 @@ def _with_otlp(trace_id: str, span: Span) -> Span:
             semconv.GEN_AI_OUTPUT_MESSAGES: _parts_json(span.output),
         }
     attributes = cast("dict[str, Attribute]", {**span.attributes, **content})
-    pieces = encoded_span(
+    otlp = encoded_span(
         (
             bytes.fromhex(trace_id),
             bytes.fromhex(span.id),
@@ -396,7 +396,7 @@ def _with_otlp(trace_id: str, span: Span) -> Span:
         span_attributes(attributes.items()),
         error=span.error,
     )
-    return dataclasses.replace(span, otlp=b"".join(pieces.parts))
+    return dataclasses.replace(span, otlp=otlp)
 
 
 def _parts_json(messages: Json) -> str:
