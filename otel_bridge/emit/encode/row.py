@@ -99,57 +99,36 @@ class RowEncoder:
         time_unix_ns: int,
         step: int,
         role: str | None,
-        seq: int,
+        seq: int | None,
         *,
+        earlier_values: int = 0,
         own_ns: int = 0,
     ) -> bytes:
-        """Encode a row.
+        """Encode a row, or a part of one.
 
-        The points of its numbers, those of its distributions, and its number, which completes it.
+        The points of its values, and its own number, which completes it. Parts of a row have one
+        time, by which the bridge joins them, and the last part has the number. The bridge releases
+        the row once it has all values, or without its number when its process has ended.
 
         Args:
             values: Result of `otel_bridge.emit.encode.values.flatten`.
             time_unix_ns: Time of every point.
             step: Step, masked to 64 bits.
             role: Role, when it differs from the resource's.
-            seq: Number of the row in this process.
+            seq: Number of the row in this process; ``None`` if parts follow.
+            earlier_values: Number of values in the parts before.
             own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go
                 back.
         """
         suffix = self._suffix(step, role)
         pieces = self._gauges(values, time_unix_ns, len(suffix))
         head = _head(values, len(pieces), time_unix_ns, step, role)
-        pieces += self._row_point(len(values), time_unix_ns, len(suffix), seq, own_ns)
+        if seq is None:
+            pieces.append(b"")
+        else:
+            count = earlier_values + len(values)
+            pieces += self._row_point(count, time_unix_ns, len(suffix), seq, own_ns)
         return head + suffix.join(pieces)
-
-    def encode_part(
-        self,
-        values: Mapping[str, Value],
-        time_unix_ns: int,
-        step: int,
-        role: str | None,
-    ) -> bytes:
-        """Encode some values of a row whose number follows with `encode_number`, at the same time.
-
-        By the time the bridge knows that they are one row.
-        """
-        suffix = self._suffix(step, role)
-        pieces = self._gauges(values, time_unix_ns, len(suffix))
-        head = _head(values, len(pieces), time_unix_ns, step, role)
-        return head + suffix.join((*pieces, b""))
-
-    def encode_number(
-        self, count: int, time_unix_ns: int, step: int, role: str | None, seq: int
-    ) -> bytes:
-        """Encode the number of a row of *count* values, whose parts were encoded before.
-
-        The bridge releases the row once it has *count* values, or without them when its process has
-        ended.
-        """
-        suffix = self._suffix(step, role)
-        return SCOPE + suffix.join(
-            self._row_point(count, time_unix_ns, len(suffix), seq)
-        )
 
     def _gauges(
         self, values: Mapping[str, Value], time_unix_ns: int, suffix_bytes: int
@@ -183,7 +162,7 @@ class RowEncoder:
         time_unix_ns: int,
         suffix_bytes: int,
         seq: int,
-        own_ns: int = 0,
+        own_ns: int,
     ) -> tuple[bytes, bytes]:
         """Return the bytes of the point ``rl.row`` before and after the suffix."""
         end = self._seqs(seq)

@@ -31,12 +31,12 @@ class Message(NamedTuple):
     Attributes:
         role: Role, by the names of GenAI; empty when the message names none.
         fields: Its fields; ``None`` when *value* has no known shape.
-        value: What the program gave.
+        value: What the program gave, where it has no fields.
     """
 
     role: str
     fields: Mapping[str, Any] | None
-    value: object
+    value: object = None
 
 
 def messages_of(value: object, role: str = "user") -> list[object]:
@@ -161,7 +161,7 @@ def read(entry: object, items: ReadItems, depth: int = 0) -> Iterator[Message]:
         for inner in items(cast("Sequence[object]", entries), entry):
             yield from read(inner, items, depth + 1)
     elif isinstance(entry, str):
-        yield Message("", {"content": entry}, entry)
+        yield Message("", {"content": entry})
     elif entry is not None and not (is_nested and not entries):
         yield Message("", None, entry)
 
@@ -199,9 +199,9 @@ def _of_fields(
     role_name = _role_name(role, kind, fields)
     parts = plain(fields.get(shapes.PARTS_KEY))
     if isinstance(parts, (list, tuple)):
-        yield from _by_role(role_name, cast("Sequence[object]", parts), fields, value)
+        yield from _by_role(role_name, cast("Sequence[object]", parts), fields)
     elif role_name or _has_content(fields):
-        yield Message(role_name, fields, value)
+        yield Message(role_name, fields)
     elif fields:
         yield Message("", None, value)
 
@@ -304,7 +304,7 @@ def _has_content(fields: Mapping[str, Any]) -> bool:
 
 
 def _by_role(
-    role: str, parts: Sequence[object], fields: Mapping[str, Any], value: object
+    role: str, parts: Sequence[object], fields: Mapping[str, Any]
 ) -> Iterator[Message]:
     """Yield one message for each run of parts of one role.
 
@@ -313,7 +313,7 @@ def _by_role(
     """
     instructions = fields.get(shapes.INSTRUCTIONS_KEY)
     if isinstance(instructions, str):
-        yield Message("system", {"content": instructions}, value)
+        yield Message("system", {"content": instructions})
     run: list[object] = []
     run_role = role
     for part in parts:
@@ -324,8 +324,8 @@ def _by_role(
         else:
             part_role = role
         if run and part_role != run_role:
-            yield Message(run_role, {**fields, shapes.PARTS_KEY: run}, value)
+            yield Message(run_role, {**fields, shapes.PARTS_KEY: run})
             run = []
         run_role = part_role
         run.append(part)
-    yield Message(run_role, {**fields, shapes.PARTS_KEY: run}, value)
+    yield Message(run_role, {**fields, shapes.PARTS_KEY: run})

@@ -277,7 +277,7 @@ class Recorder:
             return
         # All parts have the time of the first one: the bridge joins them by it.
         row.time_ns = row.time_ns or now
-        payload = self._encoder.encode_part(numbers, row.time_ns, step, role)
+        payload = self._encoder.encode(numbers, row.time_ns, step, role, None)
         # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._appender.append(_METRICS, payload, now):
             role_name = role or self._rules.role
@@ -293,7 +293,12 @@ class Recorder:
         role = self._other_role(row.role)
         self._steps.take(step, role or self._rules.role, self.drops.count, commits=True)
         encode = partial(
-            self._encoder.encode_number, len(row.keys), row.time_ns, step, role
+            self._encoder.encode,
+            {},
+            row.time_ns,
+            step,
+            role,
+            earlier_values=len(row.keys),
         )
         self._appender.append_row(encode, time_ns())
 

@@ -179,9 +179,7 @@ def prompts_of(
     turns: Sequence[Sequence[int]],
     lists: Mapping[str, Column],
     name: str,
-    *,
     entries: int,
-    samples_per_prompt: object,
 ) -> list[int]:
     """Return the index of each rollout's prompt, 0 where there are no prompts.
 
@@ -195,7 +193,6 @@ def prompts_of(
         lists: The lists of the call.
         name: Name of the list of prompts among them.
         entries: Number of entries.
-        samples_per_prompt: One number, a number per prompt, or ``None``.
     """
     total = len(lists[name])
     last = max(total - 1, 0)
@@ -204,18 +201,17 @@ def prompts_of(
     elif total == len(turns):
         indices = list(range(total))
     else:
-        indices = _by_number(len(turns), total, Column(samples_per_prompt))
+        indices = _by_number(len(turns), total, lists["samples_per_prompt"])
     # What lies beyond the prompts belongs to the last one.
-    indices = [min(index, last) for index in indices]
     indices += [last] * (len(turns) - len(indices))
     ids = map(coerce.name, lists["prompt_trajectory_ids"].values or ())
     prompt_by_id = {prompt_id: prompt for prompt, prompt_id in enumerate(ids)}
     prompt_by_id.pop(None, None)
-    for rollout, turn in enumerate(turns if prompt_by_id else ()):
-        by_id = prompt_by_id.get(coerce.name(lists["trajectory_ids"].at(turn[0])))
-        if by_id is not None:
-            indices[rollout] = min(by_id, last)
-    return indices
+    if prompt_by_id:
+        for rollout, turn in enumerate(turns):
+            trajectory_id = coerce.name(lists["trajectory_ids"].at(turn[0]))
+            indices[rollout] = prompt_by_id.get(trajectory_id, indices[rollout])
+    return [min(index, last) for index in indices]
 
 
 def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:

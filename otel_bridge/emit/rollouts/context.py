@@ -38,7 +38,7 @@ def get_context() -> dict[str, str]:
     TraceContextTextMapPropagator().inject(carrier)
     rollout = current_rollout()
     if rollout is not None and carrier:
-        rollout.mark_carried()
+        rollout.expect_other_spans()
     return carrier
 
 

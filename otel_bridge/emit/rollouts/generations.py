@@ -32,11 +32,9 @@ _PARTED_LISTS = ("rewards", "tool_facts")
 _LISTS = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
     "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
-    "metadata", "states", "ids", "errors", "logprobs", *_PARTED_LISTS,
+    "metadata", "states", "ids", "errors", "logprobs", "samples_per_prompt", *_PARTED_LISTS,
 )  # fmt: skip
-COLUMNS = frozenset(
-    {*_LISTS, "samples_per_prompt", "decode", "model", "step", "split", "role"}
-)
+COLUMNS = frozenset({*_LISTS, "decode", "model", "step", "split", "role"})
 _A_SAMPLE = (
     "rewards", "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "logprobs",
     "ids",
@@ -106,23 +104,16 @@ class Generations:
         )
         self._entries = self._count()
         self._turns = folded(self._lists["trajectory_ids"], self._entries)
-        self._prompt_of = self._prompts_of("prompts", arguments)
-        self._ids_of = self._prompts_of("prompt_token_ids", arguments)
+        self._prompt_of = prompts_of(self._turns, self._lists, "prompts", self._entries)
+        self._ids_of = prompts_of(
+            self._turns, self._lists, "prompt_token_ids", self._entries
+        )
         prompts = len(self._lists["prompts"])
         unanswered = prompts - len(set(self._prompt_of))
         # One prompt for each entry: those of later turns are read as well.
         if unanswered > 0 and prompts != self._entries:
             run.count_drop("rollout_no_response", unanswered)
         self._groups = self._all_groups()
-
-    def _prompts_of(self, name: str, arguments: Mapping[str, Any]) -> list[int]:
-        return prompts_of(
-            self._turns,
-            self._lists,
-            name,
-            entries=self._entries,
-            samples_per_prompt=arguments.get("samples_per_prompt"),
-        )
 
     def _count(self) -> int:
         """Return the number of entries, that of the longer list of responses.

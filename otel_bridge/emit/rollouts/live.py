@@ -34,7 +34,7 @@ from otel_bridge.emit.rollouts.spans import (
     Pairs,
     SpanParent,
     child_spans,
-    failure,
+    closing_fields,
     identity_attributes,
     rollout_content,
     root_attributes,
@@ -239,11 +239,7 @@ class LiveRollout(SpanBlock, Rollout):
         if self.turns and not spans:
             losses.add(BAD_FIELD, len(self.turns), "turns")
         pairs += self._trace.span_count(len(spans))
-        packed = span_encoding.span_attributes(pairs)
-        if self.error is not None:
-            packed += span_encoding.failure_fields(
-                now, *failure(self.error, content.content_filter)
-            )
+        packed = closing_fields(pairs, self.error, now, content.content_filter)
         losses.report(self._run.count_drop)
         children = span_encoding.spans_field(spans)
         self._trace.end_root(ExtraAttributes(packed, children), now)

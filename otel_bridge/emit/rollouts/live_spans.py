@@ -10,7 +10,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -38,7 +38,6 @@ from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import EmitRun, current_run
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.messages.content_filter import ContentFilter
@@ -52,13 +51,13 @@ from otel_bridge.emit.rollouts.open_trace import (
 from otel_bridge.emit.rollouts.rollout import mapping_or
 from otel_bridge.emit.rollouts.spans import (
     Pairs,
-    failure,
+    closing_fields,
     free_facts,
     json_array,
     token_counts,
 )
 from otel_bridge.emit.values.plain import dumps
-from otel_bridge.errors import InvalidRecordError, any_error
+from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
 
 
@@ -89,25 +88,21 @@ class UrandomIdGenerator(IdGenerator):
 def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
     """Encode *span* as one ``ScopeSpans``.
 
-    Attributes set by others as the policy of *run* allows, and the additions. Texts that the policy
-    cuts without knowing their names are counted as ``unknown_text``.
-
-    Raises:
-        InvalidRecordError: It is not a span of the SDK, or the encoder returned none.
+    Attributes set by others as the policy allows, and the additions. Texts that the policy cuts
+    without knowing their names are counted as ``unknown_text``. What the SDK's encoder raises is
+    raised, also for a span that is not the SDK's.
     """
-    spans = [well_formed(span)] if isinstance(span, ReadableSpan) else []
-    for resource_spans in encode_spans(spans).resource_spans:
-        for scope_spans in resource_spans.scope_spans:
-            sent = scope_spans.spans[0]
-            # What others set; the additions of otel-bridge have passed the policy before.
-            if sent.attributes or sent.events or sent.status.message:
-                unknown = apply_to_span(sent, run.rollout_options.limits.policy)
-                if unknown:
-                    run.count_drop("unknown_text", unknown)
-            # Parsing merges: the attributes of the SDK's own span stay.
-            sent.MergeFromString(extra.fields)
-            return scope_spans.SerializeToString() + extra.spans
-    raise InvalidRecordError(f"span {span!r}: the encoder made nothing of it")
+    request = encode_spans([well_formed(cast("ReadableSpan", span))])
+    scope_spans = request.resource_spans[0].scope_spans[0]
+    sent = scope_spans.spans[0]
+    # What others set; the additions of otel-bridge have passed the policy before.
+    if sent.attributes or sent.events or sent.status.message:
+        unknown = apply_to_span(sent, run.rollout_options.limits.policy)
+        if unknown:
+            run.count_drop("unknown_text", unknown)
+    # Parsing merges: the attributes of the SDK's own span stay.
+    sent.MergeFromString(extra.fields)
+    return scope_spans.SerializeToString() + extra.spans
 
 
 class _Provider(TracerProvider):
@@ -274,11 +269,7 @@ class ChildSpan(SpanBlock):
             options.limits.rollout_bytes,
         )
         now = time.time_ns()
-        packed = span_encoding.span_attributes(pairs)
-        if self.error is not None:
-            packed += span_encoding.failure_fields(
-                now, *failure(self.error, content_filter)
-            )
+        packed = closing_fields(pairs, self.error, now, content_filter)
         content_filter.losses.report(run.count_drop)
         extra = ExtraAttributes(packed)
         if self._rollout is None:

@@ -42,7 +42,7 @@ def mark_instrumented(trace_id: int) -> None:
     """Note that an instrumentation started a span in the trace *trace_id*."""
     open_trace = _open_traces.get(trace_id)
     if open_trace is not None:
-        open_trace.mark_instrumented()
+        open_trace.expect_other_spans()
 
 
 class SpanBlock(ABC):
@@ -107,8 +107,7 @@ class OpenTrace:
         self._lock = threading.Lock()
         self._children = 0
         self._open_children = 0
-        self._is_instrumented = False
-        self._is_carried = False
+        self._has_others = False
 
     @property
     def recording(self) -> bool:
@@ -118,15 +117,11 @@ class OpenTrace:
     @property
     def has_spans(self) -> bool:
         """Return whether the trace got spans below its root, here or perhaps elsewhere."""
-        return self._children > 0 or self._is_instrumented or self._is_carried
+        return self._children > 0 or self._has_others
 
-    def mark_instrumented(self) -> None:
-        """Note that an instrumentation made a span in this trace: how many there will be is not known."""
-        self._is_instrumented = True
-
-    def mark_carried(self) -> None:
-        """Note that the context was passed to another process, which may add spans."""
-        self._is_carried = True
+    def expect_other_spans(self) -> None:
+        """Note that spans which are not counted here may join: of an instrumentation, or of another process."""
+        self._has_others = True
 
     def start_root(self, links: Sequence[trace.Link]) -> None:
         """Start the root, and find the trace again by its id.
@@ -194,7 +189,7 @@ class OpenTrace:
         A bridge that has them all need not wait. Empty if spans of the trace may be open, or be
         made elsewhere: then a bridge waits for its grace time.
         """
-        is_open = self._is_carried or self._is_instrumented or self._open_children > 0
+        is_open = self._has_others or self._open_children > 0
         # A tracer provider of the program may add spans that never pass here.
         has_provider = not isinstance(
             trace.get_tracer_provider(), trace.ProxyTracerProvider

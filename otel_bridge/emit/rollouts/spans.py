@@ -342,6 +342,20 @@ def failure(
     return kind, content_filter.error(_error_text(error))
 
 
+def closing_fields(
+    pairs: Pairs,
+    error: str | BaseException | None,
+    end_unix_ns: int,
+    content_filter: ContentFilter,
+) -> bytes:
+    """Encode what a live span gets at its end: its attributes, and the event and status of an *error*."""
+    fields = span_encoding.span_attributes(pairs)
+    if error is None:
+        return fields
+    kind, text = failure(error, content_filter)
+    return fields + span_encoding.failure_fields(end_unix_ns, kind, text)
+
+
 def _error_text(error: str | BaseException) -> str:
     """Return the text of an error; empty when it has none that may be shown, or raises.
 
