@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from otel_bridge import semconv
@@ -36,31 +35,6 @@ _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 """Texts that W&B reads as ``True``, in any case."""
 _FINISHES = _TRUE | {"finish_previous"}
 """Values of *reinit* that end the run before."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Holds the attributes of its run that the program sees.
-
-    Attributes:
-        id: The id under which other processes join: as given, else that of otel-bridge.
-        resumed: Whether the run existed before and is resumed.
-    """
-
-    id: str
-    name: str
-    project: str
-    entity: str
-    group: str
-    job_type: str
-    notes: str | None
-    tags: tuple[str, ...]
-    resumed: bool = False
-
-    @property
-    def path(self) -> str:
-        """Return entity, project and id."""
-        return "/".join(filter(None, (self.entity, self.project, self.id)))
 
 
 class WandbArguments:
@@ -192,20 +166,31 @@ def recording_of(
     return recording
 
 
-def facts_of(run: Run, arguments: WandbArguments, *, resumed: bool) -> RunFacts:
-    """Return what the program sees of *run* as attributes of its own run."""
+def settings_of(
+    run: Run, arguments: WandbArguments, *, mode: str, resumed: bool
+) -> dict[str, Any]:
+    """Return the fields of ``wandb.Settings`` that name *run*, which the program reads as attributes of its run.
+
+    Args:
+        run: The run of otel-bridge.
+        arguments: What the program has given.
+        mode: Mode of W&B; its older names are replaced, as W&B does for a run that is not disabled.
+        resumed: Whether the run existed before and is resumed.
+    """
     explicit_id = arguments["id"]
-    return RunFacts(
-        id=run.id if explicit_id is None else str(explicit_id),
-        name=run.name,
-        project=run.project,
-        entity=str(arguments["entity"] or ""),
-        group=str(arguments["group"] or ""),
-        job_type=str(arguments["job_type"] or ""),
-        notes=arguments["notes"],
-        tags=tuple(arguments["tags"] or ()),
-        resumed=resumed,
-    )
+    return {
+        "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode),
+        # As given: other processes of the program join by it, also where a run folder cannot have it.
+        "run_id": run.id if explicit_id is None else str(explicit_id),
+        "run_name": run.name,
+        "project": run.project,
+        "entity": arguments["entity"] or None,
+        "run_group": arguments["group"] or None,
+        "run_job_type": arguments["job_type"] or None,
+        "run_notes": arguments["notes"],
+        "run_tags": tuple(arguments["tags"] or ()) or None,
+        "resumed": resumed,
+    }
 
 
 def _usable_id(run_id: str) -> str:
@@ -227,26 +212,24 @@ def _printable(text: Any) -> str | None:
     )
 
 
-def goes_on(
-    current: WandbRecording, facts: RunFacts, arguments: WandbArguments
-) -> bool:
+def goes_on(current: Any, arguments: WandbArguments) -> bool:
     """Return whether ``init()`` returns the current run, by W&B's rules for *reinit*.
 
     In a forked child the current run is the parent's: the child continues it, unless it asks for
     another one.
     """
-    recorder = current.run.recorder
-    reinit = arguments["reinit"]
+    recorder = current.recording.run.recorder
     if recorder is not None and recorder.forked:
         names = (
-            (arguments["name"], facts.name),
-            (arguments["id"], facts.id),
-            (arguments["project"], facts.project),
+            (arguments["name"], current.name),
+            (arguments["id"], current.id),
+            (arguments["project"], current.project),
         )
         return all(
             requested_name in {None, current_name}
             for requested_name, current_name in names
         )
+    reinit = arguments["reinit"]
     # W&B's default: an interactive session ends the run before, a script goes on with it.
     ends = str(reinit).lower() in _FINISHES or (
         reinit in (None, "default") and hasattr(sys, "ps1")

@@ -21,7 +21,7 @@ from otel_bridge.capture.wandb.values.logged_tables import TableRecorder
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSorter
 from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
-from otel_bridge.capture.wandb.values.summary import RecordedSummary
+from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
@@ -45,7 +45,7 @@ class WandbRecording:
     Attributes:
         run: The run of otel-bridge.
         rows: Its rows.
-        last: The summary: the last value of each key.
+        last: What ``run.summary`` shows.
     """
 
     def __init__(self, run: Run, earlier: EarlierRun | None = None) -> None:
@@ -53,7 +53,7 @@ class WandbRecording:
         self.run = run
         counter = None if earlier is None else earlier.step
         self.rows = MergedRows(run, counter or next_step(run), self._completed)
-        self.last = RecordedSummary(self.summary)
+        self.last = ShownSummary()
         self._saved = SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)
         self._row: Collection[str] = ()
@@ -126,7 +126,7 @@ class WandbRecording:
                 if key in plain or key not in texts
             }
         )
-        self.last.replace(results)
+        self.last.values.update(results)
         return logged.row
 
     def _completed(self, values: Mapping[str, Any], step: int) -> None:
@@ -135,8 +135,9 @@ class WandbRecording:
         wandb_values = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
         plain, results = self._summaries.of_row(values)
         self.last.note({**plain, **wandb_values})
-        self.last.replace(results)
-        self._saved.save(self.last)
+        # In place of the dicts of their keys, which may have had other kinds.
+        self.last.values.update(results)
+        self._saved.save(self.last.values)
 
     def define_metric(
         self,
@@ -150,7 +151,9 @@ class WandbRecording:
         counts.captured("wandb.define_metric", run=self.run)
         if step_metric or overwrite:
             self.rows.axes.define(name, step_metric)
-        for kind in self._summaries.define(name, summary, self.last, replace=overwrite):
+        for kind in self._summaries.define(
+            name, summary, self.last.values, replace=overwrite
+        ):
             self.not_captured(f"define_metric(summary={kind!r})")
         if summary or overwrite:
             self._define_summaries({name: self._summaries.kinds_of(name)})
@@ -173,7 +176,7 @@ class WandbRecording:
         if entries:
             counts.captured("wandb.config", len(entries), run=self.run)
             record_config(self.run, entries)
-            self._saved.save(self.last, entries)
+            self._saved.save(self.last.values, entries)
 
     def config_callback(
         self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
@@ -181,9 +184,18 @@ class WandbRecording:
         """Record a change of a ``wandb.Config``: one entry, or several."""
         self.config({str(key): val} if data is None else data)
 
-    def summary(self, changed: Mapping[Any, Any]) -> None:
-        """Record entries of the summary that the program sets itself."""
-        counts.captured("wandb.summary", len(changed), run=self.run)
+    def summary_callback(self, record: Any) -> None:
+        """Record a ``SummaryRecord`` of W&B: entries that the program sets itself, also in nested dicts.
+
+        Entries that it removes are removed for itself only: trackers keep last values.
+        """
+        counts.captured("wandb.summary", len(record.update), run=self.run)
+        changed: dict[Any, Any] = {}
+        for item in record.update:
+            self.last.put(item.key, item.value)
+            put_below(changed, item.key, item.value)
+        for item in record.remove:
+            self.last.remove(item.key)
         drop = self.run.count_drop
         values = by_text(changed, drop)
         # No kind ends the summary that the bridge computes of a key.
@@ -217,7 +229,7 @@ class WandbRecording:
         self.rows.end()
         self._texts.flush()
         self._files.end()
-        self._saved.save(self.last, at_once=True)
+        self._saved.save(self.last.values, at_once=True)
 
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
         medium: Any = value[0] if type(value) in {list, tuple} else value
@@ -226,7 +238,7 @@ class WandbRecording:
         place = self.rows.step_of(key, step, row)
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
-            logged = (*self.last, *self.rows.pending_keys)
+            logged = (*self.last.values, *self.rows.pending_keys)
             if is_table and self._tables.record(
                 key, medium, place, logged=logged, row_keys=(row, self._row)
             ):

@@ -1,16 +1,20 @@
-"""The run object that a captured ``wandb.init()`` returns: a ``wandb.Run`` that only records."""
+"""The run object that a captured ``wandb.init()`` returns: a ``wandb.Run`` that only records.
+
+W&B's own class keeps settings, config and summary, and checks arguments. A run without an
+interface to a service process (``_interface``, before wandb 0.27 ``_backend``) sends nothing.
+"""
 
 from __future__ import annotations
 
 import glob
 import os
-import time
-import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from otel_bridge.capture.wandb.arguments import RunFacts, rename
+from otel_bridge.capture.config import both
+from otel_bridge.capture.wandb.arguments import rename
 from otel_bridge.capture.wandb.recording import WandbRecording
 
 NEUTRAL = {
@@ -20,14 +24,13 @@ NEUTRAL = {
 """Methods without a counterpart, and what they return."""
 _ARTIFACTS = ("log_artifact", "upsert_artifact", "finish_artifact", "link_artifact")
 """Methods that return an artifact, for which the program may wait."""
-NOT_RECORDED = (*NEUTRAL, *_ARTIFACTS, "save", "status", "use_artifact")
+NOT_RECORDED = (*NEUTRAL, *_ARTIFACTS, "save", "use_artifact")
 """Methods that record nothing."""
 _OF_ACTIVE_RUNS = (
-    *_ARTIFACTS, "log", "alert", "save", "status", "use_artifact", "link_model", "log_code", "log_model",
-    "mark_preempting", "pin_config_keys", "_config_callback", "_summary_update_callback",
+    *_ARTIFACTS, "log", "alert", "save", "use_artifact", "link_model", "log_code", "log_model",
+    "mark_preempting", "pin_config_keys",
 )  # fmt: skip
 """Methods that W&B refuses once the run has finished."""
-_FACTS = ("id", "project", "entity", "group", "job_type", "path", "resumed")
 _SETTABLE = ("name", "notes", "tags")
 """What the program may change; trackers keep what the run was begun with, but for a generated name."""
 _LOGGED = "otel_bridge_logged"
@@ -78,37 +81,32 @@ class RecordedRun:
     """
 
     package: Any
-    _settings: Any
 
     def __init__(
-        self, recording: WandbRecording, facts: RunFacts, settings: Any, config: Any
+        self,
+        recording: WandbRecording,
+        settings: Any,
+        config: dict[str, Any],
+        sweep_config: dict[str, Any],
     ) -> None:
-        self.package.Run.__init__(self, settings=settings)
         self.recording = recording
-        self.facts = facts
-        self.summary = recording.last
-        self._config = config
-        self._start_time = time.time()
+        self.package.Run.__init__(self, settings, config, sweep_config)
         self._starting_step = recording.rows.step
-        # Methods of `wandb.Run` ask for these of a service process, which does not run here.
-        self._interface = None
-        self._backend = None
+        # With an id W&B's methods would attach to a service process, which does not run.
         self._attach_id = None
-        self._is_finished = False
-        self._is_attached = False
-        self._shown = {"name": facts.name, "notes": facts.notes, "tags": facts.tags}
-        config._set_callback(self._config_callback)
-        recording.last.record_by(self._summary_update_callback)
+        record_changes(self, recording)
 
     def __reduce__(self) -> Any:
-        """Let another process that unpickles the run join it."""
-        return _join, (self.facts.project, self.facts.name, self.facts.id)
+        """Let another process that unpickles the run join it, by the name that it was begun with."""
+        run: Any = self
+        return _join, (run.project, self.recording.run.name, run.id)
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Print an exception as W&B does, and end the run."""
-        if kind is not None:
-            traceback.print_exception(kind, error, trace)
-        self.finish(exit_code=int(kind is not None))
+    def add_earlier_config(self, earlier: Mapping[str, Any]) -> None:
+        """Add entries of an earlier start that this one does not give; they are recorded already."""
+        missing = {
+            key: value for key, value in earlier.items() if key not in self._config
+        }
+        self._config._update(missing)
 
     # --- what the program records -----------------------------------------------------------------
 
@@ -133,8 +131,8 @@ class RecordedRun:
         """
         self.recording.alert(title, text, level, wait_duration)
 
-    def finish(self, exit_code: Any = None, *_arguments: Any, **_keywords: Any) -> None:
-        """End the run."""
+    def _finish(self, exit_code: Any = None) -> None:
+        """End the run, once. W&B's ``finish()`` and ``__exit__()`` call it, with 1 after an exception."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -143,22 +141,9 @@ class RecordedRun:
             # As W&B's own finish(): afterwards `wandb.log` raises that init() is missing.
             self.package.sdk.lib.module.unset_globals()
 
-    join = finish
-    _finish = finish
-
-    def _metric_callback(self, record: Any) -> None:
-        """Note the definition that ``define_metric()`` has checked."""
-        define_metric(self.recording, record)
-
-    def _config_callback(
-        self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
-    ) -> None:
-        """Record a change of the config."""
-        self.recording.config_callback(key, val, data)
-
-    def _summary_update_callback(self, changed: Mapping[str, Any]) -> None:
-        """Record what the program sets in the summary."""
-        self.recording.summary(changed)
+    def _summary_get_current_summary_callback(self) -> dict[str, Any]:
+        """Return what ``run.summary`` shows, which W&B asks its service process for."""
+        return self.recording.last.values
 
     # --- calls about files and uploads ------------------------------------------------------------
 
@@ -189,37 +174,12 @@ class RecordedRun:
             return []
         return sorted(glob.glob(os.fsdecode(glob_str)))
 
-    def status(self) -> Any:
-        """Return that nothing waits to be sent."""
-        self.recording.not_captured("wandb.run.status")
-        return self.package.sdk.wandb_run.RunStatus()
-
     # --- what the program reads -------------------------------------------------------------------
-
-    @property
-    def settings(self) -> Any:
-        """Return W&B's settings of this run."""
-        return self._settings.model_copy(update={"run_name": self._shown["name"]})
-
-    @property
-    def config(self) -> Any:
-        """Return the ``wandb.Config``."""
-        return self._config
 
     @property
     def step(self) -> int:
         """Return W&B's counter."""
         return self.recording.rows.step
-
-    @property
-    def starting_step(self) -> int:
-        """Return the counter at the begin."""
-        return self._starting_step
-
-    @property
-    def start_time(self) -> float:
-        """Return the begin, in Unix seconds."""
-        return self._start_time
 
     @property
     def dir(self) -> str:
@@ -234,15 +194,6 @@ class RecordedRun:
         urls = self.recording.run.urls
         return urls.get("wandb") or next(iter(urls.values()), None)
 
-    @property
-    def sweep_url(self) -> str | None:
-        """Return the page of the trial's sweep, as W&B's settings name it."""
-        facts = self.facts
-        update = {"entity": facts.entity, "project": facts.project}
-        return self._settings.model_copy(update=update).sweep_url or None
-
-    offline = False
-    disabled = False
     project_url = None
 
 
@@ -264,15 +215,27 @@ def run_class(package: Any) -> Any:
         call = body.get(name) or getattr(RecordedRun, name, None)
         if call is not None:
             body[name] = refuse(call)
-    for name in _FACTS:
-        body[name] = property(_fact(name))
     for name in _SETTABLE:
-        body[name] = _settable(name, refuse)
+        body[name] = _settable(name, getattr(package.Run, name))
     return type("CapturedWandbRun", (RecordedRun, package.Run), body)
 
 
-def define_metric(recording: WandbRecording, record: Any) -> None:
-    """Note the definition that a ``MetricRecord`` of W&B holds."""
+def record_changes(run: Any, recording: WandbRecording) -> None:
+    """Record what the program changes in config, summary and metrics of *run*, a run of W&B.
+
+    W&B's own callbacks go first: of a finished run they raise its ``UsageError``.
+    """
+    run._metric_callback = both(
+        run._metric_callback, partial(_define_metric, recording)
+    )
+    run._config._set_callback(both(run._config_callback, recording.config_callback))
+    run.summary._set_update_callback(
+        both(run._summary_update_callback, recording.summary_callback)
+    )
+
+
+def _define_metric(recording: WandbRecording, record: Any) -> None:
+    """Note the definition that a ``MetricRecord`` of W&B holds, which ``define_metric()`` has checked."""
     summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
     name = record.glob_name or record.name
     step_metric = record.step_metric or None
@@ -281,21 +244,16 @@ def define_metric(recording: WandbRecording, record: Any) -> None:
     )
 
 
-def _fact(name: str) -> Callable[[Any], Any]:
-    return lambda self: getattr(self.facts, name)
-
-
-def _settable(name: str, refuse: Callable[[Callable[..., Any]], Any]) -> property:
-    """Return a property of `_SETTABLE`."""
+def _settable(name: str, real: property) -> property:
+    """Return the property *real* of `_SETTABLE`, whose changes are recorded, or counted as not captured."""
 
     def change(self: Any, value: Any) -> None:
+        # Of a finished run it raises W&B's `UsageError`.
+        real.__set__(self, value)
         if not (name == "name" and rename(self.recording.run, value)):
             self.recording.not_captured(f"wandb.run.{name} =")
-        self._shown[name] = tuple(value) if name == "tags" else value
 
-    # W&B's error shows it.
-    change.__name__ = name
-    return property(lambda self: self._shown[name], refuse(change))
+    return property(real.fget, change)
 
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:

@@ -19,13 +19,12 @@ from typing import Any
 from otel_bridge.capture import tensorboard
 from otel_bridge.capture.config import requested_exporters
 from otel_bridge.capture.wandb.arguments import (
-    RunFacts,
     WandbArguments,
     begin,
-    facts_of,
     field_of,
     goes_on,
     recording_of,
+    settings_of,
 )
 from otel_bridge.capture.wandb.earlier import earlier_run
 from otel_bridge.capture.wandb.recording import WandbRecording
@@ -203,10 +202,14 @@ class _Capture:
         )
 
     def _disabled(self, arguments: WandbArguments) -> bool:
-        mode = arguments["mode"]
-        if mode is None:
-            mode = self._package.sdk.wandb_setup.singleton().settings.mode
-        return bool(mode == "disabled")
+        return self._mode_of(arguments) == "disabled"
+
+    def _mode_of(self, arguments: WandbArguments) -> str:
+        """Return W&B's mode: of the arguments, else of its settings and ``WANDB_MODE``."""
+        mode = (
+            arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
+        )
+        return str(mode)
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
@@ -219,20 +222,6 @@ class _Capture:
             if arguments.get(name) is not None:
                 setattr(settings, field_of(name), arguments[name])
 
-    def _shown_settings(
-        self, facts: RunFacts, arguments: WandbArguments
-    ) -> dict[str, Any]:
-        """Return the fields of ``run.settings`` that name the run."""
-        mode = (
-            arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
-        )
-        return {
-            "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode), "run_id": facts.id, "run_name": facts.name,
-            "project": facts.project, "entity": facts.entity or None, "run_group": facts.group or None,
-            "run_job_type": facts.job_type or None, "run_notes": facts.notes, "run_tags": facts.tags or None,
-            "resumed": facts.resumed,
-        }  # fmt: skip
-
     def _current(self, arguments: WandbArguments) -> Any:
         """Return the run that continues, by W&B's rules for *reinit*.
 
@@ -241,7 +230,7 @@ class _Capture:
         current = self._package.run
         if current is None or not isinstance(current, self._class) or arguments.beside:
             return None
-        if not goes_on(current.recording, current.facts, arguments):
+        if not goes_on(current, arguments):
             current.finish()
             return None
         return current
@@ -254,33 +243,33 @@ class _Capture:
     ) -> Any:
         config, settings = self._parsed(arguments)
         if trial is not None:
-            trial.lock_config(config)
             trial.notify(requested_exporters())
         run = begin(wandb_arguments, group=None if trial is None else trial.sweep_id)
         earlier = earlier_run(run) if wandb_arguments.resumes else None
         recording = recording_of(run, wandb_arguments, earlier)
-        facts = facts_of(run, wandb_arguments, resumed=earlier is not None)
-        settings = settings.model_copy(
-            update=self._shown_settings(facts, wandb_arguments)
+        settings_of_run = settings_of(
+            run,
+            wandb_arguments,
+            mode=self._mode_of(wandb_arguments),
+            resumed=earlier is not None,
         )
-        config_entries = dict(config.items())
-        if earlier is not None:  # what the program gives counts before it
-            earlier_entries = {
-                key: value
-                for key, value in earlier.config.items()
-                if key not in config_entries
-            }
-            config.update(earlier_entries, allow_val_change=True)
-        captured = self._class(recording, facts, settings, config)
+        captured = self._class(
+            recording,
+            settings.model_copy(update=settings_of_run),
+            config,
+            {} if trial is None else dict(trial.config),
+        )
+        # Only what the program and the sweep give: entries of earlier starts are in the run already.
+        recording.config(dict(captured.config.items()))
+        if earlier is not None:
+            captured.add_earlier_config(earlier.config)
         if trial is not None:
             captured.log = stoppable(captured.log, run)
         if not wandb_arguments.beside:
             self._set_global(captured)
-        # Only what the program gives: entries of earlier starts are in the run already.
-        recording.config(config_entries)
         return captured
 
-    def _parsed(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
+    def _parsed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Return config and settings as W&B reads them: by its own ``init()`` of a disabled run."""
         kept_arguments = {
             name: value
@@ -307,9 +296,7 @@ class _Capture:
             disabled = self._real_init(**{**kept_arguments, "mode": "disabled"})
         finally:  # the disabled run has become the program's
             package.__dict__.update(package_globals)
-        config = package.sdk.wandb_config.Config()
-        config.update({**disabled.config, **explicit_config}, allow_val_change=True)
-        return config, disabled.settings
+        return {**disabled.config, **explicit_config}, disabled.settings
 
     def _set_global(self, run: Any) -> None:
         attributes = {

@@ -49,11 +49,6 @@ class SweepTrial:
             "entity": self.entity,
         }
 
-    def lock_config(self, config: Any) -> None:
-        """Set the parameters in a ``wandb.Config``, which ignores later changes of them with a warning."""
-        if self.config:
-            config.merge_locked(dict(self.config), user="sweep", _allow_val_change=True)
-
     def notify(self, exporters: tuple[str, ...]) -> None:
         """Print once for each sweep that W&B gets no metrics, unless one of *exporters* leads there."""
         if self.sweep_id in _notified or not _TO_W_AND_B.isdisjoint(exporters):

@@ -7,7 +7,7 @@ from typing import Any
 
 from otel_bridge.capture.config import both
 from otel_bridge.capture.wandb.recording import WandbRecording
-from otel_bridge.capture.wandb.run import NOT_RECORDED, define_metric
+from otel_bridge.capture.wandb.run import NOT_RECORDED, record_changes
 
 
 def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
@@ -31,11 +31,7 @@ def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
         # wandb.init() has bound `wandb.log` and the others to the methods of its run.
         if package.run is run and hasattr(package, name):
             setattr(package, name, call)
-    note_metric = partial(define_metric, recording)
-    run._metric_callback = both(note_metric, run._metric_callback)
-    run._config._set_callback(both(recording.config_callback, run._config_callback))
-    note_summary = partial(_note_summary, recording)
-    run.summary._set_update_callback(both(note_summary, run._summary_update_callback))
+    record_changes(run, recording)
     # What init() was given was set before the callbacks above.
     recording.config(dict(run.config.items()))
 
@@ -45,18 +41,3 @@ def _count(
 ) -> None:
     """Count a call of W&B's run that has no counterpart in the copy."""
     recording.not_captured(f"wandb.run.{name}")
-
-
-def _note_summary(recording: WandbRecording, record: Any) -> None:
-    """Record a change of the summary."""
-    for item in record.update:
-        recording.summary(_nested(item.key, item.value))
-
-
-def _nested(path: Any, value: Any) -> dict[str, Any]:
-    """Return a summary with one value, whose keys are *path*, from the outermost one."""
-    names: list[str] = [path] if isinstance(path, str) else list(path)
-    entries: dict[str, Any] = {names[-1]: value}
-    for name in reversed(names[:-1]):
-        entries = {name: entries}
-    return entries
