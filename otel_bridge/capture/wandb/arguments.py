@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from otel_bridge import semconv
 from otel_bridge.capture.wandb.earlier import EarlierRun
@@ -20,6 +21,11 @@ from otel_bridge.settings import PROJECT, RUN_ID, RUN_NAME
 
 _OF_RUN = frozenset({"name", "id", "group", "job_type", "notes", "tags"})
 """Arguments of ``wandb.init()`` whose field of ``wandb.Settings`` begins with ``run_``."""
+_OF_SETTINGS = (
+    "project", "entity", *sorted(_OF_RUN), "reinit", "mode", "resume", "fork_from", "resume_from",
+    "sync_tensorboard",
+)  # fmt: skip
+"""Arguments that override a field of ``wandb.Settings``."""
 _OF_ENVIRONMENT = {
     "project": "WANDB_PROJECT", "name": "WANDB_NAME", "id": "WANDB_RUN_ID", "group": "WANDB_RUN_GROUP",
     "job_type": "WANDB_JOB_TYPE", "entity": "WANDB_ENTITY", "resume": "WANDB_RESUME", "notes": "WANDB_NOTES",
@@ -38,22 +44,42 @@ _FINISHES = _TRUE | {"finish_previous"}
 
 
 class WandbArguments:
-    """Holds the arguments of ``wandb.init()``, completed from its settings, W&B's variables and ``wandb.setup()``.
+    """Holds what the program gives to ``wandb.init()``, completed from W&B's variables and ``wandb.setup()``.
 
     Args:
+        package: The package ``wandb``.
         arguments: The arguments by name.
-        setup: Settings of the package for all runs.
+
+    Raises:
+        Exception: W&B's own error for a value that it refuses (pydantic's ``ValidationError``),
+            before anything is recorded.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], setup: Any) -> None:
-        self._arguments = arguments
-        self._settings = arguments.get("settings")
-        self._setup = setup
+    def __init__(self, package: Any, arguments: Mapping[str, Any]) -> None:
+        settings = arguments.get("settings")
+        if isinstance(settings, package.Settings):
+            # A copy: the program may begin another run with its object.
+            self.settings: Any = settings.model_copy()
+        else:
+            self.settings = package.Settings(
+                **(settings if isinstance(settings, dict) else {})
+            )
+        # Its older name.
+        values = {"sync_tensorboard": arguments.get("tensorboard"), **arguments}
+        for name in _OF_SETTINGS:
+            if values.get(name) is not None:
+                setattr(self.settings, _field_of(name), values[name])
+        self._setup = package.sdk.wandb_setup.singleton().settings
 
     @property
     def beside(self) -> bool:
         """Return whether the run is one next to others of the process, and does not become ``wandb.run``."""
         return bool(self["reinit"] == "create_new")
+
+    @property
+    def mode(self) -> str:
+        """Return W&B's mode, such as ``disabled``."""
+        return str(self["mode"] or self._setup.mode)
 
     @property
     def resumes(self) -> bool:
@@ -63,25 +89,21 @@ class WandbArguments:
         ] is not None
 
     def __getitem__(self, name: str) -> Any:
-        value = self._arguments.get(name)
-        if value is None:
-            value = _explicit(self._settings, field_of(name))
-        if value is None and name == "id":
-            value = _run_of(self["resume_from"])
+        value = _explicit(self.settings, name)
+        if value is None and name == "id" and self.settings.resume_from is not None:
+            value = self.settings.resume_from.run
         # The program's own arguments go first, then variables of otel-bridge, then those of W&B.
         if value is None and not _is_chosen(name):
             value = os.environ.get(_OF_ENVIRONMENT.get(name, "")) or None
             if value is None and name in _OF_SETUP:
-                value = _explicit(self._setup, field_of(name))
-        if name == "tags":
+                value = _explicit(self._setup, name)
+        if name == "tags" and isinstance(value, str):
             # WANDB_TAGS holds them with commas.
-            if isinstance(value, str):
-                return value.split(",")
-            return value
+            return value.split(",")
         return value
 
 
-def field_of(name: str) -> str:
+def _field_of(name: str) -> str:
     """Return the field of ``wandb.Settings`` that the argument *name* overrides."""
     return f"run_{name}" if name in _OF_RUN else name
 
@@ -91,22 +113,12 @@ def _is_chosen(name: str) -> bool:
     return name in _CHOSEN and is_chosen(_CHOSEN[name], runs.environment_of_user())
 
 
-def _explicit(settings: Any, field: str) -> Any:
-    """Return a field that the program set in its ``wandb.Settings`` or dict; ``None``: not set."""
-    if isinstance(settings, dict):
-        return cast("dict[str, Any]", settings).get(field)
-    value: Any = getattr(settings, field, None)
-    if field in getattr(settings, "model_fields_set", ()):
-        return value
+def _explicit(settings: Any, name: str) -> Any:
+    """Return the argument *name* as it was set in ``wandb.Settings``; ``None`` where it has its default."""
+    field = _field_of(name)
+    if field in settings.model_fields_set:
+        return getattr(settings, field)
     return None
-
-
-def _run_of(moment: Any) -> str | None:
-    """Return the run of ``"<run>?_step=<step>"`` or W&B's object for it; ``None`` when it is neither."""
-    if isinstance(moment, str):
-        return moment.partition("?")[0]
-    run: str | None = getattr(moment, "run", None)
-    return run
 
 
 def begin(arguments: WandbArguments, group: str | None = None) -> Run:
@@ -167,18 +179,19 @@ def recording_of(
 
 
 def settings_of(
-    run: Run, arguments: WandbArguments, *, mode: str, resumed: bool
+    run: Run, arguments: WandbArguments, *, resumed: bool
 ) -> dict[str, Any]:
     """Return the fields of ``wandb.Settings`` that name *run*, which the program reads as attributes of its run.
 
     Args:
         run: The run of otel-bridge.
         arguments: What the program has given.
-        mode: Mode of W&B; its older names are replaced, as W&B does for a run that is not disabled.
         resumed: Whether the run existed before and is resumed.
     """
     explicit_id = arguments["id"]
+    mode = arguments.mode
     return {
+        # Its older names are replaced, as W&B does.
         "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode),
         # As given: other processes of the program join by it, also where a run folder cannot have it.
         "run_id": run.id if explicit_id is None else str(explicit_id),
@@ -190,6 +203,8 @@ def settings_of(
         "run_notes": arguments["notes"],
         "run_tags": tuple(arguments["tags"] or ()) or None,
         "resumed": resumed,
+        # W&B's own folders; `run.dir` is ours.
+        "root_dir": tempfile.gettempdir(),
     }
 
 

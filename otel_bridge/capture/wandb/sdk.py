@@ -21,7 +21,6 @@ from otel_bridge.capture.config import requested_exporters
 from otel_bridge.capture.wandb.arguments import (
     WandbArguments,
     begin,
-    field_of,
     goes_on,
     recording_of,
     settings_of,
@@ -36,18 +35,6 @@ from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.settings import environment
 
 _MARK = "otel_bridge_capture"
-_CHECKED = ("reinit", "mode", "resume", "id", "fork_from", "resume_from")
-"""Arguments that W&B refuses when they are wrong, in its order."""
-_NOT_FOR_CONFIG = (
-    "resume",
-    "resume_from",
-    "fork_from",
-    "sync_tensorboard",
-    "tensorboard",
-    "monitor_gym",
-    "dir",
-)
-"""Arguments that act on W&B's own run only."""
 _GLOBALS = (
     "run", "config", "summary", "log", "save", "alert", "use_artifact", "log_artifact", "define_metric", "watch",
     "unwatch", "mark_preempting", "log_model", "use_model", "link_model", "pin_config_keys",
@@ -110,12 +97,17 @@ class _Capture:
     # --- what the program calls -------------------------------------------------------------------
 
     def init(self, *positional: Any, **keywords: Any) -> Any:
-        """Begin a run of otel-bridge in place of W&B's, or next to it."""
-        arguments = dict(
+        """Begin a run of otel-bridge in place of W&B's, or next to it.
+
+        Raises:
+            ConfigError: A setting of otel-bridge cannot be used, or W&B is an exporter in mode ``tee``.
+            Exception: W&B's own error for an argument that it refuses.
+        """
+        arguments: dict[str, Any] = dict(
             signature(self._real_init).bind_partial(*positional, **keywords).arguments
         )
-        wandb_arguments = self._arguments(arguments)
-        if self._disabled(wandb_arguments):
+        wandb_arguments = WandbArguments(self._package, arguments)
+        if wandb_arguments.mode == "disabled":
             return self._real_init(*positional, **keywords)
         if self._mode == "tee":
             # Before W&B begins its run, so that an error leaves none there.
@@ -125,15 +117,14 @@ class _Capture:
             # A run that goes on (`reinit`) has its copy already.
             if run is not run_before:
                 names = {"name": run.name, "id": run.id, "project": run.project}
-                copied = begin(self._arguments({**arguments, **names}))
+                copied = begin(WandbArguments(self._package, {**arguments, **names}))
                 if wandb_arguments["sync_tensorboard"]:
                     tensorboard.sync(copied)
                 copy_too(self._package, run, WandbRecording(copied))
             return run
-        self._check(arguments)
         trial = current_trial(self._package)
         if trial is not None:
-            wandb_arguments = self._arguments(trial.arguments(arguments))
+            wandb_arguments = WandbArguments(self._package, trial.arguments(arguments))
         run = self._current(wandb_arguments)
         if run is None:
             run = self._begin(wandb_arguments, arguments, trial)
@@ -194,34 +185,6 @@ class _Capture:
 
     # --- a run ------------------------------------------------------------------------------------
 
-    def _arguments(self, arguments: dict[str, Any]) -> WandbArguments:
-        if arguments.get("tensorboard") is not None:  # its older name
-            arguments = {"sync_tensorboard": arguments["tensorboard"], **arguments}
-        return WandbArguments(
-            arguments, self._package.sdk.wandb_setup.singleton().settings
-        )
-
-    def _disabled(self, arguments: WandbArguments) -> bool:
-        return self._mode_of(arguments) == "disabled"
-
-    def _mode_of(self, arguments: WandbArguments) -> str:
-        """Return W&B's mode: of the arguments, else of its settings and ``WANDB_MODE``."""
-        mode = (
-            arguments["mode"] or self._package.sdk.wandb_setup.singleton().settings.mode
-        )
-        return str(mode)
-
-    def _check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise what W&B raises for arguments that it refuses, before anything is recorded."""
-        argument = arguments.get("settings")
-        if argument is None or isinstance(argument, dict):
-            settings = self._package.Settings(**(argument or {}))
-        else:
-            settings = argument.model_copy()
-        for name in _CHECKED:
-            if arguments.get(name) is not None:
-                setattr(settings, field_of(name), arguments[name])
-
     def _current(self, arguments: WandbArguments) -> Any:
         """Return the run that continues, by W&B's rules for *reinit*.
 
@@ -241,23 +204,15 @@ class _Capture:
         arguments: dict[str, Any],
         trial: SweepTrial | None,
     ) -> Any:
-        config, settings = self._parsed(arguments)
+        settings, config, sweep_config = self._parsed(arguments)
         if trial is not None:
             trial.notify(requested_exporters())
         run = begin(wandb_arguments, group=None if trial is None else trial.sweep_id)
         earlier = earlier_run(run) if wandb_arguments.resumes else None
         recording = recording_of(run, wandb_arguments, earlier)
-        settings_of_run = settings_of(
-            run,
-            wandb_arguments,
-            mode=self._mode_of(wandb_arguments),
-            resumed=earlier is not None,
-        )
+        names = settings_of(run, wandb_arguments, resumed=earlier is not None)
         captured = self._class(
-            recording,
-            settings.model_copy(update=settings_of_run),
-            config,
-            {} if trial is None else dict(trial.config),
+            recording, settings.model_copy(update=names), config, sweep_config
         )
         # Only what the program and the sweep give: entries of earlier starts are in the run already.
         recording.config(dict(captured.config.items()))
@@ -269,34 +224,31 @@ class _Capture:
             self._set_global(captured)
         return captured
 
-    def _parsed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Return config and settings as W&B reads them: by its own ``init()`` of a disabled run."""
-        kept_arguments = {
-            name: value
-            for name, value in arguments.items()
-            if name not in _NOT_FOR_CONFIG
-        }
-        settings = kept_arguments.get("settings")
-        if settings is not None:
-            kept_arguments["settings"] = (
-                {**settings} if isinstance(settings, dict) else settings.model_copy()
-            )
-        package = self._package
-        explicit_config = package.helper.parse_config(
-            kept_arguments.pop("config", None) or {},
-            include=kept_arguments.pop("config_include_keys", None),
-            exclude=kept_arguments.pop("config_exclude_keys", None),
+    def _parsed(
+        self, arguments: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Return settings, config, and config of the sweep, as W&B's own ``init()`` makes them (0.23.1 to 0.31).
+
+        The config comes from the argument, of any form, ``wandb.setup()`` and the sweep's file.
+        """
+        sdk = self._package.sdk
+        wandb_init = sdk.wandb_init._WandbInit(
+            sdk.wandb_setup.singleton(), sdk.lib.telemetry.TelemetryRecord()
         )
-        package_globals = {
-            name: getattr(package, name) for name in _GLOBALS if hasattr(package, name)
-        }
-        try:
-            # Without the config, whose entries a disabled run refuses where `config-defaults.yaml`
-            # has them too.
-            disabled = self._real_init(**{**kept_arguments, "mode": "disabled"})
-        finally:  # the disabled run has become the program's
-            package.__dict__.update(package_globals)
-        return {**disabled.config, **explicit_config}, disabled.settings
+        explicit_settings = WandbArguments(self._package, arguments).settings
+        # Else W&B asks its server for the settings of the user.
+        explicit_settings.mode = "disabled"
+        settings, show_warnings = wandb_init.make_run_settings(explicit_settings)
+        # E.g. that a sweep ignores the project.
+        show_warnings(sdk.lib.printer.new_printer(settings))
+        parts = wandb_init.make_run_config(
+            settings,
+            arguments.get("config"),
+            arguments.get("config_exclude_keys"),
+            arguments.get("config_include_keys"),
+        )
+        config = {**parts.base_no_artifacts, **parts.artifacts}
+        return settings, config, parts.sweep_no_artifacts
 
     def _set_global(self, run: Any) -> None:
         attributes = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from otel_bridge.emit.console import notify
@@ -31,14 +31,12 @@ class SweepTrial:
         run_id: The run that the agent names.
         project: The project of the sweep; that of the program is ignored, as in W&B.
         entity: The entity; empty for the default of the API key.
-        config: The parameters, which the program cannot change.
     """
 
     sweep_id: str
     run_id: str
     project: str
     entity: str
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments *arguments* to ``init()`` with what the sweep decides."""
@@ -103,14 +101,4 @@ def current_trial(package: Any) -> SweepTrial | None:
         run_id=str(settings.run_id or package.util.generate_id()),
         project=str(settings.project or _DEFAULT_PROJECT),
         entity=str(settings.entity or ""),
-        config=_parameters(package, settings.sweep_param_path),
     )
-
-
-def _parameters(package: Any, path: str | None) -> Mapping[str, Any]:
-    if not path:
-        return {}
-    read: Mapping[str, Any] = package.sdk.lib.config_util.dict_from_config_file(
-        path, must_exist=True
-    )
-    return read
