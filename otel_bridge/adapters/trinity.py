@@ -91,10 +91,8 @@ class OtelBridgeMonitor(Monitor):
 
         run = self._recording.begin()
         role = run.role or self._role
-        cells = [
-            [_without_nan(cell) for cell in row]
-            for row in experiences_table.to_numpy(dtype=object).tolist()
-        ]
+        # Missing values of pandas are empty cells.
+        cells = experiences_table.to_numpy(dtype=object).tolist()
         table = RolloutTable.of(list(experiences_table.columns), cells)
         if table is None:
             run.log({table_name: Table(dataframe=experiences_table)}, step, role=role)
@@ -140,8 +138,3 @@ def _arguments(group: str | None, config: Any) -> dict[str, Any]:
                 f"Trinity-RFT: monitor.monitor_args: {exc}; it is ignored", always=True
             )
     return arguments
-
-
-def _without_nan(cell: Any) -> Any:
-    """Return ``None`` for the NaN of a missing value in pandas."""
-    return None if isinstance(cell, float) and cell != cell else cell  # noqa: PLR0124  # a NaN equals no other

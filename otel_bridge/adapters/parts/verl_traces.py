@@ -35,6 +35,14 @@ def install_traces() -> None:
     setattr(module, "rollout_trace_attr", _attr(config, real_attr))  # noqa: B010
 
 
+@functools.cache
+def rollouter_run(
+    project_name: str | None, experiment_name: str | None
+) -> FrameworkRun:
+    """Return the run of a process that produces rollouts and has no ``Tracking``."""
+    return FrameworkRun("verl", RunNames(project_name, experiment_name, "rollouter"))
+
+
 def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real_attr)
     @contextlib.contextmanager
@@ -58,26 +66,17 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
                 "split": "eval" if validate else "train",
             }
             fields = {key: _plain(value) for key, value in attributes.items()}
-            with (
-                _recording()
-                .begin()
-                .rollout(
-                    **{key: value for key, value in fields.items() if value is not None}
-                ) as live
-            ):
-                tokens = _live.set(live), _outermost.set(True)
+            # Not at import: verl sets project and name of the run later.
+            instance = config.get_instance()
+            run = rollouter_run(instance.project_name, instance.experiment_name).begin()
+            with run.rollout(**fields) as live:
+                live_token = _live.set(live)
+                outermost_token = _outermost.set(True)
                 try:
                     yield
                 finally:
-                    _live.reset(tokens[0])
-                    _outermost.reset(tokens[1])
-
-    @functools.cache
-    def _recording() -> FrameworkRun:
-        # Not at import: verl sets project and name of the run later.
-        instance = config.get_instance()
-        names = RunNames(instance.project_name, instance.experiment_name, "rollouter")
-        return FrameworkRun("verl", names)
+                    _live.reset(live_token)
+                    _outermost.reset(outermost_token)
 
     return rollout_trace_attr
 

@@ -32,7 +32,7 @@ from otel_bridge.adapters.parts.training_batch import (
     row_of,
     token_streams,
 )
-from otel_bridge.adapters.parts.verl_traces import install_traces
+from otel_bridge.adapters.parts.verl_traces import install_traces, rollouter_run
 from otel_bridge.emit.messages.reader import messages_of
 
 if TYPE_CHECKING:
@@ -244,14 +244,6 @@ def _log_validation(
     )
 
 
-@functools.cache
-def rollouter_run(
-    project_name: str | None, experiment_name: str | None
-) -> FrameworkRun:
-    """Return the run of a process that produces rollouts and has no ``Tracking``."""
-    return FrameworkRun("verl", RunNames(project_name, experiment_name, "rollouter"))
-
-
 # --- training batches -------------------------------------------------------------------------------------------------
 
 
@@ -361,14 +353,15 @@ def _log_dump(
         name: list(values) for name, values in extra.items() if len(values) == number
     }
     batch = _with_data(batch, columns.pop("uid", None))
-    uids = _uids(batch, number)
+    uids = _of_samples(batch, "uid", number, str)
     parts = {
         name: values for name, values in columns.items() if all(map(is_number, values))
     }
     others = {name: values for name, values in columns.items() if name not in parts}
     others["ground_truth"] = truths
     advantages = _advantages(batch, number)
-    versions = _versions(batch, number)
+    # Only the fully async mode has versions.
+    versions = _of_samples(batch, _VERSION, number, int)
     rollouts: list[dict[str, Any]] = []
     for place in range(number):
         rollouts.append(
@@ -463,20 +456,14 @@ def _tensors_in_queue(batch: Any, keys: Sequence[str]) -> Any:
     return data.to_padded_tensor()
 
 
-def _uids(batch: Any, number: int) -> Sequence[str | None]:
-    """Return the group of each sample, where the batch has it."""
-    groups: Any = getattr(batch, "non_tensor_batch", {}).get("uid")
-    if groups is None or len(groups) != number:
+def _of_samples(
+    batch: Any, name: str, number: int, convert: Callable[[Any], Any]
+) -> Sequence[Any]:
+    """Return a column of a batch, converted; ``None`` for each sample where the batch lacks it."""
+    values: Any = getattr(batch, "non_tensor_batch", {}).get(name)
+    if values is None or len(values) != number:
         return [None] * number
-    return [str(group) for group in groups]
-
-
-def _versions(batch: Any, number: int) -> Sequence[int | None]:
-    """Return the oldest version of the weights that made each response, where the batch has it (fully async)."""
-    versions: Any = getattr(batch, "non_tensor_batch", {}).get(_VERSION)
-    if versions is None or len(versions) != number:
-        return [None] * number
-    return [None if version is None else int(version) for version in versions]
+    return [None if value is None else convert(value) for value in values]
 
 
 def _advantages(batch: Any, number: int) -> Sequence[float | None]:

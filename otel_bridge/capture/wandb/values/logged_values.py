@@ -22,7 +22,6 @@ _MAX_KEYS = 10_000
 _OBJECTS = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
 _FRAME = "DataFrame"
-_MAX_TYPES = 256
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class LoggedValues:
 
 
 class ValueSorter:
-    """Sorts the values of calls; remembers which types are media.
+    """Sorts the values of calls by what becomes of them.
 
     Args:
         drop: Counts keys that cannot be recorded.
@@ -51,7 +50,6 @@ class ValueSorter:
 
     def __init__(self, drop: CountKeyedDrop) -> None:
         self._drop = drop
-        self._special: dict[type, bool] = {}
 
     def sort(self, values: Mapping[str, Any]) -> LoggedValues:
         """Return the values of one call by what becomes of them."""
@@ -112,16 +110,9 @@ class ValueSorter:
         kind = cast("type[object]", type(value))
         if kind in {list, tuple}:
             return bool(value) and self._is_special(value[0])
-        # Rows have the same types again and again: the classes of each are looked at once.
-        is_special = self._special.get(kind)
-        if is_special is None:
-            histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
-            is_special = (
-                f"{kind.__module__}.".startswith(_OBJECTS) and not histogram
-            ) or kind.__name__ == _FRAME
-            if len(self._special) < _MAX_TYPES:
-                self._special[kind] = is_special
-        return is_special
+        is_histogram = any(base.__name__ == "Histogram" for base in kind.__mro__)
+        is_medium = f"{kind.__module__}.".startswith(_OBJECTS) and not is_histogram
+        return is_medium or kind.__name__ == _FRAME
 
 
 class LatestTexts:
