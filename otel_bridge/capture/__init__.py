@@ -14,6 +14,12 @@ class _CallablePackage(ModuleType):
     """Calls `otel_bridge.capture.hook.capture` when the package is called."""
 
     def __call__(self, *names: str, mode: str | None = None) -> None:
+        """Capture *names*, see `otel_bridge.capture.hook.capture`.
+
+        Raises:
+            ConfigError: A name or the mode is unknown, or the name is captured in another mode
+                already.
+        """
         from otel_bridge.capture.hook import capture  # noqa: PLC0415  # only programs that call it pay for it
 
         capture(*names, mode=mode)

@@ -17,7 +17,13 @@ from otel_bridge.settings import environment
 
 
 def record_config(run: Run, changed: Mapping[str, Any]) -> None:
-    """Record entries of the config of *run*: a nested one replaces the one of its name, as in W&B and Trackio."""
+    """Record entries of the config of *run*: a nested one replaces the one of its name, as in W&B and Trackio.
+
+    Nothing happens where the run records nothing. Entries that cannot be read are counted by their
+    reason; an object of the program that raises costs all of *changed*, counted as
+    ``internal_error``. It is not `Run.log_config`, which would merge nested entries, and would
+    record on rank 0 only.
+    """
     if run.recorder is None:
         return
     try:
@@ -30,7 +36,10 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
 
 
 def both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls *first*, then *second*, with its arguments, and returns the result of *second*."""
+    """Return a function that calls *first*, then *second*, with its arguments, and returns the result of *second*.
+
+    What either raises reaches the caller, and an exception of *first* skips *second*.
+    """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         first(*arguments, **keywords)
@@ -41,6 +50,8 @@ def both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[...,
 
 def requested_exporters() -> tuple[str, ...]:
     """Return the exporters that the variables of this process, or its launcher, name.
+
+    Packages of exporters are not required here: the launcher may have another Python.
 
     Raises:
         ConfigError: They cannot be read.

@@ -77,6 +77,10 @@ class CallCounts:
         self._add(self._totals.not_captured, call, number)
 
     def _add(self, counts: Counter[str], call: str, number: int) -> None:
+        """Add to a count, and write all counts of this process to its file.
+
+        Never raises: without the launcher's folder, or with a full disk, they stay in memory.
+        """
         name = call[:_MAX_NAME_CHARS].encode("utf-8", "replace").decode()
         with self._lock:
             if name not in counts and len(counts) >= _MAX_CALLS:
@@ -95,7 +99,10 @@ class CallCounts:
 
 
 def _new_file() -> int:
-    """Return the descriptor of a new file in the launcher's folder; `_NO_FILE` without one."""
+    """Return the descriptor of a new file in the launcher's folder; `_NO_FILE` without one.
+
+    Its name has a random part, since pids come again.
+    """
     folder = CAPTURE_COUNTS.read()
     if not folder:
         return _NO_FILE
@@ -110,6 +117,8 @@ def totals_in(folder: Path) -> CallTotals:
     """Return the counts of all files in *folder*, added up.
 
     Files that are not whole are left out.
+
+    A launcher calls it after its command, whose last processes may still write.
     """
     totals = CallTotals()
     try:

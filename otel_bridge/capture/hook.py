@@ -91,7 +91,11 @@ def _check(names: Sequence[str], mode: str) -> None:
 
 
 def captured() -> frozenset[str]:
-    """Return the names of the trackers that this process captures, also those that it has not imported yet."""
+    """Return the names of the trackers that this process captures, also those that it has not imported yet.
+
+    The finder of `sitecustomize` knows names before this module knows them: it hands them over at
+    the first import of a captured package.
+    """
     waiting: Any = [
         getattr(finder, "otel_bridge_names", ()) for finder in sys.meta_path
     ]
@@ -101,9 +105,10 @@ def captured() -> frozenset[str]:
 def find(
     name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
 ) -> ModuleSpec | None:
-    """Return the spec of a captured module.
+    """Return the spec of a captured module, for the finder of `sitecustomize` at the import that loads this module.
 
-    ``None`` for every other module, and when nothing is captured.
+    ``None`` for every other module, and when nothing is captured, which leaves the import to the
+    other finders.
     """
     if _finder in sys.meta_path:
         return _finder.find_spec(name, path, target)
@@ -114,6 +119,9 @@ def release() -> None:
     """Remove the import hooks of the capture from this process.
 
     Packages that were imported before stay captured.
+
+    The command ``otel-bridge`` writes with the real packages, and may be started by a captured
+    program.
     """
     sys.meta_path[:] = [
         finder
@@ -136,7 +144,10 @@ class _CaptureFinder:
         self._lock = threading.Lock()
 
     def add(self, name: str, mode: str) -> None:
-        """Capture *name*, also where its modules are imported already."""
+        """Capture *name*, also where its modules are imported already.
+
+        A name that is captured already keeps what is installed. Nothing raises, see `_install`.
+        """
         modules = _TARGETS[name][1]
         with self._lock:
             # Under the lock: of two threads that capture a name one installs it.
@@ -160,6 +171,10 @@ class _CaptureFinder:
         """Return the spec of another finder, whose loader installs the capture.
 
         ``None`` for every other module.
+
+        ``None`` also while this very search asks the other finders, since one of them may search
+        with all of `sys.meta_path`, and where none has the package: then one line says so, and the
+        import fails as without the capture. What another finder raises is raised.
         """
         if name not in self._modules:
             return None
@@ -179,7 +194,11 @@ class _CaptureFinder:
         return spec
 
     def _report_missing(self, name: str) -> None:
-        """Print one line for a captured package that this Python does not have, the first time that it is imported."""
+        """Print one line for a captured package that this Python does not have, the first time that it is imported.
+
+        Only for a name that is a package: TensorBoard's writers are in either of two packages, and
+        a program may have one.
+        """
         if name in self.modes and name not in self._missing:
             self._missing.add(name)
             _print(
@@ -214,7 +233,11 @@ class _CaptureFinder:
             )
 
     def _install(self, module: ModuleType, name: str) -> None:
-        """Install the capture of the package *name* in *module*; print one line if that fails."""
+        """Install the capture of the package *name* in *module*; print one line if that fails.
+
+        The line is all: a capture that cannot be installed, e.g. in an old version of the package,
+        leaves the program with the real package.
+        """
         try:
             importlib.import_module(_TARGETS[name][0]).install(module, self.modes[name])
         except Exception as exc:  # noqa: BLE001  # the program must continue

@@ -32,6 +32,9 @@ def media_of(value: Any) -> Media | list[Media] | None:
     """Return what *value*, an object of W&B or Trackio or a list of them, shows.
 
     ``None`` when that is not known.
+
+    ``None`` also for an empty list, a list with anything else in it, and an object that raises,
+    e.g. one of another version of its package: the caller counts it.
     """
     try:
         if type(value) not in {list, tuple}:
@@ -48,6 +51,11 @@ def media_of(value: Any) -> Media | list[Media] | None:
 
 
 def _medium_of(value: Any) -> Media | None:
+    """Return our medium of one object; ``None`` for an object of another kind.
+
+    A file that the object names is read later, when the row is recorded. Raises what its attributes
+    raise, e.g. `AttributeError` where a version of its package lacks one.
+    """
     kind = cast("type[object]", type(value))
     if isinstance(value, Media):
         return value
@@ -67,7 +75,10 @@ def _medium_of(value: Any) -> Media | None:
 
 
 def table_of(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> Table:
-    """Return a table whose cells are media where they show any."""
+    """Return a table whose cells are media where they show any.
+
+    Raises what a medium in a cell raises, see `_medium_of`.
+    """
     return Table([*columns], [[_cell(cell) for cell in row] for row in rows])
 
 

@@ -50,7 +50,11 @@ class MetricAxes:
         self._groups.put(name, Group(_role(name, step_metric), step_metric))
 
     def group_of(self, key: str) -> Group:
-        """Return the group of *key*; a step metric belongs to the values whose step it is."""
+        """Return the group of *key*; a step metric belongs to the values whose step it is.
+
+        So ``train/step`` is in the group of ``train/*`` over ``train/step``. A step metric beside
+        no such glob is a group of its own: its value is its step, and it has no role.
+        """
         if key not in self._latest:
             return self._groups.of(key) or COUNTER
         beside = self._groups.named(key.rpartition("/")[0] + "/*")
@@ -71,6 +75,8 @@ class MetricAxes:
 
     def step_of(self, group: Group, counter: int, row: Mapping[str, Any]) -> int:
         """Return the step of a group.
+
+        A part of an epoch is not a step: those of rows are whole numbers.
 
         Args:
             group: The group.
@@ -93,6 +99,8 @@ class MetricAxes:
         """Return *values* by group.
 
         A step metric that is the axis of its role is left out: it is the row's step.
+
+        In another role's row, or without a role, it stays a value: nothing else shows it.
         """
         if not self.defined:  # nearly every program
             return ((COUNTER, values),)
@@ -110,6 +118,8 @@ def _role(name: str, metric: str) -> str | None:
 
     ``*`` over ``train/global_step`` makes no role, because it also covers the keys of an
     evaluation.
+
+    ``None`` without one.
     """
     role = name.removesuffix("/*")
     if role != name and "/" not in role and metric.rpartition("/")[0] == role:
@@ -118,7 +128,11 @@ def _role(name: str, metric: str) -> str | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return *value* as a step; ``None`` when it is not a whole number, e.g. a part of an epoch."""
+    """Return *value* as a step; ``None`` when it is not a whole number, e.g. a part of an epoch.
+
+    A text such as ``"7"`` counts: tables hold steps as texts. ``None`` also for infinity, NaN, and
+    an object that raises.
+    """
     try:
         number = float(value)
         if math.isfinite(number) and number.is_integer():

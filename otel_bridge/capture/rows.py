@@ -49,7 +49,12 @@ class _PendingStep:
         self._steps: dict[str, Any] = {}
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Append values, and keep the plain ones."""
+        """Append values, and keep the plain ones.
+
+        Nothing is appended where the run records nothing; the values are kept all the same, for the
+        summary. Arrays are appended only, so that they are not kept in memory until the row is
+        complete.
+        """
         plain = {key: value for key, value in values.items() if type(value) in _KEPT}
         self.values.update(plain)
         self._steps |= self._axes.of_row(values)
@@ -59,7 +64,10 @@ class _PendingStep:
                 self._recorder.add_part(row, part, self._step_of(group))
 
     def end(self) -> None:
-        """Complete the rows; the last value of a step metric in them is their step."""
+        """Complete the rows; the last value of a step metric in them is their step.
+
+        A kill before it loses nothing: the parts are appended.
+        """
         for group, row in self._rows.items():
             if self._recorder is not None:
                 self._recorder.end_row(row, self._step_of(group))
@@ -112,6 +120,9 @@ class MergedRows:
     ) -> tuple[str | None, int]:
         """Return role and step that a value of *key* would have now.
 
+        An unreadable *step* is the counter, and is not counted here: `log` counts it with the row.
+        Nothing is recorded.
+
         Args:
             key: Its key.
             step: Step given to ``log()``.
@@ -126,7 +137,12 @@ class MergedRows:
     def log(
         self, values: Mapping[str, Any], step: Any = None, commit: Any = None
     ) -> None:
-        """Record one ``log()`` call."""
+        """Record one ``log()`` call, by W&B's rules for *step* and *commit* (wandb 0.31, ``Run.log``).
+
+        Without a step, ``commit`` is on, and the row is the counter's; with one it is off. A step
+        that cannot be read is counted as ``bad_step``, and the row gets the counter's. What the
+        callback raises is raised.
+        """
         explicit_step = None if step is None else to_step(step, self._run.count_drop)
         # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
@@ -149,7 +165,10 @@ class MergedRows:
                 self._counter += 1
 
     def advance(self, step: Any) -> None:
-        """Complete the rows of the steps before *step*, before media of that step are recorded."""
+        """Complete the rows of the steps before *step*, before media of that step are recorded.
+
+        Without a step, or with a lower one, nothing happens.
+        """
         with self._lock:
             self._advance(None if step is None else to_step(step, count_nothing))
 
@@ -164,6 +183,7 @@ class MergedRows:
             self._counter = step
 
     def _write(self, values: Mapping[str, Any], counter: int) -> None:
+        """Record values as whole rows, one for each group; a group whose only value is its step has none."""
         for group, part in self.axes.split(values):
             if part:
                 step = self.axes.step_of(group, counter, values)
@@ -175,6 +195,10 @@ class MergedRows:
         self._pending.add(values)
 
     def _end_pending(self) -> None:
+        """Complete the pending row, if there is one, and show it.
+
+        It is forgotten first: what the callback raises must not complete it twice.
+        """
         pending = self._pending
         self._pending = None
         if pending is not None:

@@ -75,6 +75,9 @@ class SeenTables:
         A row that was there stays the same row when it gets further columns, or values in empty
         cells.
 
+        A later row that equals none is new; of a table with other columns, or of rows in another
+        order, all are. Cells that are empty now complete nothing.
+
         Args:
             key: Key of the table.
             table: The table, with its ``columns``: rows of the very table that was logged before
@@ -122,6 +125,7 @@ class SeenTables:
         self._logged[key] = logged
 
     def _new_ids(self, count: int) -> list[str]:
+        """Return ids for *count* new rows, which no other process of the run gives: the prefix is random."""
         ids = [f"{self._prefix}{self._rows + number:016x}" for number in range(count)]
         self._rows += count
         return ids
@@ -134,6 +138,10 @@ def _start(
 
     ``None`` when the tables have no rows in common. Rows are compared in the columns that both
     tables have.
+
+    A window is searched only where both tables have as many rows, and in its first half: programs
+    that log a window move it by a few rows. A shorter table of another size is compared from its
+    begin, so that one search costs little.
     """
     common = set(columns) & set(earlier.columns)
     if len(common) < min(len(columns), len(earlier.columns)):
@@ -166,6 +174,8 @@ def _key(cell: Any) -> int | float | None:
 
     A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its
     address, and that of an array a part of its numbers, so of other cells the content counts.
+
+    Cells that cannot be read have the key that `content_key` gives them.
     """
     if is_missing(cell):
         return None
@@ -180,6 +190,8 @@ def _file_key(value: object) -> str | None:
     """Return the digest, or the path, of the file of an object of W&B with its caption.
 
     ``None`` without a file.
+
+    W&B's media hold no content of their own: they write a file when they are made.
     """
     file = getattr(value, "_sha256", None) or getattr(value, "_path", None)
     if isinstance(file, str):

@@ -119,6 +119,10 @@ class RolloutTable:
     ) -> list[TableRollouts]:
         """Return the rollouts in *rows* by step.
 
+        A row of another length is counted and left out. A step that is not a number is a fact, and
+        its rollouts have the step ``None``, which means that of the call. Rows with and without a
+        prompt are apart, since `log_generations` takes a list of prompts whole or not at all.
+
         Args:
             rows: Rows of the table.
             count: Counts cells that cannot be recorded.
@@ -144,6 +148,10 @@ class RolloutTable:
         """Return as which evaluation a later cell of *column* completes its rollout.
 
         ``None`` when it cannot.
+
+        Not for a wide table, whose row has several rollouts; nor for prompt, response and step,
+        which an evaluation cannot change. One column of rewards is the reward itself, as in
+        `rollouts`; of several, each is named.
         """
         if len(self.samples) > 1 or column not in self.labels:
             return None
@@ -165,7 +173,10 @@ def _reward_functions(logged: Iterable[str]) -> set[str]:
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
-    """Return the names of columns, a repeated one with its index."""
+    """Return the names of columns, a repeated one with its index.
+
+    wandb and pandas allow equal names, and facts of one name would replace each other.
+    """
     return [
         label if label not in labels[:index] else f"{label}_{index}"
         for index, label in enumerate(labels)
@@ -213,6 +224,8 @@ def _roles(
 
     ``None`` when no response, or nothing besides it, is found.
 
+    A response alone, such as ``text`` beside a label, is as often data of a classifier.
+
     Args:
         names: Names of all columns in lower case.
         labels: Their names as given.
@@ -252,7 +265,11 @@ def _reward_columns(
     rows: Sequence[Sequence[Any]],
     functions: Collection[str],
 ) -> dict[str, int]:
-    """Return the columns of reward functions by name: those of known functions, else those of numbers."""
+    """Return the columns of reward functions by name: those of known functions, else those of numbers.
+
+    Without names of functions all columns of numbers count, except sizes, counters and the like
+    (`_NOT_REWARD`).
+    """
     # TRL puts columns of its data set beside those of its reward functions.
     of_functions = {name: index for name, index in columns.items() if name in functions}
     return of_functions or {
@@ -266,6 +283,9 @@ def _role_of(name: str, meaning: Collection[str]) -> str | None:
     """Return what a column of that name is.
 
     ``None`` for any other, and for a second prompt or response.
+
+    Rewards go before prompts and responses: ``response_score`` is a reward. A column of the truth,
+    such as ``correct_answer_label``, is not the response.
     """
     if name in _ADVANTAGE:
         return "advantage"
@@ -281,9 +301,14 @@ def _role_of(name: str, meaning: Collection[str]) -> str | None:
 
 
 def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
-    """Return the columns of each sample of a wide table: ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
+    """Return the columns of each sample of a wide table:
+
+    ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
 
     Columns of no sample are facts of every one.
+
+    Empty where no number has the columns of a sample. Rewards are found by name only: verl's have
+    no advantage.
     """
     numbered: dict[str, list[int]] = {}
     stems = list(names)
@@ -315,7 +340,13 @@ def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
 
 
 def is_missing(cell: Any) -> bool:
-    """Return whether a cell is empty: ``None``, what a data frame has for it, an empty text or list."""
+    """Return whether a cell is empty:
+
+    ``None``, what a data frame has for it, an empty text or list.
+
+    The only such place for cells: what is empty completes nothing, is not a fact, and counts as no
+    prompt.
+    """
     if isinstance(cell, str | list | tuple | Mapping):
         return not cell
     if scalars.is_missing(cell):
@@ -327,6 +358,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def _is_text(cell: Any) -> bool:
+    """An empty list is text; a mapping or list in another form than messages is not."""
     cell = plain(cell)
     if isinstance(cell, list | tuple):
         entries = cast("Sequence[Any]", cell)
@@ -335,6 +367,7 @@ def _is_text(cell: Any) -> bool:
 
 
 def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
+    """Return whether a column has numbers only, and at least one: it may be a reward."""
     cells: list[Any] = [row[index] for row in rows if row[index] is not None]
     return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
 
@@ -350,6 +383,10 @@ def _add(
     """Append one sample to the lists of `log_generations`.
 
     What its columns do not mean is a fact of it.
+
+    Each list gets one entry, ``None`` where the cell is empty or not a number: the lists of
+    `log_generations` are parallel. With one reward column its value is the reward; of several each
+    is a part.
     """
     facts = dict(roles.facts)
     response = row[roles.response]
@@ -394,6 +431,8 @@ def _facts_of(
     """Return the cells of *facts* that are not empty.
 
     Those that only a tracker's page can show are counted.
+
+    HTML and Markdown are kept as their text, which every tracker shows.
     """
     cells: dict[str, Any] = {}
     for name, index in facts.items():
@@ -412,7 +451,10 @@ def _facts_of(
 
 
 def _page_only(cell: Any, media: Media | list[Media] | None) -> str | None:
-    """Return the type of a cell that only a tracker's page can show, such as a plot; ``None`` for any other."""
+    """Return the type of a cell that only a tracker's page can show, such as a plot; ``None`` for any other.
+
+    A table in a cell counts as such: a rollout holds texts and media, not tables.
+    """
     entries: Sequence[Any] = cell if type(cell) in {list, tuple} else (cell,)
     is_table = any(isinstance(medium, Table) for medium in media_in(media) or ())
     for entry in entries:

@@ -37,6 +37,8 @@ def install(module: ModuleType, mode: str) -> None:
     """Extend the ``EventFileWriter`` of *module*.
 
     A second call changes nothing, and the mode has no effect.
+
+    Raises `KeyError` where the module has no such class, which the import hook prints.
     """
     del mode
     writer: Any = module.__dict__["EventFileWriter"]
@@ -59,6 +61,8 @@ def sync(run: Run) -> None:
 
     Where nothing but such runs captures TensorBoard, scalars before and after them begin no run of
     their own.
+
+    The latest run goes first, and the process's own run is used again once all of them have ended.
     """
     if _NAME not in hook.captured():
         hook.capture(_NAME, mode="replace")
@@ -68,6 +72,8 @@ def sync(run: Run) -> None:
 
 def leave_out(folder: str) -> None:
     """Record nothing of event writers in *folder*: an adapter records the same values.
+
+    It stays left out until the process ends: the writer of a trial may outlive its run.
 
     Args:
         folder: Folder of event files.
@@ -79,6 +85,9 @@ def record_event(writer: Any, event: Any) -> None:
     """Record the scalars of *event* in the process's run, which is begun when there is none.
 
     Never raises.
+
+    Nothing is recorded after the end of a run until another one begins, and where no run can begin.
+    What raises is counted as ``internal_error`` in the process's run.
 
     Args:
         writer: The ``EventFileWriter``.
@@ -139,7 +148,11 @@ def _time_of(event: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return the scalar of a summary value: a ``simple_value``, or a tensor of the plugin ``scalars``."""
+    """Return the scalar of a summary value: a ``simple_value``, or a tensor of the plugin ``scalars``.
+
+    ``None`` for every other value, e.g. histograms and texts, and for tensors of several numbers.
+    torch's ``new_style`` and TensorFlow 2 write scalars as tensors.
+    """
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if not value.HasField("tensor") or _plugin(value) not in {"scalars", ""}:
@@ -175,7 +188,10 @@ def _synced_run() -> Run | None:
 
 
 def _begin_first() -> None:
-    """Begin the process's run, if possible one that an adapter has announced."""
+    """Begin the process's run, if possible one that an adapter has announced.
+
+    Nothing is left to do where it cannot begin: `record_event` finds no run.
+    """
     # First: where no run can begin, the reason is printed once, not with every scalar.
     _begins_no_run.set()
     announced = runs.take_announced()

@@ -48,6 +48,8 @@ _CONTEXT_OFF = ("current_server", "current_space_id", "current_server_write_toke
 def install(module: ModuleType, mode: str) -> None:
     """Capture *module*, the package ``trackio``; a second call changes nothing.
 
+    Raises `AttributeError` where the package lacks what is replaced; the import hook prints it.
+
     Args:
         module: The package, wholly loaded.
         mode: ``replace`` or ``tee``.
@@ -95,7 +97,15 @@ def install(module: ModuleType, mode: str) -> None:
 
 
 def _check_resume(project: str, name: str | None, resume: object) -> None:
-    """Raise what Trackio raises for *resume*: a run that must exist does when it has a run folder on this machine."""
+    """Raise what Trackio raises for *resume*: a run that must exist does when it has a run folder on this machine.
+
+    A run only on another machine counts as missing, since its folder is not here. ``never`` is the
+    default of Trackio and joins all the same: a restarted job must not lose its run.
+
+    Raises:
+        ValueError: As in Trackio: *resume* is unknown, or a run that must exist has no name or no
+            folder.
+    """
     if resume not in _RESUME:
         raise ValueError("resume must be one of: 'must', 'allow', or 'never'")
     if resume != _MUST:
@@ -114,6 +124,12 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
 def _begin(
     project: str, name: str | None, group: str | None, config: Mapping[str, Any]
 ) -> Run:
+    """Begin the run of otel-bridge, or join the process's run of these names; without a name it is a new one.
+
+    Raises:
+        ConfigError: A setting of otel-bridge cannot be used.
+        MissingExtraError: An exporter's package is not installed.
+    """
     # Trackio's own entries.
     entries = {key: value for key, value in config.items() if not key.startswith("_")}
     return runs.begin(
@@ -138,6 +154,8 @@ def _set_current(package: Any, run: Any) -> None:
     """Make *run* the package's current run.
 
     Without a Space, so that frameworks do not deploy one.
+
+    Variables that this version of Trackio lacks are left out.
     """
     variables = package.context_vars
     for name in _CONTEXT_OFF:
@@ -149,6 +167,10 @@ def _set_current(package: Any, run: Any) -> None:
 
 
 def _neutral(call: str, result: object) -> Callable[..., object]:
+    """Return a call that only counts itself as ``not_captured``, in the process's run if there is
+    one, and returns *result*.
+    """
+
     def neutral(*_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
         counts.not_captured(call)
@@ -207,6 +229,10 @@ class TrackioRecording:
         """Record a row and its traces; never raises.
 
         A trace that cannot be read is left out alone.
+
+        Without a step the row has the next one, and a higher step moves that on, as in Trackio. A
+        step that cannot be read is counted as ``bad_step``, and the row gets the next one. After
+        ``finish()`` the run counts the row as late.
         """
         counts.captured("trackio.log", run=self.run)
         try:
@@ -225,7 +251,10 @@ class TrackioRecording:
             self.run.count_drop(INTERNAL_ERROR)
 
     def _record(self, values: Mapping[str, Any], step: int) -> None:
-        """Record the values of one call: texts, rollouts, and the others as a row."""
+        """Record the values of one call: texts, rollouts, and the others as a row.
+
+        Traces come last: without a row of their step they would still name it.
+        """
         row: dict[str, Any] = {}
         texts: dict[str, str] = {}
         rollouts: list[Rollout] = []
@@ -251,6 +280,10 @@ class TrackioRecording:
             self.run.log_rollouts(rollouts, step=step)
 
     def _end(self) -> None:
+        """Record what waits: texts, and how many calls of verl have no rollout, counted as ``rollout_unfinished``.
+
+        Called before the run's end, also at the exit of the process.
+        """
         self._texts.flush()
         unfinished = self._traces.unfinished()
         if unfinished:
@@ -271,6 +304,11 @@ class TrackioRecording:
         return value
 
     def _take(self, trace: Any, key: str, rollouts: list[Rollout]) -> None:
+        """Add the rollout of a trace to *rollouts*; nothing for a call inside a loop of verl.
+
+        A trace that cannot be read is counted as ``rollout_unreadable`` with its key, and costs
+        only itself.
+        """
         try:
             rollout = self._traces.rollout(trace, key)
             counts.captured(
@@ -304,7 +342,10 @@ def _class_of(value: Any) -> str:
 
 
 def _traces(value: Any) -> list[Any]:
-    """Return the traces of a value, which is a ``Trace`` or a list of them; else nothing."""
+    """Return the traces of a value, which is a ``Trace`` or a list of them; else nothing.
+
+    A list with anything else in it is a value as any other.
+    """
     items: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # any list
     if items and all(getattr(item, "TYPE", None) == "trackio.trace" for item in items):
         return items
@@ -312,7 +353,10 @@ def _traces(value: Any) -> list[Any]:
 
 
 def _record_too(run: Any, recorded: Run) -> None:
-    """Let Trackio's own *run* record what it is given in *recorded* as well."""
+    """Let Trackio's own *run* record what it is given in *recorded* as well.
+
+    Trackio's package calls the methods of its run, so that the module's functions need no change.
+    """
     recording = TrackioRecording(recorded)
     run.log = both(recording.log, run.log)
     run.finish = both(recorded.finish, run.finish)

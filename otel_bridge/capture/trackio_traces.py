@@ -48,6 +48,9 @@ class TraceReader:
 
         ``None`` for a call inside a loop, which belongs to the rollout that follows.
 
+        Raises what a damaged trace raises, e.g. `TypeError` without messages; the caller counts it
+        as ``rollout_unreadable``. Beyond 10,000 waiting calls a further one is a rollout by itself.
+
         Args:
             trace: A ``trackio.Trace``.
             key: The key under which it was logged.
@@ -78,7 +81,11 @@ class TraceReader:
 
 
 def _is_inner(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a trace of verl is of a call inside a loop."""
+    """Return whether a trace of verl is of a call inside a loop.
+
+    verl's trace of the loop itself comes last (0.9.1), and is the rollout. Any other operation,
+    e.g. one that a user traces, is a rollout too, since nothing says that a loop follows.
+    """
     inputs = metadata.get("inputs")
     is_loop = any_text(metadata["op"]).rpartition(".")[2] == _LOOP
     return (
@@ -89,7 +96,11 @@ def _is_inner(metadata: Mapping[str, Any]) -> bool:
 
 
 def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
-    """Add calls of tools to a rollout, ahead of its last message; other calls are facts of it."""
+    """Add calls of tools to a rollout, ahead of its last message; other calls are facts of it.
+
+    A loop's trace in verl has the first prompt and the last answer only, so the calls belong
+    between them.
+    """
     messages: list[object] = []
     other_calls: list[object] = []
     for number, call in enumerate(calls):
@@ -123,7 +134,10 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
 
 
 def _result_of(call: Mapping[str, Any]) -> Any:
-    """Return what a tool returned, the text of verl's ``ToolResponse``, or the type of what it raised."""
+    """Return what a tool returned, the text of verl's ``ToolResponse``, or the type of what it raised.
+
+    An output of another form is returned as it is, ``None`` for an empty one.
+    """
     if "exception_type" in call:
         return call["exception_type"]
     output = call.get("output")
@@ -141,6 +155,9 @@ def _result_of(call: Mapping[str, Any]) -> Any:
 
 def rollout_of_trace(trace: Any, key: str) -> Rollout:
     """Return the rollout of one trace.
+
+    Names that verl and users give in metadata become fields; everything else stays metadata, also
+    the spans, which have more than the fields take. A reward that is not a number stays metadata.
 
     Args:
         trace: A ``trackio.Trace``.
@@ -199,7 +216,10 @@ def _is_number(value: object) -> bool:
 
 
 def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
-    """Return the conversation of a trace that has spans only: the first input and the last output."""
+    """Return the conversation of a trace that has spans only: the first input and the last output.
+
+    Empty where no span has an input or an output.
+    """
     question = next((span["input"] for span in spans if span.get("input")), None)
     answer = next(
         (span["output"] for span in reversed(spans) if span.get("output")), None
@@ -218,6 +238,7 @@ def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str
 
 
 def _tokens(usage: object) -> dict[str, Any]:
+    """Return the numbers of tokens of a generation; a number that is missing or not whole is left out."""
     if not isinstance(usage, Mapping):
         return {}
     counts = cast("Mapping[str, Any]", usage)

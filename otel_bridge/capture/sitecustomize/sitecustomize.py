@@ -36,6 +36,9 @@ class _FirstImport:
         """Hand over to the import hook.
 
         Without otel-bridge, print one line and leave the import as it is.
+
+        ``None`` for a module of no captured package. After a failure, such as a wrong setting, the
+        process is not captured any more.
         """
         if name.partition(".")[0] not in self._packages:
             return None
@@ -55,6 +58,11 @@ class _FirstImport:
 
 
 def _begin() -> None:
+    """Put the finder of captured packages first, if ``OTEL_BRIDGE_CAPTURE`` names any.
+
+    Nothing in the process of a bridge (``OTEL_BRIDGE_NO_BRIDGE``), which writes with the real
+    packages.
+    """
     # The settings are read here without otel_bridge.settings, which is not loaded before it is
     # needed.
     setting = os.environ.get("OTEL_BRIDGE_CAPTURE", "")
@@ -64,7 +72,11 @@ def _begin() -> None:
 
 
 def _run_the_users() -> None:
-    """Run the `sitecustomize` that this one hides, as Python would."""
+    """Run the `sitecustomize` that this one hides, as Python would.
+
+    Without one nothing happens. This one stays in `sys.modules` then, as Python's own import of it
+    expects.
+    """
     # Else the import below would find this module again, not the user's of that name.
     this_module = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _OWN]
