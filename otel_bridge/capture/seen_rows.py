@@ -75,8 +75,8 @@ class SeenTables:
         A row that was there stays the same row when it gets further columns, or values in empty
         cells.
 
-        A later row that equals none is new; of a table with other columns, or of rows in another
-        order, all are. Cells that are empty now complete nothing.
+        Rows of a table that does not continue the one before are all new. Cells that are empty now
+        complete nothing.
 
         Args:
             key: Key of the table.
@@ -139,9 +139,8 @@ def _start(
     ``None`` when the tables have no rows in common. Rows are compared in the columns that both
     tables have.
 
-    A window is searched only where both tables have as many rows, and in its first half: programs
-    that log a window move it by a few rows. A shorter table of another size is compared from its
-    begin, so that one search costs little.
+    A window is searched where both tables have as many rows, and only so far that half of the
+    earlier ones are left.
     """
     common = set(columns) & set(earlier.columns)
     if len(common) < min(len(columns), len(earlier.columns)):
@@ -174,8 +173,6 @@ def _key(cell: Any) -> int | float | None:
 
     A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its
     address, and that of an array a part of its numbers, so of other cells the content counts.
-
-    Cells that cannot be read have the key that `content_key` gives them.
     """
     if is_missing(cell):
         return None

@@ -121,7 +121,8 @@ class RolloutTable:
 
         A row of another length is counted and left out. A step that is not a number is a fact, and
         its rollouts have the step ``None``, which means that of the call. Rows with and without a
-        prompt are apart, since `log_generations` takes a list of prompts whole or not at all.
+        prompt are apart: among others with prompts, `log_generations` makes no rollout of a sample
+        without one.
 
         Args:
             rows: Rows of the table.
@@ -224,7 +225,7 @@ def _roles(
 
     ``None`` when no response, or nothing besides it, is found.
 
-    A response alone, such as ``text`` beside a label, is as often data of a classifier.
+    A response alone, such as ``text`` beside a label, may be data of a classifier.
 
     Args:
         names: Names of all columns in lower case.
@@ -284,8 +285,7 @@ def _role_of(name: str, meaning: Collection[str]) -> str | None:
 
     ``None`` for any other, and for a second prompt or response.
 
-    Rewards go before prompts and responses: ``response_score`` is a reward. A column of the truth,
-    such as ``correct_answer_label``, is not the response.
+    A column of the truth, such as ``correct_answer_label``, is not the response.
     """
     if name in _ADVANTAGE:
         return "advantage"
@@ -301,14 +301,13 @@ def _role_of(name: str, meaning: Collection[str]) -> str | None:
 
 
 def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
-    """Return the columns of each sample of a wide table:
+    """Return the columns of each sample of a wide table.
 
-    ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
+    Such as ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
 
     Columns of no sample are facts of every one.
 
-    Empty where no number has the columns of a sample. Rewards are found by name only: verl's have
-    no advantage.
+    Empty where no number has the columns of a sample. Only columns with such a name are rewards.
     """
     numbered: dict[str, list[int]] = {}
     stems = list(names)
@@ -340,12 +339,9 @@ def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
 
 
 def is_missing(cell: Any) -> bool:
-    """Return whether a cell is empty:
+    """Return whether a cell is empty.
 
-    ``None``, what a data frame has for it, an empty text or list.
-
-    The only such place for cells: what is empty completes nothing, is not a fact, and counts as no
-    prompt.
+    Empty are ``None``, what a data frame has for it, an empty text or list.
     """
     if isinstance(cell, str | list | tuple | Mapping):
         return not cell

@@ -73,7 +73,7 @@ def sync(run: Run) -> None:
 def leave_out(folder: str) -> None:
     """Record nothing of event writers in *folder*: an adapter records the same values.
 
-    It stays left out until the process ends: the writer of a trial may outlive its run.
+    It stays so until the process ends.
 
     Args:
         folder: Folder of event files.
@@ -150,8 +150,8 @@ def _time_of(event: Any) -> int | None:
 def _number(value: Any) -> float | None:
     """Return the scalar of a summary value: a ``simple_value``, or a tensor of the plugin ``scalars``.
 
-    ``None`` for every other value, e.g. histograms and texts, and for tensors of several numbers.
-    torch's ``new_style`` and TensorFlow 2 write scalars as tensors.
+    ``None`` for every other value, e.g. histograms and texts, and for a tensor of several numbers.
+    With ``new_style=True`` torch writes a scalar as a tensor.
     """
     if value.HasField("simple_value"):
         return float(value.simple_value)

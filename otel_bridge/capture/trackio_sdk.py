@@ -99,8 +99,8 @@ def install(module: ModuleType, mode: str) -> None:
 def _check_resume(project: str, name: str | None, resume: object) -> None:
     """Raise what Trackio raises for *resume*: a run that must exist does when it has a run folder on this machine.
 
-    A run only on another machine counts as missing, since its folder is not here. ``never`` is the
-    default of Trackio and joins all the same: a restarted job must not lose its run.
+    A run that is only on another machine counts as missing. ``never``, which is Trackio's default,
+    is not refused: a restarted job continues its run.
 
     Raises:
         ValueError: As in Trackio: *resume* is unknown, or a run that must exist has no name or no
@@ -167,9 +167,7 @@ def _set_current(package: Any, run: Any) -> None:
 
 
 def _neutral(call: str, result: object) -> Callable[..., object]:
-    """Return a call that only counts itself as ``not_captured``, in the process's run if there is
-    one, and returns *result*.
-    """
+    """Return a call that returns *result*, and only counts itself: in the process's run too, if there is one."""
 
     def neutral(*_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
@@ -251,10 +249,7 @@ class TrackioRecording:
             self.run.count_drop(INTERNAL_ERROR)
 
     def _record(self, values: Mapping[str, Any], step: int) -> None:
-        """Record the values of one call: texts, rollouts, and the others as a row.
-
-        Traces come last: without a row of their step they would still name it.
-        """
+        """Record the values of one call: texts, rollouts, and the others as a row."""
         row: dict[str, Any] = {}
         texts: dict[str, str] = {}
         rollouts: list[Rollout] = []
