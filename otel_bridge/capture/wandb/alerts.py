@@ -28,6 +28,9 @@ class AlertWaits:
     def passes(self, title: object, wait_duration: Any = None) -> bool:
         """Return whether an alert is due: the last one of its title is older than the wait that was given with it.
 
+        In W&B its server keeps the wait (``wait_duration=`` of wandb 0.31); here no server is
+        asked.
+
         Args:
             title: Its title.
             wait_duration: Seconds or a ``timedelta`` until the next one of this title; otherwise a
@@ -46,6 +49,7 @@ class AlertWaits:
 
 
 def _seconds(wait: Any) -> float:
+    """Return seconds of a wait; the minute of W&B for ``None``, 0, and what is neither a number nor a ``timedelta``."""
     if isinstance(wait, timedelta):
         return wait.total_seconds()
     is_number = isinstance(wait, int | float) and not isinstance(wait, bool)

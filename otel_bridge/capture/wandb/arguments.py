@@ -89,6 +89,12 @@ class WandbArguments:
         ] is not None
 
     def __getitem__(self, name: str) -> Any:
+        """Return the argument *name* of ``init()``; ``None`` when nothing gives it.
+
+        The program's own goes first, then variables of otel-bridge, which the run reads itself
+        (``None`` here), then ``WANDB_…`` as they are now, and last ``wandb.setup()``. A run without
+        an id that resumes from another one is that run.
+        """
         value = _explicit(self.settings, name)
         if value is None and name == "id" and self.settings.resume_from is not None:
             value = self.settings.resume_from.run
@@ -126,9 +132,16 @@ def begin(arguments: WandbArguments, group: str | None = None) -> Run:
 
     Every process records, as in W&B: rank 0.
 
+    Names lose what cannot be printed, and an id that a run folder cannot have is replaced by one
+    made of it.
+
     Args:
         arguments: The arguments.
         group: Group where they have none.
+
+    Raises:
+        ConfigError: A setting of otel-bridge cannot be used.
+        MissingExtraError: An exporter's package is not installed.
     """
     run_id = arguments["id"]
     return runs.begin(
@@ -154,6 +167,8 @@ def rename(run: Run, name: object) -> bool:
     Return whether trackers will show it.
 
     They do in place of a generated name. A name that was given when the run began stays.
+
+    ``False`` too for an empty name, and where nothing is recorded; the caller counts that.
     """
     printable_name = _printable(name)
     if (
@@ -169,7 +184,10 @@ def rename(run: Run, name: object) -> bool:
 def recording_of(
     run: Run, arguments: WandbArguments, earlier: EarlierRun | None
 ) -> WandbRecording:
-    """Return what records *run*."""
+    """Return what records *run*.
+
+    Moments of ``fork_from`` and ``resume_from`` are counted as ``not_captured``.
+    """
     recording = WandbRecording(run, earlier)
     for name in _MOMENTS:
         # Earlier rows are neither copied nor deleted, and the step is not that of the moment.
@@ -216,7 +234,10 @@ def _usable_id(run_id: str) -> str:
 
 
 def _printable(text: Any) -> str | None:
-    """Return a name as otel-bridge accepts it; W&B accepts any text."""
+    """Return a name as otel-bridge accepts it; W&B accepts any text.
+
+    ``None`` without one, and for one of spaces only: then the run has a name of its own.
+    """
     if text is None:
         return None
     return (
@@ -232,6 +253,9 @@ def goes_on(current: Any, arguments: WandbArguments) -> bool:
 
     In a forked child the current run is the parent's: the child continues it, unless it asks for
     another one.
+
+    ``False``: the caller finishes the current one first, as W&B does for
+    ``reinit="finish_previous"``.
     """
     recorder = current.recording.run.recorder
     if recorder is not None and recorder.forked:

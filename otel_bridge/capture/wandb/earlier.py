@@ -46,7 +46,11 @@ class EarlierRun:
 
 
 def earlier_run(run: Run) -> EarlierRun | None:
-    """Return what is known of *run* from before this process; ``None`` when it is a new one."""
+    """Return what is known of *run* from before this process; ``None`` when it is a new one.
+
+    Its last step comes from the report, which counts rows of all its processes that were delivered;
+    config and summary from the file of this module, empty where that is missing or damaged.
+    """
     recorder = run.recorder
     if recorder is None:
         return None
@@ -87,7 +91,10 @@ class SavedRun:
     ) -> None:
         """Save *summary* and changed entries of the config, unless that was done a moment ago.
 
-        A full disk costs only the file.
+        A full disk, or a value of the program that raises, costs only the file.
+
+        What other processes of the run have saved stays, and the later value of a key counts. Only
+        every 10 s, since the file is read and written as a whole.
         """
         self._config.update(config or {})
         if self._path is None or (time.monotonic() < self._due and not at_once):
@@ -108,6 +115,7 @@ class SavedRun:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]] | None:
+    """Return config and summary of the file; ``None`` where it is missing, over 64 MiB, or in another form."""
     try:
         content: Any = orjson.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError):
@@ -121,7 +129,10 @@ def _read(path: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *values* without those that were redacted, also within nested dicts."""
+    """Return *values* without those that were redacted, also within nested dicts.
+
+    A resumed program would take the text in place of a secret for the value.
+    """
     return {
         key: _plain(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for key, value in values.items()

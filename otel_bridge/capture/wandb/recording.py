@@ -73,6 +73,10 @@ class WandbRecording:
         """Record one ``log()`` call; older versions of W&B have further arguments.
 
         Tables of prompts and responses become rollouts, others and media are media.
+
+        What is not a mapping is counted by its kind, a value that cannot be recorded by its reason,
+        and an object of the program that raises costs the rest of the call, as ``internal_error``.
+        Keys that W&B sets itself are left out.
         """
         counts.captured("wandb.log", run=self.run)
         try:
@@ -101,6 +105,9 @@ class WandbRecording:
         """Record the media, tables and texts of a call.
 
         Return the others, arrays of one number as a number.
+
+        Keys of a call with media do not become those of the row before, by which a table without
+        numbers beside it finds its split.
         """
         logged = self._sorter.sort(values)
         if logged.texts:
@@ -130,7 +137,10 @@ class WandbRecording:
         return logged.row
 
     def _completed(self, values: Mapping[str, Any], step: int) -> None:
-        """Show a complete row in the summary, as W&B does."""
+        """Show a complete row in the summary, as W&B does.
+
+        Called once a row, with the lock of the rows held.
+        """
         now = time.time()
         wandb_values = {"_step": step, "_timestamp": now, "_runtime": now - self._began}
         plain, results = self._summaries.of_row(values)
@@ -147,7 +157,11 @@ class WandbRecording:
         *,
         overwrite: bool = False,
     ) -> None:
-        """Note the step metric of a key or glob, and the summaries that W&B would show of it."""
+        """Note the step metric of a key or glob, and the summaries that W&B would show of it.
+
+        Kinds that trackers cannot show are counted as ``not_captured``. ``hidden`` and
+        ``step_sync`` have no effect: they change W&B's page only.
+        """
         counts.captured("wandb.define_metric", run=self.run)
         if step_metric or overwrite:
             self.rows.axes.define(name, step_metric)
@@ -159,7 +173,11 @@ class WandbRecording:
             self._define_summaries({name: self._summaries.kinds_of(name)})
 
     def _define_summaries(self, kinds: dict[str, str]) -> None:
-        """Let the bridge compute summaries, so that a kill of this process loses none."""
+        """Let the bridge compute summaries, so that a kill of this process loses none.
+
+        The role is that of the keys' rows, by which the bridge knows them. Nothing happens where
+        nothing is recorded.
+        """
         recorder = self.run.recorder
         if recorder is None:
             return
@@ -169,7 +187,10 @@ class WandbRecording:
             recorder.event(semconv.EVENT_METRIC_SUMMARY, pairs, {name: chosen})
 
     def config(self, changed: Mapping[str, Any]) -> None:
-        """Record entries of the config."""
+        """Record entries of the config.
+
+        Not the entry ``_wandb``, in which W&B keeps facts of its own.
+        """
         entries = {
             key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB
         }
@@ -212,7 +233,11 @@ class WandbRecording:
     def alert(
         self, title: Any, text: Any, level: Any = None, wait_duration: Any = None
     ) -> None:
-        """Record an alert, unless one of its title was raised within the wait that was given with it."""
+        """Record an alert, unless one of its title was raised within the wait that was given with it.
+
+        ``info`` is W&B's default level; another one than its three is counted by the run, and is
+        ``warn``.
+        """
         counts.captured("wandb.alert", run=self.run)
         if self._waits.passes(title, wait_duration):
             self.run.alert(title, text, level or "info")
@@ -222,16 +247,31 @@ class WandbRecording:
         return self._files.folder()
 
     def finish(self, exit_code: Any = None, **_keywords: Any) -> None:
-        """End the run; an exit code other than 0 means failed."""
+        """End the run; an exit code other than 0 means failed.
+
+        It waits for delivery as `Run.finish` does. Without an exit code the run is finished, as in
+        W&B.
+        """
         self.run.finish("failed" if exit_code else "finished")
 
     def _end(self) -> None:
+        """Complete what waits: the pending row, the last texts, the names of files, the file for a resumed run.
+
+        Called once before the run's end: by ``finish()``, by another run in its place, or at the
+        exit of the process.
+        """
         self.rows.end()
         self._texts.flush()
         self._files.end()
         self._saved.save(self.last.values, at_once=True)
 
     def _take(self, key: str, value: Any, step: Any, row: Mapping[str, Any]) -> None:
+        """Record one medium or table of a call.
+
+        A table of prompts and responses becomes rollouts; if it cannot be read it is counted as
+        ``rollout_unreadable``. Any other object becomes a medium of its own record, as rows hold
+        numbers only; one that is not known, such as a plot, is counted as ``not_captured``.
+        """
         medium: Any = value[0] if type(value) in {list, tuple} else value
         kind = cast("type[object]", type(medium))
         name = f"wandb.{kind.__name__}"

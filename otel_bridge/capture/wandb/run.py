@@ -52,7 +52,11 @@ class NoArtifact:
 
 
 def behave_as_logged(artifact: Any) -> None:
-    """Let an artifact of wandb behave as one that has been logged: there is nothing to wait for."""
+    """Let an artifact of wandb behave as one that has been logged: there is nothing to wait for.
+
+    Its own ``wait()`` raises for an artifact that was not logged (wandb 0.31), which would end a
+    training. Its class is replaced, since ``version`` and ``aliases`` are properties of that.
+    """
     kind: Any = type(artifact)  # pyright: ignore[reportUnknownVariableType]  # of another package
     if hasattr(kind, _LOGGED):
         return
@@ -156,6 +160,8 @@ class RecordedRun:
         """Return the artifact, read by W&B's own public API.
 
         That the run used it is not recorded.
+
+        Raises what W&B's API raises, e.g. without a network: the program needs the files.
         """
         self.recording.not_captured("wandb.run.use_artifact")
         if isinstance(artifact_or_name, str):
@@ -199,6 +205,8 @@ class RecordedRun:
 
 def run_class(package: Any) -> Any:
     """Return a subclass of ``wandb.Run`` whose runs only record.
+
+    Names that the installed version lacks are left out, so that programs ask for them as before.
 
     Args:
         package: The package ``wandb``.
@@ -245,7 +253,10 @@ def _define_metric(recording: WandbRecording, record: Any) -> None:
 
 
 def _settable(name: str, real: property) -> property:
-    """Return the property *real* of `_SETTABLE`, whose changes are recorded, or counted as not captured."""
+    """Return the property *real* of `_SETTABLE`, whose changes are recorded, or counted as not captured.
+
+    Only a name in place of a generated one is recorded, see `rename`.
+    """
 
     def change(self: Any, value: Any) -> None:
         # Of a finished run it raises W&B's `UsageError`.
@@ -257,6 +268,8 @@ def _settable(name: str, real: property) -> property:
 
 
 def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
+    """Return a method of `_ARTIFACTS`: it only counts itself, and returns what the program may wait for."""
+
     def call(
         self: Any, artifact_or_path: Any = None, *_arguments: Any, **_keywords: Any
     ) -> Any:
@@ -274,6 +287,8 @@ def _artifact_call(package: Any, name: str) -> Callable[..., Any]:
 
 
 def _neutral(name: str, result: object) -> Callable[..., object]:
+    """Return a method of `NEUTRAL`: it only counts itself as ``not_captured``, and returns *result*."""
+
     def neutral(self: Any, *_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
         self.recording.not_captured(f"wandb.run.{name}")

@@ -28,7 +28,11 @@ class RunFiles:
         self._process = 0
 
     def folder(self) -> str:
-        """Return the folder."""
+        """Return the folder.
+
+        It is made once, below the folder for temporary files. Raises `OSError` where it cannot be
+        made.
+        """
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="otel-bridge-wandb-")
             # The folder is that of this process: a forked child neither counts nor removes it.
@@ -40,6 +44,8 @@ class RunFiles:
         """Count and name the files that the program has left, which W&B would upload.
 
         A forked child leaves that.
+
+        At most 10,000 are named. Without files, or without the folder, nothing happens.
         """
         if self._process != os.getpid():
             return
@@ -57,5 +63,6 @@ class RunFiles:
         return (name for _, _, names in os.walk(self._folder) for name in names)
 
     def _remove_if_empty(self) -> None:
+        """Remove the folder at the exit of its process; with files it stays, since the program may still need them."""
         if self._process == os.getpid() and next(self._files(), None) is None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -82,6 +82,7 @@ class _Capture:
             package.api = _NeutralApi(self._real_api, lambda: self._key)
 
     def _replace(self, name: str, call: Callable[..., Any]) -> None:
+        """``wandb.init`` and its like are called positionally and by name, so the signature stays W&B's."""
         real = getattr(self._package, name)
 
         @functools.wraps(real)
@@ -159,7 +160,11 @@ class _Capture:
         return True
 
     def _store_login(self, key: str | None, host: str | None) -> None:
-        """Store key and host where W&B's own call does: in its settings of the user, and in netrc."""
+        """Store key and host where W&B's own call does: in its settings of the user, and in netrc.
+
+        Raises `AttributeError` in wandb below 0.25, and `OSError` where the home folder cannot be
+        written.
+        """
         sdk = self._package.sdk
         settings = sdk.wandb_setup.singleton().settings
         if host:
@@ -178,7 +183,11 @@ class _Capture:
         )
 
     def teardown(self, exit_code: Any = None) -> None:
-        """End the run, and forget the settings: a sweep's agent names the next run by variables."""
+        """End the run, and forget the settings: a sweep's agent names the next run by variables.
+
+        Else the next run would have the settings of the last one: W&B's singleton reads the
+        variables once.
+        """
         if self._package.run is not None:
             self._package.run.finish(exit_code=exit_code)
         self._real_teardown(exit_code=exit_code)
@@ -188,7 +197,9 @@ class _Capture:
     def _current(self, arguments: WandbArguments) -> Any:
         """Return the run that continues, by W&B's rules for *reinit*.
 
-        ``None``: a new one begins.
+        ``None``: a new one begins, also for ``reinit="create_new"``, and while a run of W&B itself,
+        e.g. a disabled one, is the current one. A run that *reinit* ends is finished here, before
+        the next one begins.
         """
         current = self._package.run
         if current is None or not isinstance(current, self._class) or arguments.beside:
@@ -204,6 +215,15 @@ class _Capture:
         arguments: dict[str, Any],
         trial: SweepTrial | None,
     ) -> Any:
+        """Begin a run of otel-bridge, and return the ``wandb.Run`` that the program sees.
+
+        W&B's own reading comes first: what it refuses is raised before anything is recorded.
+
+        Raises:
+            ConfigError: A setting of otel-bridge cannot be used.
+            MissingExtraError: An exporter's package is not installed.
+            Exception: W&B's own, e.g. for a config that it cannot read.
+        """
         settings, config, sweep_config = self._parsed(arguments)
         if trial is not None:
             trial.notify(requested_exporters())
@@ -251,6 +271,10 @@ class _Capture:
         return settings, config, parts.sweep_no_artifacts
 
     def _set_global(self, run: Any) -> None:
+        """Make *run* the package's current run.
+
+        Its own ``set_global()`` lacks some of these names, such as ``pin_config_keys`` (0.31).
+        """
         attributes = {
             name: getattr(run, name)
             for name in _GLOBALS

@@ -48,7 +48,11 @@ class SweepTrial:
         }
 
     def notify(self, exporters: tuple[str, ...]) -> None:
-        """Print once for each sweep that W&B gets no metrics, unless one of *exporters* leads there."""
+        """Print once for each sweep that W&B gets no metrics, unless one of *exporters* leads there.
+
+        W&B's server chooses by the metrics of its own run, which this mode sends only by an
+        exporter.
+        """
         if self.sweep_id in _notified or not _TO_W_AND_B.isdisjoint(exporters):
             return
         # Once a sweep: each of its trials comes here.
@@ -65,6 +69,9 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
 
     ``_terminate_thread`` of wandb/agents/pyagent.py raises it once, wherever the thread is. Inside
     *log* it would only be counted as a drop, and the trial would continue.
+
+    Only after a drop: else the agent's exception has passed through, or is still to come, and a
+    second one would meet the program's own handling of the first.
 
     Args:
         log: Records one row.
@@ -92,7 +99,11 @@ def _drop_count(run: Run) -> int:
 
 
 def current_trial(package: Any) -> SweepTrial | None:
-    """Return the trial that this process runs by the settings of *package*, ``None`` outside a sweep."""
+    """Return the trial that this process runs by the settings of *package*, ``None`` outside a sweep.
+
+    The settings name it in the agent's process and in the processes that it starts; W&B's own
+    ``init()`` reads them in the same way.
+    """
     settings = package.sdk.wandb_setup.singleton().settings
     if not settings.sweep_id:
         return None

@@ -13,6 +13,9 @@ from otel_bridge.capture.wandb.run import NOT_RECORDED, record_changes
 def copy_too(package: Any, run: Any, recording: WandbRecording) -> None:
     """Let W&B's own *run* record what it is given in *recording* as well.
 
+    W&B's own methods decide what the program sees: their results are returned, and their errors
+    raised. Of ``log`` and ``alert`` the copy goes first, so that a failure of W&B costs it nothing.
+
     Args:
         package: The package ``wandb``.
         run: Its run, begun just now.

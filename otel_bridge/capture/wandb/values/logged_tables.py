@@ -49,6 +49,10 @@ class TableRecorder:
     ) -> bool:
         """Record the new rows of a table; return whether it is one of prompts and responses.
 
+        Raises what reading the program's cells raises; the caller counts it as
+        ``rollout_unreadable``. Rows beyond 100,000 are counted as ``not_captured``: the keys of a
+        table's rows are kept in memory.
+
         Args:
             key: Key of the table.
             table: A ``wandb.Table``.
@@ -96,7 +100,10 @@ class TableRecorder:
         place: tuple[str | None, int],
         split: str,
     ) -> None:
-        """Record the rollouts of one step of the table *key*."""
+        """Record the rollouts of one step of the table *key*.
+
+        A step of the rows goes before that of the call: TRL logs rows of several steps at once.
+        """
         role, call_step = place
         step = call_step if rollouts.step is None else rollouts.step
         self._count(rollouts, step, role, split)
@@ -117,7 +124,11 @@ class TableRecorder:
         role: str | None,
         count: CountCell,
     ) -> None:
-        """Record a number or text that a recorded row has got since as an evaluation of its rollout."""
+        """Record a number or text that a recorded row has got since as an evaluation of its rollout.
+
+        What is neither a number nor a text, or of a column that an evaluation cannot complete, is
+        counted as ``not_captured``.
+        """
         name = table.evaluation_of(cell.column)
         if name is None or not (
             isinstance(cell.value, str) or coerce.number(cell.value) is not None
@@ -129,7 +140,11 @@ class TableRecorder:
     def _count(
         self, rollouts: TableRollouts, step: int, role: str | None, split: str
     ) -> None:
-        """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only."""
+        """Count the rollouts of a step: those that are kept, and those beyond the limit, whose rewards count only.
+
+        For the launcher's table only: the run itself keeps and samples out. A later step begins
+        anew, and so does an earlier one that comes again.
+        """
         options = self._run.rollout_options
         number = len(rollouts)
         earlier_step, earlier_number = self._latest.get((role, split), (step, 0))

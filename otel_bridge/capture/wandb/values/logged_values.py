@@ -70,6 +70,10 @@ class ValueSorter:
         """Return the part of *values* for the row and what the summary shows.
 
         Add media and texts to *logged*.
+
+        A dict beyond the depth or the number of entries stays in the row as it is, which drops and
+        counts what is too much. ``None`` has no place in a row. Of other values that are not
+        numbers, such as arrays, the row makes distributions.
         """
         if _TEXTS.issuperset(map(type, values)):
             row = dict(values)
@@ -107,6 +111,10 @@ class ValueSorter:
         return row, shown
 
     def _is_special(self, value: Any) -> bool:
+        """Return whether a value, or the first of a list, is a medium, a table or a data frame.
+
+        W&B's ``Histogram`` is not: a row takes it as a distribution.
+        """
         kind = cast("type[object]", type(value))
         if kind in {list, tuple}:
             return bool(value) and self._is_special(value[0])
@@ -136,7 +144,10 @@ class LatestTexts:
         self._due = 0.0
 
     def note(self, texts: Mapping[str, str]) -> None:
-        """Take the texts of one call."""
+        """Take the texts of one call.
+
+        Of a new key beyond 10,000 the text is counted as ``too_many_texts``.
+        """
         for key, text in texts.items():
             is_known = key in self._pending or key in self._recorded
             # Bounds the memory of ever-new keys; the known ones go on.
@@ -148,7 +159,10 @@ class LatestTexts:
             self.flush()
 
     def flush(self) -> None:
-        """Record the texts that have changed."""
+        """Record the texts that have changed.
+
+        Those that are equal to what was recorded last cost nothing.
+        """
         pending = self._pending
         self._pending = {}
         changed = {

@@ -33,6 +33,8 @@ class ShownSummaries:
     ) -> list[str]:
         """Note the summaries of a key or glob.
 
+        The earlier value counts as the first one, as in wandb 0.31, unless it is a summary already.
+
         Args:
             name: Key, or the beginning of keys with ``*``.
             kinds: As W&B names them.
@@ -57,6 +59,9 @@ class ShownSummaries:
     def forget(self, keys: Iterable[str]) -> list[str]:
         """Show *keys*, which the program has set itself, as their plain last values from now on, as W&B does.
 
+        A key without a definition, or set before, is left out. A later definition ends it, see
+        `define`.
+
         Returns:
             Those of them that had a summary.
         """
@@ -70,6 +75,8 @@ class ShownSummaries:
         self, values: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """Take the values of a row.
+
+        A key with the kind ``none`` is shown nowhere; a dict is shown as it is.
 
         Returns:
             Those that the summary shows as they are, and what it shows of the others in place of
@@ -93,6 +100,8 @@ class ShownSummaries:
         """Return the kinds of a key or glob for trackers, with commas.
 
         The last value is shown by them anyway.
+
+        Empty for the kind ``none``, and without a definition.
         """
         kinds = self._definitions.kinds_of(name)
         if NO_SUMMARY in kinds:
@@ -100,6 +109,7 @@ class ShownSummaries:
         return ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
 
     def _added(self, key: str, value: Any) -> KeySummary:
+        """Return the summary of a key with *value* added; beyond 10,000 keys that of this value alone."""
         key_summary = self._keys.get(key)
         if key_summary is not None:
             key_summary.add(value)

@@ -39,6 +39,8 @@ def text_in(value: object) -> str | None:
     """Return what W&B shows of a text, a time, a name or a list of texts.
 
     ``None`` for every other value.
+
+    ``None`` too for an empty list, one with anything else in it, and an object that raises.
     """
     if isinstance(value, list | tuple):
         entries = cast("Sequence[object]", value)
@@ -84,7 +86,10 @@ def _shown(value: Any, key: str, drop: CountKeyedDrop) -> Any:
 
 
 def _kind_of(value: Any) -> str | None:
-    """Return what W&B's summary calls a medium, a table or a histogram; ``None`` for anything else."""
+    """Return what W&B's summary calls a medium, a table or a histogram; ``None`` for anything else.
+
+    ``None`` also for an object whose attributes raise.
+    """
     try:
         if hasattr(value, "histogram") and hasattr(value, "bins"):
             return "histogram"
