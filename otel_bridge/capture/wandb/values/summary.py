@@ -59,14 +59,14 @@ def _dict_of(entries: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _merge(
-    shown: dict[str, Any], values: Mapping[str, Any], kinds: frozenset[type]
+    target: dict[str, Any], values: Mapping[str, Any], kinds: frozenset[type]
 ) -> None:
     """Set those of *values* whose type is in *kinds*, and merge dicts; other values stay as they were."""
     # Bounds the memory of a program with ever-new keys.
-    if len(shown) >= _MAX_KEYS:
+    if len(target) >= _MAX_KEYS:
         return
     plain = {key: value for key, value in values.items() if type(value) in kinds}
-    shown.update(plain)
+    target.update(plain)
     # Nearly every row: it has no dict.
     if len(plain) == len(values):
         return
@@ -74,9 +74,9 @@ def _merge(
         if isinstance(value, dict):
             # A dict that holds itself ends here.
             entries: dict[str, Any] = shown_value(value)
-            inner = shown.get(key)
+            inner = target.get(key)
             # A medium is one value, whose entries replace those of the last one.
             if isinstance(inner, dict) and "_type" not in entries:
                 _merge(inner, entries, kinds)
             else:
-                shown[key] = entries
+                target[key] = entries
