@@ -1,7 +1,7 @@
 """The run object that a captured ``wandb.init()`` returns: a ``wandb.Run`` that only records.
 
 W&B's own class keeps settings, config and summary, and checks arguments. A run without an
-interface to a service process (``_interface``, before wandb 0.27 ``_backend``) sends nothing.
+interface to a service process (``_interface``, in wandb 0.23 ``_backend``) sends nothing.
 """
 
 from __future__ import annotations
