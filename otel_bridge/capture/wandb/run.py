@@ -85,6 +85,9 @@ class RecordedRun:
     """
 
     package: Any
+    # Set by W&B's own constructor.
+    _config: Any
+    _is_finished: bool
 
     def __init__(
         self,
