@@ -28,7 +28,7 @@ _SERVERS_WITHOUT_ADDRESS = frozenset({"TRACKIO_SPACE_ID"})
 
 def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Return *variables* with this user's seal; without one where no key can be stored."""
-    plain = {name: value for name, value in variables.items() if name != SEAL}
+    plain = _without_seal(variables)
     key = _user_key()
     if not plain or key is None:
         return plain
@@ -37,13 +37,15 @@ def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str
 
 def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> bool:
     """Return whether *variables* bear the seal of the user who runs this process."""
-    plain = {name: value for name, value in variables.items() if name != SEAL}
     key = _user_key()
     if key is None:
         return False
-    return hmac.compare_digest(
-        _seal(key, run_id, exporter, plain), variables.get(SEAL, "")
-    )
+    seal = _seal(key, run_id, exporter, _without_seal(variables))
+    return hmac.compare_digest(seal, variables.get(SEAL, ""))
+
+
+def _without_seal(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name != SEAL}
 
 
 def names_file(value: str) -> bool:

@@ -147,8 +147,8 @@ class KeySummary:
             "first": self.first,
             "last": self.last,
         }
-        return {
-            kind: value
-            for kind, value in values.items()
-            if kind in kinds and (self.count or kind in _OF_ANY)
-        }
+        shown_values: dict[str, Any] = {}
+        for kind, value in values.items():
+            if kind in kinds and (self.count or kind in _OF_ANY):
+                shown_values[kind] = value
+        return shown_values

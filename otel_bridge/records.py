@@ -368,21 +368,24 @@ class MediaRecord:
 
         Of several columns of one name all but the first get a number.
         """
-        held: dict[str, Any] = json.loads(item.data)
-        rows: list[list[Any]] = held["rows"]
+        table: dict[str, Any] = json.loads(item.data)
         names: dict[str, None] = {}
-        for name in held["columns"]:
-            others = (
-                f"{name}_{number}" for number in range(2, len(held["columns"]) + 2)
-            )
-            names[next(one for one in (name, *others) if one not in names)] = None
-        return [*names], [
-            [
-                self.cells[cell["media"]] if isinstance(cell, dict) else cell
-                for cell in row
-            ]
-            for row in rows
-        ]
+        for column in table["columns"]:
+            name = column
+            number = 1
+            while name in names:
+                number += 1
+                name = f"{column}_{number}"
+            names[name] = None
+        rows = [[self._cell(cell) for cell in row] for row in table["rows"]]
+        return [*names], rows
+
+    def _cell(self, cell: Any) -> TableCell:
+        """Return the value of a cell, or the medium that it refers to."""
+        if isinstance(cell, dict):
+            return self.cells[cell["media"]]
+        value: TableCell = cell
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,10 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     if not rated:
         return []
     extremes = dict.fromkeys((max(rated), min(rated)))
-    return [
-        [index for index, value in enumerate(rewards) if value == extreme]
-        for extreme in extremes
-    ]
+    tied: list[list[int]] = []
+    for extreme in extremes:
+        tied.append([index for index, value in enumerate(rewards) if value == extreme])
+    return tied
 
 
 class _RewardOrder:
@@ -88,13 +88,16 @@ class _RewardOrder:
     ) -> None:
         self._key = key
         self._seed = seed.encode("utf-8", "surrogatepass") + b"\0"
-        hashes = {
-            group: self._hash(group) for group in set(groups) if group is not None
-        }
-        self.digests = [
-            self._hash(key(index)) if group is None else hashes[group]
-            for index, group in enumerate(groups)
-        ]
+        hashes: dict[str, bytes] = {}
+        self.digests: list[bytes] = []
+        for index, group in enumerate(groups):
+            if group is None:
+                self.digests.append(self._hash(key(index)))
+                continue
+            # Once for each group: a batch has thousands of rollouts.
+            if group not in hashes:
+                hashes[group] = self._hash(group)
+            self.digests.append(hashes[group])
 
     def first(self, indices: Sequence[int], count: int) -> list[int]:
         """Return the first *count* of *indices* in this order.

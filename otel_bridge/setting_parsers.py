@@ -340,13 +340,17 @@ def redactions(raw: str) -> tuple[str, ...]:
 
     Raises `ValueError` for an unknown kind, two functions, or ``none`` beside a kind.
     """
-    given = names(raw)
-    functions = tuple(name for name in given if ":" in name)
-    kinds = tuple(name.lower() for name in given if ":" not in name) or (
-        SECRETS if functions else ()
-    )
-    if kinds == ("none",):
-        return functions
+    functions: list[str] = []
+    kinds: list[str] = []
+    for name in names(raw):
+        if ":" in name:
+            functions.append(name)
+        else:
+            kinds.append(name.lower())
+    if functions and not kinds:
+        kinds.extend(SECRETS)
+    if kinds == ["none"]:
+        return tuple(functions)
     unknown = set(kinds) - set(REDACTIONS)
     if (
         not kinds

@@ -55,14 +55,10 @@ class ControlRequest:
         dead_letters: dict[str, list[int]] = {}
         for name, ids in cast("dict[str, object]", ids_by_name).items():
             if isinstance(ids, list):
-                numbers = [
-                    number
-                    for number in cast("list[object]", ids)
-                    if type(number) is int
-                ]
-                dead_letters[name] = [
-                    number for number in numbers if 0 < number < _ID_LIMIT
-                ]
+                dead_letters[name] = []
+                for number in cast("list[object]", ids):
+                    if type(number) is int and 0 < number < _ID_LIMIT:
+                        dead_letters[name].append(number)
         return dead_letters
 
 

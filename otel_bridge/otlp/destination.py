@@ -159,16 +159,14 @@ def addresses(env: Mapping[str, str]) -> dict[str, str]:
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the destination, without credentials, as a process announces them."""
-    kinds = ("ENDPOINT", "PROTOCOL")
-    general = [f"{PREFIX}{kind}" for kind in kinds]
-    of_signals = [
-        f"{PREFIX}{signal.upper()}_{kind}" for signal in _SIGNALS for kind in kinds
-    ]
-    return {
-        name: without_credentials(env[name])
-        for name in (*general, *of_signals)
-        if env.get(name)
-    }
+    of_signals = [f"{PREFIX}{signal.upper()}_" for signal in _SIGNALS]
+    values: dict[str, str] = {}
+    for prefix in (PREFIX, *of_signals):
+        for kind in ("ENDPOINT", "PROTOCOL"):
+            value = env.get(f"{prefix}{kind}")
+            if value:
+                values[f"{prefix}{kind}"] = without_credentials(value)
+    return values
 
 
 def host(env: Mapping[str, str]) -> str:

@@ -94,7 +94,10 @@ def too_deep(value: Json) -> bool:
     level = [value]
     # Level by level, because a recursive count would end at Python's own limit.
     for _ in range(_MAX_DEPTH + 1):
-        level = [entry for collection in level for entry in _entries_of(collection)]
+        outer_level = level
+        level = []
+        for collection in outer_level:
+            level.extend(_entries_of(collection))
         if not level:
             return False
     return True

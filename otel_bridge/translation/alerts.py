@@ -15,10 +15,15 @@ from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
-from otel_bridge.translation.metrics.dedup import identity
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, named, number_at
+from otel_bridge.translation.state import (
+    TranslationState,
+    count,
+    identity,
+    named,
+    number_at,
+)
 
 CALM_VALUES = 5
 """Values in a row on the good side after which a cause has ended."""
@@ -80,15 +85,15 @@ class AlertWatcher:
         self._processes = processes
         self._straggler_alerts = straggler_alerts
         rules = options.alert_rules
-        of_kind = {
-            kind: [rule for rule in rules if rule.kind is kind] for kind in AlertKind
-        }
-        self._values = _ValueCauses(
-            state,
-            [*of_kind[AlertKind.BOUND], *of_kind[AlertKind.NOT_FINITE]],
-            processes,
-        )
-        self._stalls = _Stalls(state, of_kind[AlertKind.STALLED], options, processes)
+        of_values: list[AlertRule] = []
+        of_silence: list[AlertRule] = []
+        for rule in rules:
+            if rule.kind in {AlertKind.BOUND, AlertKind.NOT_FINITE}:
+                of_values.append(rule)
+            elif rule.kind is AlertKind.STALLED:
+                of_silence.append(rule)
+        self._values = _ValueCauses(state, of_values, processes)
+        self._stalls = _Stalls(state, of_silence, options, processes)
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the alerts that their rows raise, each behind its row."""

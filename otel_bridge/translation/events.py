@@ -21,7 +21,7 @@ from otel_bridge.translation.decode import content_events
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.metrics.configs import Configs
-from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.metrics.media import MediaAssembler, MediaEvent
@@ -30,7 +30,7 @@ from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count
+from otel_bridge.translation.state import count, identity
 
 _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""

@@ -168,13 +168,11 @@ class FrameReader:
 def _metrics_by_resource(request: bytes) -> _ByResource[bytes]:
     """Return the scopes as bytes, by which the decoder of rows recognises their shape."""
     messages = ExportMetricsServiceRequest.FromString(request).resource_metrics
-    return [
-        (
-            message.resource,
-            [scope.SerializeToString() for scope in message.scope_metrics],
-        )
-        for message in messages
-    ]
+    by_resource: list[tuple[Resource, Iterable[bytes]]] = []
+    for message in messages:
+        scopes = [scope.SerializeToString() for scope in message.scope_metrics]
+        by_resource.append((message.resource, scopes))
+    return by_resource
 
 
 def _spans_by_resource(request: bytes) -> _ByResource[ScopeSpans]:

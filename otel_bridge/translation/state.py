@@ -9,6 +9,7 @@ the changes in its ledger.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +22,10 @@ FIRST_KEY = "dropkey/"
 """Key space of the state: drop reason to the first key that was dropped for this reason."""
 _MAX_KEY_CHARS = 256
 """Most characters of such a key: a program's keys may have any length, and `status` shows it in one line."""
+
+
+HASH_BYTES = 8
+"""Bytes of an `identity`."""
 
 
 class TranslationState(Protocol):
@@ -49,6 +54,13 @@ class TranslationState(Protocol):
 def named(state: TranslationState, prefix: str) -> dict[str, Any]:
     """Return what is stored below *prefix*, in the order of the rest of its keys, to which it maps."""
     return {key.removeprefix(prefix): value for key, value in state.items(prefix)}
+
+
+def identity(*parts: object) -> bytes:
+    """Return a hash (8 bytes) of the parts that identify a point, an event or a medium."""
+    return hashlib.blake2b(
+        repr(parts).encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES
+    ).digest()
 
 
 def number_at(state: TranslationState, key: str) -> int:

@@ -85,11 +85,13 @@ def as_ints(value: object) -> tuple[int, ...] | None:
     """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
     if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_INTS:
         return None
-    numbers = [as_int(number) for number in cast("list[object]", value)]
-    integers = tuple(number for number in numbers if number is not None)
-    if len(integers) == len(numbers):
-        return integers
-    return None
+    integers: list[int] = []
+    for entry in cast("list[object]", value):
+        integer = as_int(entry)
+        if integer is None:
+            return None
+        integers.append(integer)
+    return tuple(integers)
 
 
 def as_float(value: object) -> float | None:

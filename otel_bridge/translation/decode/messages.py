@@ -155,10 +155,10 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
     # By their numbers, since attributes are in any order.
     for _, entry in sorted(entries.items()):
         calls = _flattened_calls(entry)
-        message: dict[str, Json] = {
-            "role": role,
-            **{k: v for k, v in entry.items() if "." not in k},
-        }
+        message: dict[str, Json] = {"role": role}
+        for key, value in entry.items():
+            if "." not in key:
+                message[key] = value
         if calls:
             message["tool_calls"] = calls
         chat.add(message, role)
@@ -319,11 +319,11 @@ def _facts_of(part: dict[str, Json]) -> dict[str, Json]:
     read_keys = _READ_KEYS.get(str(part.get("type")))
     if read_keys is None or part.keys() <= read_keys:
         return {}
-    return {
-        key: as_text(value) if too_deep(value) else value
-        for key, value in part.items()
-        if key not in read_keys
-    }
+    facts: dict[str, Json] = {}
+    for key, value in part.items():
+        if key not in read_keys:
+            facts[key] = as_text(value) if too_deep(value) else value
+    return facts
 
 
 def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Message:
@@ -369,11 +369,10 @@ def _media(part: dict[str, Json]) -> Json:
 
 def _joined(content: list[Json]) -> Json:
     """Return plain text when every part is text, nothing when *content* is empty, else the parts."""
-    texts = [
-        as_text(part["text"])
-        for part in content
-        if isinstance(part, dict) and part.get("type") == "text"
-    ]
+    texts: list[str] = []
+    for part in content:
+        if isinstance(part, dict) and part.get("type") == "text":
+            texts.append(as_text(part["text"]))
     # Mixed content keeps its parts, in their order.
     if len(texts) < len(content):
         return content

@@ -269,8 +269,9 @@ def _agent_lightning_facts(
     resource_attributes: Mapping[str, object],
 ) -> dict[str, Json]:
     """Return the resource attributes that become metadata of a third-party rollout."""
-    return {
-        key.rpartition(".")[2]: value
-        for key in _AGENT_LIGHTNING_FACTS
-        if isinstance(value := resource_attributes.get(key), (str, int, float))
-    }
+    facts: dict[str, Json] = {}
+    for key in _AGENT_LIGHTNING_FACTS:
+        value = resource_attributes.get(key)
+        if isinstance(value, (str, int, float)):
+            facts[key.rpartition(".")[2]] = value
+    return facts

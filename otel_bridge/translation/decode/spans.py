@@ -249,11 +249,9 @@ def error_of(span: Span) -> str | None:
     for event in reversed(span.events):
         if event.name == "exception":
             details = mapping_of(event.attributes)
-            texts = [
-                str(details[key])
-                for key in ("exception.type", "exception.message")
-                if details.get(key)
-            ]
+            kind = details.get("exception.type")
+            message = details.get("exception.message")
+            texts = [str(text) for text in (kind, message) if text]
             if texts:
                 return ": ".join(texts)
     return "error"

@@ -149,10 +149,14 @@ class RowAssembler:
         rows: list[Row] = []
         while process.waiting:
             rows += self._give_up(process, next(iter(process.waiting.values())))
-        released = {time_ns for changed, time_ns in self._changed if changed is process}
-        for time_ns in released | set(process.written):
+        released = set(process.written)
+        # A copy, because entries are removed on the way.
+        for changed, time_ns in list(self._changed):
+            if changed is process:
+                self._changed.discard((process, time_ns))
+                released.add(time_ns)
+        for time_ns in released:
             self._state.delete(f"{_PREFIX}{process.instance}/{time_ns}")
-        self._changed = {pair for pair in self._changed if pair[0] is not process}
         return rows
 
     def _due_ns(self, process: Process, row: PendingRow) -> int:

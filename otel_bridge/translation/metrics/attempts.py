@@ -6,8 +6,7 @@ first row, so that the statistics of a further attempt's first step belong to th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
@@ -35,8 +34,7 @@ class AttemptDetector:
 
         Return the config of a further attempt.
         """
-        spans = chain.from_iterable(scope.spans for scope in scopes)
-        return self._detected(context, (span.attributes for span in spans), now_unix_ns)
+        return self._detected(context, _of_spans(scopes), now_unix_ns)
 
     def of_logs(
         self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int
@@ -45,13 +43,7 @@ class AttemptDetector:
 
         Return the config of a further attempt.
         """
-        records = chain.from_iterable(scope.log_records for scope in scopes)
-        rollouts = (
-            record for record in records if record.event_name == semconv.EVENT_ROLLOUTS
-        )
-        return self._detected(
-            context, (record.attributes for record in rollouts), now_unix_ns
-        )
+        return self._detected(context, _of_rollout_events(scopes), now_unix_ns)
 
     def _detected(
         self,
@@ -76,6 +68,19 @@ class AttemptDetector:
                 return []
             return self._events.restarted(role, attempt, now_unix_ns)
         return []
+
+
+def _of_spans(scopes: Iterable[ScopeSpans]) -> Iterator[Iterable[KeyValue]]:
+    for scope in scopes:
+        for span in scope.spans:
+            yield span.attributes
+
+
+def _of_rollout_events(scopes: Iterable[ScopeLogs]) -> Iterator[Iterable[KeyValue]]:
+    for scope in scopes:
+        for record in scope.log_records:
+            if record.event_name == semconv.EVENT_ROLLOUTS:
+                yield record.attributes
 
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:

@@ -8,20 +8,10 @@ were written are kept (second chance). Owns ``seen/<number>`` of the state: up t
 
 from __future__ import annotations
 
-import hashlib
-
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.state import HASH_BYTES, TranslationState, named
 
 _PREFIX = "seen/"
 _CHUNK = 1_024
-_HASH_BYTES = 8
-
-
-def identity(*parts: object) -> bytes:
-    """Return a hash (8 bytes) of the parts that identify a point, an event or a medium."""
-    return hashlib.blake2b(
-        repr(parts).encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES
-    ).digest()
 
 
 class Deduplicator:
@@ -63,7 +53,7 @@ class Deduplicator:
 
     def _append(self, hash_: bytes) -> None:
         chunk = self._chunks.get(self._last)
-        if chunk is None or len(chunk) >= _CHUNK * _HASH_BYTES:
+        if chunk is None or len(chunk) >= _CHUNK * HASH_BYTES:
             self._last += 1
             chunk = bytearray()
             self._chunks[self._last] = chunk
@@ -85,6 +75,6 @@ class Deduplicator:
 
 def _hashes(chunk: bytes | bytearray) -> list[bytes]:
     return [
-        bytes(chunk[start : start + _HASH_BYTES])
-        for start in range(0, len(chunk), _HASH_BYTES)
+        bytes(chunk[start : start + HASH_BYTES])
+        for start in range(0, len(chunk), HASH_BYTES)
     ]

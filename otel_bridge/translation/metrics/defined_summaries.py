@@ -134,19 +134,15 @@ class DefinedSummaries:
 
         Without the kind ``last``: trackers show the last value anyway.
         """
-        values: dict[str, Scalar] = {}
+        changed: dict[str, Scalar] = {}
         for key, summary in self._keys.items():
             kinds = self._definitions.kinds_of(key)
-            if NO_SUMMARY not in kinds:
-                values |= {
-                    f"{key}.{kind}": value
-                    for kind, value in summary.result(kinds - {"last"}).items()
-                }
-        changed = {
-            key: value
-            for key, value in values.items()
-            if self._store(key, value, end.time_unix_ns)
-        }
+            if NO_SUMMARY in kinds:
+                continue
+            for kind, value in summary.result(kinds - {"last"}).items():
+                name = f"{key}.{kind}"
+                if self._store(name, value, end.time_unix_ns):
+                    changed[name] = value
         if changed:
             return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)]
         return []

@@ -137,11 +137,11 @@ def _exponential(
     for side in ("positive", "negative"):
         counts = _by_index(getattr(point, side), 0)
         last_counts = _by_index(getattr(last_point, side), max(down, 0))
-        new_counts = {
-            index: count - last_counts.get(index, 0)
-            for index, count in counts.items()
-            if count > last_counts.get(index, 0)
-        }
+        new_counts: dict[int, int] = {}
+        for index, count in counts.items():
+            new_count = count - last_counts.get(index, 0)
+            if new_count > 0:
+                new_counts[index] = new_count
         if new_counts:
             buckets = getattr(added, side)
             buckets.offset = min(new_counts)

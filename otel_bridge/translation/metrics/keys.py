@@ -337,10 +337,11 @@ class StepAxes:
         rank 0 follows a rank 0 of which only the state is left.
         """
         workers = self._other_workers(process)
-        same_rank = [worker for worker in workers if worker.rank == process.rank]
-        predecessors = [
-            worker for worker in same_rank if worker.attempts.get(axis) == current
-        ]
+        predecessors: list[Process] = []
+        for worker in workers:
+            is_of_attempt = worker.attempts.get(axis) == current
+            if worker.rank == process.rank and is_of_attempt:
+                predecessors.append(worker)
         if predecessors:
             follows = behind or any(
                 worker.status is not Status.FINISHED for worker in predecessors

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from otel_bridge.records import Json
-from otel_bridge.translation.metrics.dedup import identity
+from otel_bridge.translation.state import identity
 
 
 @dataclass(frozen=True, slots=True)

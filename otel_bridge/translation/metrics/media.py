@@ -19,11 +19,10 @@ from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.media import MediaPart, items_of, key_in, part_of
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key
-from otel_bridge.translation.metrics.dedup import identity
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, identity
 
 INVALID = "media/invalid"
 INCOMPLETE = "media/incomplete"
@@ -99,10 +98,9 @@ class MediaAssembler:
 
     def forget(self, instance: str) -> None:
         """Drop what waits for parts of a process that has ended."""
-        for name in [
-            name for name in self._waiting if name.startswith(f"{_PREFIX}{instance}/")
-        ]:
-            self._drop(name)
+        for name in list(self._waiting):
+            if name.startswith(f"{_PREFIX}{instance}/"):
+                self._drop(name)
 
     def _join(
         self, event: MediaEvent, part: MediaPart, data: bytes

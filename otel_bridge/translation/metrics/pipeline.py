@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+
 from otel_bridge.records import Record, Row
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
@@ -131,10 +133,14 @@ class MetricsPipeline:
             # A measurement taken while a process ended must not reopen the process or the run.
             if producer.system and process.status is not None:
                 continue
-            metrics = batch.metrics
-            engine_metrics = [metric for metric in metrics if is_of_engine(metric)]
+            metrics: list[Metric] = []
+            engine_metrics: list[Metric] = []
+            for metric in batch.metrics:
+                if is_of_engine(metric):
+                    engine_metrics.append(metric)
+                else:
+                    metrics.append(metric)
             if engine_metrics:
-                metrics = [metric for metric in metrics if not is_of_engine(metric)]
                 records += self.engines.take(
                     engine_of(producer.attributes),
                     engine_metrics,

@@ -36,7 +36,7 @@ from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key, number
 from otel_bridge.translation.decode.spans import is_rollout
-from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.increments import (
     HistogramPoint,
     Increments,
@@ -45,7 +45,7 @@ from otel_bridge.translation.metrics.increments import (
 from otel_bridge.translation.metrics.keys import StepAxes, attribute_suffix
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, named
+from otel_bridge.translation.state import TranslationState, count, identity, named
 
 _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
@@ -396,13 +396,12 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
     step = as_int(attributes.pop(semconv.DL_ITERATION, None))
     if step is None or not -(1 << 63) <= step < 1 << 63 or is_rollout(span):
         return None
-    numbers: dict[str, Value] = {
-        key: value
-        for key, value in list(attributes.items())[:_MAX_NUMBERS]
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and _is_measured(key)
-    }
+    numbers: dict[str, Value] = {}
+    for key, value in list(attributes.items())[:_MAX_NUMBERS]:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if _is_measured(key):
+            numbers[key] = value
     if numbers:
         return (step, numbers)
     return None

@@ -131,20 +131,14 @@ class RolloutAssembler:
         """
         spans = folded(trace.spans)
         origin, subject = _subject(spans)
-        attributes = {
-            pair.key: pair.value.string_value or value_of(pair.value)
-            for pair in subject.attributes
-            if not is_content(pair.key)
-        }
+        attributes: dict[str, Json] = {}
+        for pair in subject.attributes:
+            if not is_content(pair.key):
+                attributes[pair.key] = pair.value.string_value or value_of(pair.value)
         reason = reading.finish_reason_of(attributes)
         # Only then are other spans read, of which a rollout may have thousands.
         if reason is None:
-            reason = next(
-                filter(
-                    None, (_last_reason(span) for _, span in reversed(_ordered(spans)))
-                ),
-                None,
-            )
+            reason = _last_reason(_ordered(spans))
         reward, _ = _rewards(attributes, spans)
         split = _split(attributes) or TRAIN
         step = _step(attributes, spans)
@@ -190,13 +184,13 @@ class RolloutAssembler:
         if facts.step is not None:
             axis = axis_of(facts.role)
         metadata = _metadata(trace.id, attributes, origin)
+        score_values: dict[str, float] = {}
         for score in scores:
             metadata.update(_remark_texts(score))
+            if score.value is not None:
+                score_values[score.name] = score.value
         # What arrived by itself is newer than what the trace states.
         reward, rewards = _rewards(attributes, ordered)
-        score_values = {
-            score.name: score.value for score in scores if score.value is not None
-        }
         reward = score_values.pop("reward", reward)
         advantage = score_values.pop(
             "advantage", as_float(attributes.get(semconv.ADVANTAGE))
@@ -389,10 +383,15 @@ def _staleness(step: int | None, split: str, version: int | None) -> int | None:
     return step - version
 
 
-def _last_reason(span: Span) -> str | None:
-    for pair in span.attributes:
-        if pair.key in reading.finish_keys():
-            return reading.finish_reason_of({pair.key: value_of(pair.value)})
+def _last_reason(ordered: Sequence[tuple[SpanOrigin, Span]]) -> str | None:
+    """Return the finish reason of the last span that has one, ``None`` without any."""
+    for _, span in reversed(ordered):
+        for pair in span.attributes:
+            reason = None
+            if pair.key in reading.finish_keys():
+                reason = reading.finish_reason_of({pair.key: value_of(pair.value)})
+            if reason:
+                return reason
     return None
 
 
@@ -414,11 +413,10 @@ def _rewards(
     reward = as_float(attributes.get(semconv.REWARD))
     if reward is not None or parts:
         return reward, parts
-    with_reward = [
-        span
-        for origin, span in spans
-        if not origin.is_native and _has_agent_lightning_reward(span)
-    ]
+    with_reward: list[Span] = []
+    for origin, span in spans:
+        if not origin.is_native and _has_agent_lightning_reward(span):
+            with_reward.append(span)
     if not with_reward:
         return None, {}
     # The id decides between equal times, so that every redelivery gives the same reward.
@@ -475,19 +473,21 @@ def _metadata(
 
 def _remark_texts(score: EvaluationScore) -> dict[str, Json]:
     """Return label and explanation of an evaluation as metadata, where some trackers show values of a rollout."""
-    texts = {
-        f"{score.name}.label": score.label,
-        f"{score.name}.explanation": score.explanation,
-    }
-    return {key: text for key, text in texts.items() if text}
+    texts: dict[str, Json] = {}
+    if score.label:
+        texts[f"{score.name}.label"] = score.label
+    if score.explanation:
+        texts[f"{score.name}.explanation"] = score.explanation
+    return texts
 
 
 def _remarks(scores: Sequence[EvaluationScore]) -> dict[str, Sequence[str | None]]:
     """Return label and explanation of the evaluations that have one, by name."""
-    with_remark = [
-        score for score in scores if score.label is not None or score.explanation
-    ]
-    return {score.name: [score.label, score.explanation] for score in with_remark}
+    remarks: dict[str, Sequence[str | None]] = {}
+    for score in scores:
+        if score.label is not None or score.explanation:
+            remarks[score.name] = [score.label, score.explanation]
+    return remarks
 
 
 def _with_messages(
@@ -501,17 +501,20 @@ def _with_messages(
 
 def _root(spans: Sequence[reading.SpanFacts], subject: Span) -> reading.SpanFacts:
     """Return the facts of *subject*, or those of the first span if the size limit removed it."""
-    return next(
-        (span for span in spans if span.otlp.span_id == subject.span_id), spans[0]
-    )
+    for span in spans:
+        if span.otlp.span_id == subject.span_id:
+            return span
+    return spans[0]
 
 
 def _finish_reason(
     root: reading.SpanFacts, spans: Sequence[reading.SpanFacts]
 ) -> str | None:
     """Return the finish reason of the root, else that of the last span that has one."""
-    reasons = (span.finish_reason for span in (root, *reversed(spans)))
-    return next(filter(None, reasons), None)
+    for span in (root, *reversed(spans)):
+        if span.finish_reason:
+            return span.finish_reason
+    return None
 
 
 def _conversation(
@@ -521,21 +524,16 @@ def _conversation(
 
     Without a chat span those of the first span that has any. Empty when no span has messages.
     """
-    turns: list[Turn] = [
-        (span.prompt, span.answer) for span in spans if span.kind == GENERATION
-    ]
+    turns: list[Turn] = []
+    for span in spans:
+        if span.kind == GENERATION:
+            turns.append((span.prompt, span.answer))
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)
-    if not turns:
-        turns.extend(
-            [
-                (span.prompt, span.answer)
-                for span in spans
-                if span.prompt or span.answer
-            ][:1]
-        )
     results: dict[str, str] = {}
     for span in spans:
+        if not turns and (span.prompt or span.answer):
+            turns.append((span.prompt, span.answer))
         answer = reading.tool_answer(span)
         if answer is not None:
             call_id, result = answer

@@ -157,20 +157,16 @@ def _with_results(
 
     A call without a known result stays open.
     """
-    answered_ids = {
-        str(message.get("tool_call_id"))
-        for message in messages
-        if message.get("role") == "tool"
-    }
+    answered_ids: set[Json] = set()
+    for message in messages:
+        if message.get("role") == "tool":
+            answered_ids.add(str(message.get("tool_call_id")))
     with_results: list[Message] = []
     for message in messages:
         with_results.append(message)
-        open_ids = [
-            call_id for call_id in _call_ids([message]) if call_id not in answered_ids
-        ]
-        for call_id in open_ids:
+        for call_id in _call_ids([message]):
             result = tool_results.get(call_id)
-            if result is not None:
+            if result is not None and call_id not in answered_ids:
                 with_results.append(
                     {"role": "tool", "content": result, "tool_call_id": call_id}
                 )

@@ -302,10 +302,10 @@ class Evaluations:
         self._store(trace_id, entry)
         if not was_yielded:
             return 0
-        return sum(
-            any(evaluation.is_sent for evaluation in of_name.values())
-            for of_name in entry.values.values()
-        )
+        sent_names = 0
+        for of_name in entry.values.values():
+            sent_names += any(evaluation.is_sent for evaluation in of_name.values())
+        return sent_names
 
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values.

@@ -64,8 +64,10 @@ class PendingTraces:
 
     def oldest(self, *, rollout: bool) -> PendingTrace | None:
         """Return the trace that has waited longest of those that are known to be rollouts, or of the others."""
-        traces = (trace for trace in self._waiting() if trace.rollout == rollout)
-        return next(traces, None)
+        for trace in self._waiting():
+            if trace.rollout == rollout:
+                return trace
+        return None
 
     def _waiting(self) -> Iterator[PendingTrace]:
         return (trace for trace in self._traces.values() if trace.facts is None)

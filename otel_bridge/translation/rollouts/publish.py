@@ -102,11 +102,11 @@ class RolloutPublisher:
         self._assembler = RolloutAssembler(
             options.rollout_key, options.content, options.rollout_bytes, self._count
         )
-        complete = [
-            (t.id, t.facts, t.complete_ns or t.last_ns)
-            for t in store.traces.values()
-            if t.facts is not None
-        ]
+        complete: list[tuple[str, SamplingFacts, int]] = []
+        for trace in store.traces.values():
+            if trace.facts is not None:
+                came_ns = trace.complete_ns or trace.last_ns
+                complete.append((trace.id, trace.facts, came_ns))
         self.steps = StepSampler(
             state,
             options,

@@ -238,17 +238,24 @@ class StepSampler:
         """
         # By id, so that the choice does not depend on the order of arrival.
         order = sorted(step.waiting)
-        facts = [step.waiting[trace_id] for trace_id in order]
+        groups: list[str | None] = []
+        failed: list[int] = []
+        truncated: list[int] = []
+        for index, trace_id in enumerate(order):
+            rollout = step.waiting[trace_id]
+            groups.append(rollout.group)
+            if rollout.failed:
+                failed.append(index)
+            if rollout.truncated:
+                truncated.append(index)
         # The same choice after a kill and at a redelivery.
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
         chosen = choose(
             [rewards[trace_id] for trace_id in order],
-            [rollout.group for rollout in facts],
+            groups,
             seats,
-            failed=[index for index, rollout in enumerate(facts) if rollout.failed],
-            truncated=[
-                index for index, rollout in enumerate(facts) if rollout.truncated
-            ],
+            failed=failed,
+            truncated=truncated,
             key=order.__getitem__,
             rule=self._options.selection,
             seed=seed,

@@ -116,8 +116,10 @@ class Statistics:
 
     def _flat_groups(self) -> int:
         """Return the number of groups, folded ones too, whose rewards are all equal."""
-        groups = [sums for group, sums in self.groups.items() if group != NO_GROUP]
-        return self.flat_groups + sum(sums.flat for sums in groups)
+        flat_groups = self.flat_groups
+        for group, sums in self.groups.items():
+            flat_groups += group != NO_GROUP and sums.flat
+        return flat_groups
 
     def _whole(self) -> Sums:
         whole = Sums()
@@ -163,14 +165,12 @@ def _sums(value: Json) -> Sums | None:
     if not isinstance(value, dict):
         return None
     count = as_int(value.get("count"))
-    numbers = [
-        as_float(value.get(name)) for name in ("sum", "sum_squares", "min", "max")
-    ]
     if count is None or count <= 0 or count > 1 << 53:
         return None
-    finite = [
-        number for number in numbers if number is not None and math.isfinite(number)
-    ]
-    if len(finite) == len(numbers):
-        return Sums(count, *finite)
-    return None
+    numbers: list[float] = []
+    for name in ("sum", "sum_squares", "min", "max"):
+        number = as_float(value.get(name))
+        if number is None or not math.isfinite(number):
+            return None
+        numbers.append(number)
+    return Sums(count, *numbers)

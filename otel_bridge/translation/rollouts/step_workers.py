@@ -43,10 +43,12 @@ class WorkerProgress:
 
     def highest_step(self, role: str) -> int | None:
         """Return the highest step of any split of *role*, ``None`` if the process sent none of its rollouts."""
-        return max(
-            (step for (step_role, _), step in self.steps.items() if step_role == role),
-            default=None,
-        )
+        highest_step: int | None = None
+        for (step_role, _), step in self.steps.items():
+            is_higher = highest_step is None or step > highest_step
+            if step_role == role and is_higher:
+                highest_step = step
+        return highest_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,12 @@ class StepWorkers:
 
         A worker whose process is unknown counts: nothing shows that it ended.
         """
-        return {
-            instance
-            for instance, pace in self._paces.items()
-            if pace.highest_step(role) is not None
-            and not self._ended(self._processes.get(instance), now_unix_ns)
-        }
+        living: set[str] = set()
+        for instance, pace in self._paces.items():
+            has_ended = self._ended(self._processes.get(instance), now_unix_ns)
+            if pace.highest_step(role) is not None and not has_ended:
+                living.add(instance)
+        return living
 
     def reach(self, role: str, split: str, now_unix_ns: int) -> StepProgress:
         """Return the progress of the workers of a role and split.

@@ -226,12 +226,14 @@ def _integer(span: Span, *keys: str) -> int | None:
     ``None`` when none of them is a whole number, which is ignored here; the keys are in order of
     precedence.
     """
-    integers = {
-        pair.key: as_int(value_of(pair.value))
-        for pair in span.attributes
-        if pair.key in keys
-    }
-    return next((integers[key] for key in keys if integers.get(key) is not None), None)
+    for key in keys:
+        for pair in span.attributes:
+            integer = None
+            if pair.key == key:
+                integer = as_int(value_of(pair.value))
+            if integer is not None:
+                return integer
+    return None
 
 
 class SpanOwners:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from otel_bridge.translation.metrics.dedup import Deduplicator, identity
+from otel_bridge.translation.metrics.dedup import Deduplicator
+from otel_bridge.translation.state import identity
 from support.otlp.memory_state import MemoryState
 
 
