@@ -86,14 +86,12 @@ def flatten(
     plain = _plain_row(values) if type(values) is dict else None  # pyright: ignore[reportUnknownArgumentType]  # any dict
     if plain is not None:
         return plain
-    out: dict[str, Value] = {}
-    keyed = _Keyed(drop, media)
+    reader = _RowReader(drop, media)
     if isinstance(values, Mapping):
-        _flatten_into(out, "", cast("Mapping[object, object]", values), keyed, ())
+        reader.read(cast("Mapping[object, object]", values), "", ())
     else:
-        keyed.key = type(values).__name__
-        keyed("not_a_mapping", 1)
-    return out
+        drop("not_a_mapping", 1, type(values).__name__)
+    return reader.row
 
 
 def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
@@ -129,44 +127,85 @@ def has_entries(values: object) -> bool:
         return True
 
 
-class _Keyed:
-    """Counts drops with the key that is being read."""
+class _RowReader:
+    """Reads the values of one row, and counts what it leaves out with the key that is being read.
 
-    __slots__ = ("_budget", "_drop", "_media", "key")
+    Attributes:
+        row: The numbers by their joined keys.
+    """
+
+    __slots__ = ("_budget", "_drop", "_key", "_media", "row")
 
     def __init__(self, drop: CountKeyedDrop, media: list[FoundMedia] | None) -> None:
+        self.row: dict[str, Value] = {}
         self._drop = drop
         self._media = media
-        self._budget: ReadBudget | None = None
-        self.key = ""
+        # Of all mappings of the row together.
+        self._budget = ReadBudget(MAX_KEYS)
+        self._key = ""
 
-    def share(self, nested: Mapping[object, object]) -> int:
-        """Return how many entries of a mapping are read; the others are counted as ``clipped``.
+    def read(
+        self, values: Mapping[object, object], prefix: str, parents: tuple[int, ...]
+    ) -> None:
+        """Add the numbers in *values* to the row by their joined keys.
 
-        All mappings of a row together have one budget, made only for a row that is nested or odd.
+        *parents* are the ids of the mappings around: one that holds itself is counted as
+        ``cyclic``, one below 32 others as ``too_deep``, entries beyond a million as ``clipped``.
         """
-        if self._budget is None:
-            self._budget = ReadBudget(MAX_KEYS)
-        share = self._budget.share(nested, len(nested))
-        if share < len(nested):
-            self(CLIPPED, len(nested) - share)
-        return share
+        self._key = prefix[:-1]
+        if id(values) in parents or len(parents) >= MAX_DEPTH:
+            self._lose("cyclic" if id(values) in parents else "too_deep")
+            return
+        share = self._budget.share(values, len(values))
+        if share < len(values):
+            self._lose(CLIPPED, len(values) - share)
+        for raw_key, raw_value in entries_of(values, share):
+            key = self._joined_key(prefix, raw_key)
+            if key is None:
+                continue
+            value = raw_value.item() if is_scalar(raw_value) else raw_value
+            if _is_nested(value):
+                self.read(value, f"{key}/", (*parents, id(values)))
+                continue
+            self._key = key
+            number = value if type(value) is float else self._value_of(value)
+            if number is None:
+                continue
+            if key in self.row:
+                self._lose("same_key")
+            self.row[key] = number
 
-    def takes(self, value: object) -> bool:
-        """Return whether *value* is media, which are kept with their key.
+    def _joined_key(self, prefix: str, raw: object) -> str | None:
+        """Return the joined key of an entry; ``None``, counted by its reason, when no tracker could show it."""
+        try:
+            key = prefix + (raw if type(raw) is str else key_text(raw))
+        except any_error():  # a user's __str__
+            self._drop("bad_key", 1, f"{prefix}<{type(raw).__name__}>")
+            return None
+        if len(prefix) < len(key) <= MAX_KEY_CHARS and key != ROW:
+            return key
+        if key == ROW:
+            reason = "reserved_key"
+        else:
+            reason = "long_key" if len(key) > MAX_KEY_CHARS else "empty_key"
+        self._drop(reason, 1, key)
+        return None
 
-        Always false where media are not asked for.
+    def _value_of(self, value: object) -> Value | None:
+        """Return the number or distribution of *value*.
+
+        ``None`` for media, which are kept where they are asked for, and for what is counted.
         """
-        if self._media is None or type(value) in _NUMBERS:
-            return False
-        media = media_in(value)
-        if media is None:
-            return False
-        self._media.append((self.key, media))
-        return True
+        media = None
+        if self._media is not None and type(value) not in _NUMBERS:
+            media = media_in(value)
+        if self._media is None or media is None:
+            return to_value(value, self._lose)
+        self._media.append((self._key, media))
+        return None
 
-    def __call__(self, reason: str, number: int) -> None:
-        self._drop(reason, number, self.key)
+    def _lose(self, reason: str, number: int = 1) -> None:
+        self._drop(reason, number, self._key)
 
 
 def distinct(
@@ -198,76 +237,10 @@ def _shown_key(key: str, role: str | None) -> str:
     return full
 
 
-def _flatten_into(
-    row: dict[str, Value],
-    prefix: str,
-    values: Mapping[object, object],
-    drop: _Keyed,
-    parents: tuple[int, ...],
-) -> None:
-    """Add the numbers in *values* to *row* by their joined keys.
-
-    *parents* are the ids of the mappings around: one that holds itself is counted as ``cyclic``,
-    one below 32 others as ``too_deep``.
-    """
-    drop.key = prefix[:-1]
-    if id(values) in parents or len(parents) >= MAX_DEPTH:
-        drop("cyclic" if id(values) in parents else "too_deep", 1)
-        return
-    for raw_key, raw_value in entries_of(values, drop.share(values)):
-        key = _key(prefix, raw_key, drop)
-        if key is None:
-            continue
-        value = raw_value.item() if is_scalar(raw_value) else raw_value
-        if _is_nested(value):
-            _flatten_into(row, f"{key}/", value, drop, (*parents, id(values)))
-            continue
-        number = value if type(value) is float else _value_of(key, value, drop)
-        if number is None:
-            continue
-        if key in row:
-            drop.key = key
-            drop("same_key", 1)
-        row[key] = number
-
-
 def _is_nested(value: object) -> TypeGuard[Mapping[object, object]]:
     return type(value) is dict or (
         type(value) not in _FLAT and isinstance(value, Mapping)
     )
-
-
-def _value_of(key: str, value: object, drop: _Keyed) -> Value | None:
-    """Return the number or distribution of *value*.
-
-    ``None`` for media, which are kept, and what is counted.
-    """
-    drop.key = key
-    if drop.takes(value):
-        return None
-    return to_value(value, drop)
-
-
-def _key(prefix: str, raw: object, drop: _Keyed) -> str | None:
-    """Return the joined key of an entry.
-
-    ``None``, counted by its reason, when no tracker could show it.
-    """
-    try:
-        key = prefix + (raw if type(raw) is str else key_text(raw))
-    except any_error():  # a user's __str__
-        drop.key = f"{prefix}<{type(raw).__name__}>"
-        drop("bad_key", 1)
-        return None
-    size = len(key)
-    if len(prefix) < size <= MAX_KEY_CHARS and key != ROW:
-        return key
-    drop.key = key
-    if key == ROW:
-        drop("reserved_key", 1)
-    else:
-        drop("long_key" if size > MAX_KEY_CHARS else "empty_key", 1)
-    return None
 
 
 def to_value(value: object, drop: CountDrop) -> Value | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.encode import coerce
@@ -247,9 +246,7 @@ class Generations:
         else:
             index = self._ids_of
         return Rollout(
-            messages=_conversation_of(
-                [self._turn(entry, rollout) for entry in entries], self._decoder
-            ),
+            messages=self._conversation(rollout),
             reward=self._at("rewards", last),
             advantage=self._at("advantages", last),
             finish_reason=self._at("finish_reasons", last),
@@ -269,28 +266,64 @@ class Generations:
             error=self._at("errors", last),
         )
 
-    def _turn(self, entry: int, rollout: int) -> _Turn:
-        """Return one entry as a turn of *rollout*.
+    def _conversation(self, rollout: int) -> list[object]:
+        """Return the messages of the turns of *rollout*, each once.
 
-        The first turn has the prompt of its rollout. A later turn has one only when there is a
-        prompt for each entry: otherwise it would repeat that of the first.
+        A later turn's prompt usually repeats everything before it, as messages, text or token ids; only
+        new content is added. A prompt that does not repeat it (a summary, say) is added whole.
         """
-        is_first = entry == self._turns[rollout][0]
+        messages: list[object] = []
+        known_text = ""
+        known_ids: list[Any] = []
+        for turn, entry in enumerate(self._turns[rollout]):
+            prompt = self._prompt_in("prompts", self._prompt_of, rollout, entry)
+            ids = self._prompt_in("prompt_token_ids", self._ids_of, rollout, entry)
+            prompt_ids = token_ids(ids) or []
+            prompt_part: object
+            if prompt is None:
+                new_ids = _beyond(prompt_ids, known_ids)
+                prompt_part = self._decoder.text(new_ids) if new_ids else None
+            else:
+                prompt_part = _new_part(prompt, messages, known_text)
+            # Content between two answers of a policy comes from its environment.
+            messages += messages_of(prompt_part, role="tool" if turn else "user")
+            response = self._at("responses", entry)
+            response_ids = token_ids(self._at("response_token_ids", entry)) or []
+            if response is not None:
+                messages += messages_of(response, role="assistant")
+            elif response_ids:
+                messages += self._decoded(response_ids, self._at("loss_masks", entry))
+            if isinstance(prompt, str) and isinstance(response, str):
+                known_text = prompt + response
+            known_ids = prompt_ids + response_ids
+        return messages
 
-        def prompt_in(name: str, prompt_of: Sequence[int]) -> Any:
-            if is_first:
-                return self._at(name, prompt_of[rollout])
-            # A later turn has a prompt only when each entry has its own.
-            has_each = len(self._lists[name]) == self._entries
-            return self._at(name, entry) if has_each else None
+    def _prompt_in(
+        self, name: str, prompt_of: Sequence[int], rollout: int, entry: int
+    ) -> Any:  # whatever the user put there
+        """Return the prompt of one entry of *rollout*; ``None`` without one.
 
-        return _Turn(
-            prompt_in("prompts", self._prompt_of),
-            token_ids(prompt_in("prompt_token_ids", self._ids_of)),
-            self._at("responses", entry),
-            token_ids(self._at("response_token_ids", entry)),
-            token_ids(self._at("loss_masks", entry)),
-        )
+        A later turn has one only when there is a prompt for each entry: otherwise it would repeat
+        that of the first.
+        """
+        if entry == self._turns[rollout][0]:
+            return self._at(name, prompt_of[rollout])
+        has_each = len(self._lists[name]) == self._entries
+        return self._at(name, entry) if has_each else None
+
+    def _decoded(self, response_ids: Sequence[Any], loss_mask: object) -> list[object]:
+        """Return the messages of a response: the policy's, and a tool's where the mask leaves tokens out.
+
+        With a short mask, or without one, the remaining tokens count as the policy's.
+        """
+        mask = chain(token_ids(loss_mask) or (), repeat(True))
+        pairs = zip(response_ids, mask, strict=False)
+        messages: list[object] = []
+        for is_of_policy, run in groupby(pairs, key=lambda pair: bool(pair[1])):
+            role = "assistant" if is_of_policy else "tool"
+            text = self._decoder.text([token for token, _ in run])
+            messages.append({"role": role, "content": text})
+        return messages
 
     def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
         """Return the facts of each turn of a rollout that was trained turn by turn."""
@@ -305,73 +338,21 @@ class Generations:
         ]
 
 
-# Turns of one trajectory -> one conversation. A response and its loss mask -> messages of assistant and tool.
+def _beyond(ids: list[Any], known_ids: list[Any]) -> list[Any]:
+    """Return the tokens of a prompt that follow those of the turns before; all of them where it begins otherwise."""
+    if ids[: len(known_ids)] == known_ids:
+        return ids[len(known_ids) :]
+    return ids
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Reads one entry of the parallel lists.
-
-    Attributes:
-        prompt: Text, one message, or many; ``None``: see `prompt_ids`.
-        prompt_ids: Token ids of the prompt.
-        response: Text, one message, or many; ``None``: see `response_ids`.
-        response_ids: Token ids of the response.
-        mask: One flag per token of the response: 1 for tokens of the policy, 0 for tokens of a
-            tool.
-    """
-
-    prompt: Any = None
-    prompt_ids: list[Any] | None = None
-    response: Any = None
-    response_ids: list[Any] | None = None
-    mask: Sequence[Any] | None = None
-
-
-def _conversation_of(turns: Sequence[_Turn], decoder: TokenDecoder) -> list[object]:
-    """Return the messages of *turns*, each once.
-
-    A later turn's prompt usually repeats everything before it, as messages, text or token ids; only
-    new content is added. A prompt that does not repeat it (a summary, say) is added whole.
-    """
-    messages: list[object] = []
-    known_text = ""
-    known_ids: list[Any] = []
-    for index, turn in enumerate(turns):
-        prompt = _new_prompt(turn, messages, known_text, known_ids, decoder)
-        # Content between two answers of a policy comes from its environment.
-        messages += messages_of(prompt, role="tool" if index else "user")
-        messages += _responses(turn, decoder)
-        if isinstance(turn.prompt, str) and isinstance(turn.response, str):
-            known_text = turn.prompt + turn.response
-        known_ids = (turn.prompt_ids or []) + (turn.response_ids or [])
-    return messages
-
-
-def _new_prompt(
-    turn: _Turn,
-    messages: Sequence[object],
-    known_text: str,
-    known_ids: list[Any],
-    decoder: TokenDecoder,
-) -> object:
-    """Return the part of a turn's prompt that the turns before it do not have.
-
-    ``None`` without one. A prompt that does not begin with what is known is returned whole, so that
-    nothing of it is lost.
-    """
-    prompt = turn.prompt
+def _new_part(prompt: object, messages: Sequence[object], known_text: str) -> object:
+    """Return the part of a prompt that the turns before it do not have; all of it where it begins otherwise."""
     if isinstance(prompt, str):
         return prompt.removeprefix(known_text)
-    if prompt is not None:
-        entries = messages_of(prompt)
-        if _same_start(entries, messages):
-            return entries[len(messages) :]
-        return entries
-    ids = turn.prompt_ids or []
-    if ids[: len(known_ids)] == known_ids:
-        ids = ids[len(known_ids) :]
-    return decoder.text(ids) if ids else None
+    entries = messages_of(prompt)
+    if _same_start(entries, messages):
+        return entries[len(messages) :]
+    return entries
 
 
 def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
@@ -386,28 +367,3 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
         first_role(entry) == first_role(former)
         for entry, former in zip(entries, messages, strict=False)
     )
-
-
-def _responses(turn: _Turn, decoder: TokenDecoder) -> list[object]:
-    """Return the messages of one response, split into the policy's and a tool's by its mask.
-
-    Empty without a response. Only token ids are split: a text has no place for each token. With a
-    short mask the remaining tokens count as the policy's.
-    """
-    if turn.response is not None:
-        return messages_of(turn.response, role="assistant")
-    if not turn.response_ids:
-        return []
-    if not turn.mask:
-        return [{"role": "assistant", "content": decoder.text(turn.response_ids)}]
-    # With a short mask the remaining tokens count as the policy's.
-    generated = [bool(flag) for flag in turn.mask[: len(turn.response_ids)]]
-    generated += [True] * (len(turn.response_ids) - len(generated))
-    pairs = zip(generated, turn.response_ids, strict=True)
-    messages: list[object] = []
-    for is_of_policy, run in groupby(pairs, key=lambda pair: pair[0]):
-        role = "assistant" if is_of_policy else "tool"
-        messages.append(
-            {"role": role, "content": decoder.text([token for _, token in run])}
-        )
-    return messages
