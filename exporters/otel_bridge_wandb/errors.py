@@ -174,33 +174,21 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
     """
     if NO_MESSAGE not in str(error):
         return ""
-    logs = sorted(
-        (root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"),
-        key=_changed_ns,
-    )
-    # The newest: each try of `init()` makes a folder of its own.
-    return _last_refusal(logs[-1]) if logs else ""
+    logs = sorted((root / "wandb").glob(f"run-*-{run_id}/logs/debug-internal.log"))
+    try:
+        # The newest, whose folder's name has the latest time: each try of `init()` makes its own.
+        refusals = _LINE.findall(tail_of(logs[-1]))
+        return str(orjson.loads(refusals[-1]).get("error", ""))
+    except (IndexError, orjson.JSONDecodeError):
+        # Without a log or a line of it the refusal has no reason; the help names where it may stand.
+        return ""
 
 
-def _last_refusal(log: Path) -> str:
-    """Return the reason in the last refusal of *log*, empty when there is none or the log cannot be read.
-
-    Only the end is read: the log grows for as long as the run lives.
-    """
+def tail_of(log: Path) -> str:
+    """Return the end of one of wandb's logs, which grow as long as the run; empty while it cannot be read."""
     try:
         with log.open("rb") as opened:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
-            lines = _LINE.findall(opened.read().decode("utf-8", "replace"))
-        if lines:
-            return str(orjson.loads(lines[-1]).get("error", ""))
-        return ""
-    except (OSError, orjson.JSONDecodeError):
-        # Without its log the refusal stays without a reason; the help names where it may stand.
-        return ""
-
-
-def _changed_ns(log: Path) -> int:
-    try:
-        return log.stat().st_mtime_ns
+            return opened.read().decode("utf-8", "replace")
     except OSError:
-        return 0
+        return ""

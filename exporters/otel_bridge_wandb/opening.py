@@ -142,7 +142,7 @@ def _open_offline(
     )
     # Around init(): a kill within it leaves a directory that the next writer must know as ours.
     store.before_init()
-    opened = sdk.init(wandb, run, settings, resume=None, stopped=_nothing)
+    opened = sdk.init(wandb, run, settings, resume=None)
     store.after_init(sdk.sync_dir(opened))
     return _writer(wandb, opened, run, settings, store)
 
@@ -343,7 +343,7 @@ def _init(
     try:
         return sdk.init(
             wandb, run, settings,
-            resume="never" if never else "allow", stopped=_nothing, exists=ownership.exists, config=config,
+            resume="never" if never else "allow", exists=ownership.exists, config=config,
         )  # fmt: skip
     except BlockedError:
         ownership.refused()
@@ -594,7 +594,3 @@ def _make_root(run: RunInfo, settings: WandbSettings) -> None:
             f"W&B: {root} cannot be used: {exc}",
             help="set WANDB_DIR to a folder you may write",
         ) from exc
-
-
-def _nothing() -> None:
-    """Do nothing: the Stop button is meant for the trainer, not for the bridge."""

@@ -13,7 +13,7 @@ from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
 from otel_bridge_wandb import sdk
 from otel_bridge_wandb.content.rollout_tables import EVALUATIONS_SUFFIX
 from otel_bridge_wandb.errors import as_bridge_errors
-from otel_bridge_wandb.offline.log_file import LogReader
+from otel_bridge_wandb.offline import log_file
 from otel_bridge_wandb.online.uploads import Server
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
@@ -61,7 +61,7 @@ def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
     """
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     for file in folder.glob(f"offline-run-*-{run_id}*/run-*.wandb"):
-        for record in LogReader(file.read_bytes()).records():
+        for record in log_file.records(file.read_bytes()):
             for item in messages.Record.FromString(record).history.item:
                 text = str(item.value_json)
                 if not item.nested_key[1:] or _TABLE in text:

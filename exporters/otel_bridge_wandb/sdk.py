@@ -37,6 +37,7 @@ from otel_bridge_wandb.settings import (
 from otel_bridge_wandb.versions import (
     WandbAbilities,
     abilities_of,
+    ignore_stop,
     replace_what_interferes,
 )
 
@@ -129,7 +130,6 @@ def init(
     settings: WandbSettings,
     *,
     resume: str | None,
-    stopped: Callable[[], None],
     exists: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> WandbRun:
@@ -142,7 +142,6 @@ def init(
         exists: Whether the server has the run, so that a generated name must not replace its name.
         resume: Treatment of an existing run; ``None`` offline.
         config: What the server holds of a sweep's trial, which the first upload would replace.
-        stopped: Called from another thread when the server or a dead upload wants the run stopped.
     """
     identity = run.identity
     values: dict[str, object] = {
@@ -167,7 +166,7 @@ def init(
         "finish_timeout": settings.limits.finish_timeout_s,
         # Without it, finish() that ran out of time returns as if all had arrived.
         "finish_timeout_raises": True,
-        "stop_fn": stopped,
+        "stop_fn": ignore_stop,
         "x_file_stream_transmit_interval": float(settings.limits.transmit_s),
         **_shared(run, settings),
     }

@@ -107,7 +107,7 @@ def replace_what_interferes(wandb: Any) -> None:
     if "stop_fn" not in _fields(wandb, "wandb"):
         interrupt: Any = _module("wandb.sdk.lib.interrupt")
         if interrupt is not None:
-            interrupt.interrupt_main = _nothing
+            interrupt.interrupt_main = ignore_stop
     values: Any = _module("wandb.sdk.data_types.base_types.wb_value")
     # Below 0.30: a server that is down would block write_rollouts without limit.
     if hasattr(values, "_server_accepts_client_ids"):
@@ -167,7 +167,7 @@ def _module(name: str) -> object:
         return None
 
 
-def _nothing() -> None:
+def ignore_stop() -> None:
     """Do nothing: the Stop button is meant for the trainer, not for the bridge."""
 
 

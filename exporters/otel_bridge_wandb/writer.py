@@ -97,10 +97,8 @@ class WandbRunWriter:
     """Writes one run to Weights & Biases, from one delivery thread."""
 
     def __init__(self, opened: OpenRun) -> None:
-        self._opened: OpenRun | None = opened
-        self._url = opened.url
-        self._media = opened.media
-        self._alerts = opened.alerts
+        self._opened = opened
+        self._is_open = True
         self.tracker_run_id = opened.run_id
         self.found = ""
         self.degraded = opened.degraded
@@ -112,7 +110,7 @@ class WandbRunWriter:
     @property
     def url(self) -> str | None:
         """Return the address of the run's page; ``None`` offline."""
-        return self._url
+        return self._opened.url
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*, one call per row; those that the server holds already are skipped.
@@ -188,7 +186,7 @@ class WandbRunWriter:
     @property
     def left_out(self) -> Mapping[str, int]:
         """Return what W&B could not show since this writer was opened: reason to count."""
-        return self._media.left_out + self._alerts.left_out
+        return self._opened.media.left_out + self._opened.alerts.left_out
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*."""
@@ -265,7 +263,7 @@ class WandbRunWriter:
 
     def durable(self) -> Position | None:
         """Return the last position that W&B is known to hold; offline 0."""
-        if self._opened is not None:
+        if self._is_open:
             self._durable = self._opened.store.durable()
             with as_bridge_errors("declaring the axes"):
                 if self._opened.shared is not None:
@@ -282,7 +280,7 @@ class WandbRunWriter:
             BlockedError: A person must act.
         """
         # Repeated after an error behind the end: nothing is left to do.
-        if self._opened is None and self._ended:
+        if self._ended:
             return
         opened = self._open()
         if opened.shared is not None:
@@ -295,7 +293,7 @@ class WandbRunWriter:
 
     def close(self) -> None:
         """Upload what was logged, within the finish timeout, and leave the run open in W&B."""
-        if self._opened is None:
+        if not self._is_open:
             return
         with as_bridge_errors("closing the run"):
             leave_open(self._opened.run)
@@ -313,7 +311,7 @@ class WandbRunWriter:
         """
         opened = self._open()
         # First: after finish(), whatever came of it, wandb's run takes no more lines.
-        self._opened = None
+        self._is_open = False
         try:
             with as_bridge_errors(doing):
                 # Deferred ones too: the upload of finish() is the last one.
@@ -333,7 +331,7 @@ class WandbRunWriter:
             opened.store.close()
 
     def _open(self) -> OpenRun:
-        if self._opened is None:
+        if not self._is_open:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
 

@@ -24,7 +24,7 @@ from typing import Any
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Position
-from otel_bridge_wandb.offline.log_file import BLOCK_BYTES, HEADER_BYTES, LogReader
+from otel_bridge_wandb.offline.log_file import BLOCK_BYTES, HEADER_BYTES, records
 from otel_bridge_wandb.sdk import staging_in
 
 _KEY = "offline/directories"
@@ -283,11 +283,11 @@ def has_exit(file: Path) -> bool:
             # Two blocks, because the exit record may begin in the last but one.
             start = max(opened.seek(0, 2) // BLOCK_BYTES - 1, 0) * BLOCK_BYTES
             opened.seek(start)
-            reader = LogReader(opened.read(), 0 if start else HEADER_BYTES)
+            tail = opened.read()
     except OSError:
         # Not written yet: the caller asks again.
         return False
     return any(
         messages.Record.FromString(record).HasField("exit")
-        for record in reader.records()
+        for record in records(tail, 0 if start else HEADER_BYTES)
     )

@@ -22,14 +22,13 @@ from typing import Any, cast
 
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.text.secret_patterns import redact_and_cut
-from otel_bridge_wandb.errors import outcome
+from otel_bridge_wandb.errors import outcome, tail_of
 from otel_bridge_wandb.settings import UploadLimits
 
 _ENTRY = re.compile(r"^(?:\d+|None)-(\d+)\.")
 _FATAL = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
 _MAX_VERSIONS = 200
 _SAMPLES = 1_000
-_TAIL_BYTES = 256 << 10
 _HASTE_S = 0.05
 """The first of the growing intervals at which the server is asked while a caller waits."""
 _TABLE_TYPE = "wandb-run-incremental-table"
@@ -379,14 +378,7 @@ class Uploads:
 
 def fatal_error(log_file: Path) -> str:
     """Return the line of wandb's log with the reason why the upload ended for good, ``""`` when there is none."""
-    try:
-        with log_file.open("rb") as opened:
-            opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))
-            tail = opened.read().decode("utf-8", "replace")
-    except OSError:
-        # wandb has not made its log yet, or deleted it: the reason stays unknown.
-        return ""
-    messages = _FATAL.findall(tail)
+    messages = _FATAL.findall(tail_of(log_file))
     if messages:
         return redact_and_cut(messages[-1], 500)
     return ""

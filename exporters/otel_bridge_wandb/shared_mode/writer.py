@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from otel_bridge.errors import RetryableError
@@ -34,7 +35,7 @@ from otel_bridge_wandb.writer import WandbRunWriter
 _UNLISTED = "shared_mode/unlisted"
 _PRIMARY = "shared_mode/primary"
 _log = logging.getLogger("otel_bridge.wandb")
-R = TypeVar("R", Alert, Row, RolloutRecord, Evaluation, MediaRecord)
+R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 
 
 class SharedWriter:
@@ -77,21 +78,15 @@ class SharedWriter:
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Log *rows*."""
-        for role, group in _by_role(rows):
-            self._writer(role).write_rows(group)
-        self._passed(rows)
+        self._write_by_role(rows, WandbRunWriter.write_rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Log one increment per key."""
-        for role, group in _by_role(rollouts):
-            self._writer(role).write_rollouts(group)
-        self._passed(rollouts)
+        self._write_by_role(rollouts, WandbRunWriter.write_rollouts)
 
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Log *media*."""
-        for role, group in _by_role(media):
-            self._writer(role).write_media(group)
-        self._passed(media)
+        self._write_by_role(media, WandbRunWriter.write_media)
 
     @property
     def left_out(self) -> Mapping[str, int]:
@@ -103,28 +98,26 @@ class SharedWriter:
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment per rollout key."""
-        for role, group in _by_role(values):
-            self._writer(role).write_evaluations(group)
-        self._passed(values)
+        self._write_by_role(values, WandbRunWriter.write_evaluations)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role* in the run that has its rows.
 
         A config without a role is the shared run's.
         """
-        (self._main if role is None else self._writer(role)).write_config(role, config)
+        self._writer_of_role(role).write_config(role, config)
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Raise *alerts* in the run that has the role's rows.
 
         Those without a role in the shared run.
         """
-        for role, group in _by_role(alerts):
-            (self._main if role is None else self._writer(role)).write_alerts(group)
+        for role, group in groupby(alerts, attrgetter("role")):
+            self._writer_of_role(role).write_alerts(list(group))
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Set entries of the summary in the run that has the role's rows."""
-        (self._main if role is None else self._writer(role)).write_summary(role, values)
+        self._writer_of_role(role).write_summary(role, values)
 
     def durable(self) -> Position | None:
         """Return the last position up to which every run holds its records."""
@@ -145,6 +138,12 @@ class SharedWriter:
         with contextlib.ExitStack() as stack:  # each is called, whatever another raises
             for writer in (self._main, *self._own.values()):
                 stack.callback(writer.close)
+
+    def _writer_of_role(self, role: str | None) -> WandbRunWriter:
+        """Return the writer of facts of *role*; those of the whole run are in the shared run."""
+        if role is None:
+            return self._main
+        return self._writer(role)
 
     def _writer(self, role: str | None) -> WandbRunWriter:
         """Return the writer of the records of *role*.
@@ -184,26 +183,29 @@ class SharedWriter:
             self._own[role] = writer
         return writer
 
-    def _passed(
-        self, records: Sequence[Row | RolloutRecord | Evaluation | MediaRecord]
+    def _write_by_role(
+        self,
+        records: Sequence[R],
+        write: Callable[[WandbRunWriter, Sequence[R]], None],
     ) -> None:
-        """Note in every run that *records* went by: a run without a line for them must not hold up `durable`."""
-        if records:
-            for writer in (self._main, *self._own.values()):
-                with contextlib.suppress(
-                    RetryableError
-                ):  # closed meanwhile: it is opened again
-                    writer.passed(records[-1].position)
+        """Give *records* to the writers of their roles by *write*; raises as it and as `_writer`.
+
+        Every run then notes that they went by: one without a line for them must not hold up
+        `durable`.
+        """
+        for role, group in groupby(records, attrgetter("role")):
+            write(self._writer(role), list(group))
+        if not records:
+            return
+        for writer in (self._main, *self._own.values()):
+            # Closed meanwhile: it is opened again.
+            with contextlib.suppress(RetryableError):
+                writer.passed(records[-1].position)
 
 
 def became_primary(memory: WriterMemory) -> bool:
     """Return whether the primary's role was seen here although it had not been when the run was opened."""
     return memory.get(_PRIMARY) is not None
-
-
-def _by_role(records: Sequence[R]) -> Iterator[tuple[str | None, list[R]]]:
-    for role, group in groupby(records, lambda record: record.role):
-        yield role, list(group)
 
 
 def _unlisted(memory: WriterMemory) -> list[str | None]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Json
-from otel_bridge_wandb.offline.log_file import MAGIC, LogReader
+from otel_bridge_wandb.offline.log_file import MAGIC, records
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class OfflineRun:
         metrics: Name to its definition, the last one of each.
         exit_code: ``None``: the run was not finished, or left open (`left_open`).
         left_open: It was closed, but not marked complete.
-        torn: The end of the file is cut off.
     """
 
     run_id: str = ""
@@ -63,7 +62,6 @@ class OfflineRun:
     )
     exit_code: int | None = None
     left_open: bool = False
-    torn: bool = False
 
 
 def read_offline_run(directory: Path) -> OfflineRun:
@@ -82,10 +80,10 @@ def read_offline_run(directory: Path) -> OfflineRun:
         raise InvalidRecordError(
             f"{files[0]} begins with {data[:4]!r}; a file of wandb begins with {MAGIC!r}"
         )
-    reading, reader = _Reading(directory), LogReader(data)
-    for record in reader.records():
+    reading = _Reading(directory)
+    for record in records(data):
         reading.add(record)
-    return reading.result(torn=reader.torn)
+    return reading.result()
 
 
 def offline_directories(root: Path, run_id: str) -> list[Path]:
@@ -144,7 +142,7 @@ class _Reading:
             case _:
                 pass
 
-    def result(self, *, torn: bool) -> OfflineRun:
+    def result(self) -> OfflineRun:
         """Return what was read."""
         exit_code, left_open = self._exit
         return OfflineRun(
@@ -157,7 +155,6 @@ class _Reading:
             metrics=self._metrics,
             exit_code=exit_code,
             left_open=left_open,
-            torn=torn,
         )
 
     def _take_run(self, run: Any) -> None:
