@@ -78,19 +78,17 @@ class ParamWriter:
         """
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
-        entries = {
-            _identity(role, path): (path, value) for path, value in leaves(config)
-        }
+        values: dict[str, str] = {}
+        preferred_names: dict[str, str] = {}
         parent_path = (role,) if role else ()
-        self._names.add_paths(
-            {
-                identity: "/".join((*parent_path, *path))
-                for identity, (path, _) in entries.items()
-            }
-        )
+        for path, value in leaves(config):
+            identity = _identity(role, path)
+            values[identity] = value
+            preferred_names[identity] = "/".join((*parent_path, *path))
+        self._names.add_paths(preferred_names)
         # Before the params are sent: after a kill in between, a key must not get another name.
         self._names.store()
-        for identity, (_, value) in entries.items():
+        for identity, value in values.items():
             name = self._names.name(identity)
             text = value[: self._connection.rules.param_length]
             stored_text = self._params.get(name)

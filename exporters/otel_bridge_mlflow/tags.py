@@ -44,26 +44,26 @@ def missing_tags(
     Those of otel-bridge follow the run. A note, and facts of the first process, are set once: a
     person may have changed them, or another bridge may have set its own.
     """
-    own_tags = {
+    tags = {
         semconv.RUN_ID: run.id,
         semconv.RUN_GROUP: run.group,
         semconv.RUN_JOB_TYPE: run.job_type,
         semconv.RUN_TAGS: ",".join(run.tags),
         semconv.BRIDGE_VERSION: _version(),
     }
-    first_tags = {  # of the first bridge, or of a person
-        "mlflow.note.content": run.notes,
-        "mlflow.source.type": "LOCAL"
-        if semconv.PROCESS_COMMAND in run.identity
-        else None,
-        **{tag: run.identity.get(fact) for tag, fact in _SOURCE.items()},
-    }
-    tags = {
-        key: value for key, value in first_tags.items() if key not in present
-    } | own_tags
-    # An empty value is not set: a tag without text shows nothing in MLflow.
-    cut_tags = {key: value[:limit] for key, value in tags.items() if value}
-    return {key: value for key, value in cut_tags.items() if present.get(key) != value}
+    if "mlflow.note.content" not in present:
+        tags["mlflow.note.content"] = run.notes
+    if semconv.PROCESS_COMMAND in run.identity and "mlflow.source.type" not in present:
+        tags["mlflow.source.type"] = "LOCAL"
+    for tag, fact in _SOURCE.items():
+        if tag not in present:
+            tags[tag] = run.identity.get(fact)
+    missing: dict[str, str] = {}
+    for key, value in tags.items():
+        # An empty value is not set: a tag without text shows nothing in MLflow.
+        if value and present.get(key) != value[:limit]:
+            missing[key] = value[:limit]
+    return missing
 
 
 class Roles:

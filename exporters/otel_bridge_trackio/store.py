@@ -156,21 +156,23 @@ class LocalStore(EntrySink):
         """Store *alerts*, each once by its id; return ``True``: every Trackio has alerts.
 
         Raises:
-            RetryableError: The store is locked or the disk is full; nothing was written.
+            RetryableError: The store is locked or the disk is full; those before the position are
+                stored.
             BlockedError: This user cannot write to the store.
         """
-        with _as_bridge_errors(alerts[0].position):
-            self._storage.bulk_alert(
-                project=self._project,
-                run=self._name,
-                titles=[alert.title for alert in alerts],
-                texts=[alert.text or None for alert in alerts],
-                levels=[alert.level for alert in alerts],
-                steps=[alert.step for alert in alerts],
-                timestamps=[timestamp(alert.time_unix_ns) for alert in alerts],
-                alert_ids=[f"{self._run_id}:{alert.id}" for alert in alerts],
-                run_id=self._run_id,
-            )
+        for alert in alerts:
+            with _as_bridge_errors(alert.position):
+                self._storage.bulk_alert(
+                    project=self._project,
+                    run=self._name,
+                    titles=[alert.title],
+                    texts=[alert.text or None],
+                    levels=[alert.level],
+                    steps=[alert.step],
+                    timestamps=[timestamp(alert.time_unix_ns)],
+                    alert_ids=[f"{self._run_id}:{alert.id}"],
+                    run_id=self._run_id,
+                )
         return True
 
     def media(self) -> Put | None:

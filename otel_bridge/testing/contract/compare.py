@@ -48,14 +48,13 @@ def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
     Raises:
         AssertionError: They differ, as in `same`.
     """
-    rows = [record for record in records if isinstance(record, Row)]
-    expected = Counter(
-        (key, row.step, value_text(value))
-        for row in rows
-        for key, value in row.values.items()
-        # Trackers show a distribution as several numbers, under names of their own.
-        if not isinstance(value, Distribution)
-    )
+    expected: Counter[tuple[str, int | None, str]] = Counter()
+    for record in records:
+        if isinstance(record, Row):
+            for key, value in record.values.items():
+                # Trackers show a distribution as several numbers, under names of their own.
+                if not isinstance(value, Distribution):
+                    expected[key, record.step, value_text(value)] += 1
     same(Counter(scalar.triple for scalar in contents.scalars), expected, "scalars")
 
 

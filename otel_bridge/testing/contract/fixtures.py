@@ -179,11 +179,9 @@ class ContractFixtures:
         """Compare key and step of every distribution, doubles counted."""
         expected: Counter[tuple[str, int | None]] = Counter()
         for row in rows:
-            expected.update(
-                (key, row.step)
-                for key, value in row.values.items()
-                if isinstance(value, Distribution)
-            )
+            for key, value in row.values.items():
+                if isinstance(value, Distribution):
+                    expected[key, row.step] += 1
         actual = Counter(
             (distribution.key, distribution.step)
             for distribution in contents.distributions

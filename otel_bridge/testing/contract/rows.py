@@ -216,8 +216,11 @@ class RowContract(ContractFixtures):
             True,
             f"records refused, of which only 4 may be: {refused}",
         )
-        good = {HeldScalar(key, row.step, cast("float", value)).triple
-                for row in records if row.position != 4 for key, value in row.values.items()}  # fmt: skip
+        good: set[tuple[str, int | None, str]] = set()
+        for row in records:
+            if row.position != 4:
+                for key, value in row.values.items():
+                    good.add(HeldScalar(key, row.step, cast("float", value)).triple)
         contents = {scalar.triple for scalar in read_back(run).scalars}
         same(good - contents, set[object](), "values of good rows that are missing")
 
