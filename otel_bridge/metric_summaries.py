@@ -126,7 +126,10 @@ class KeySummary:
         return summary
 
     def add(self, value: Any) -> None:
-        """Add one value; only numbers count for smallest, largest and mean."""
+        """Add one value; only numbers count for smallest, largest and mean.
+
+        A NaN stays in all three: no number is less or more.
+        """
         self.last = value
         # By type: a bool is an int in Python, and has no minimum or mean to show.
         if type(value) in _NUMBERS:
@@ -139,7 +142,10 @@ class KeySummary:
                 self.high = value
 
     def result(self, kinds: Collection[str]) -> dict[str, Any]:
-        """Return the values of *kinds*; those of numbers only when there was one."""
+        """Return the values of *kinds*; those of numbers only when there was one.
+
+        Empty for kinds that are not known.
+        """
         values = {
             "min": self.low,
             "max": self.high,

@@ -106,7 +106,10 @@ def _state_folders(env: Mapping[str, str]) -> list[Path]:
 
 
 def _can_be_made(path: Path) -> bool:
-    """Return whether *path* is this user's and writable, or can be created."""
+    """Return whether *path* is this user's and writable, or can be created in the nearest folder that exists.
+
+    A folder of another user is refused: its links could redirect what is written there.
+    """
     if path.exists():
         status = path.stat()
         return (

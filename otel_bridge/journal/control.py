@@ -48,7 +48,11 @@ class ControlRequest:
 
     @property
     def dead_letters(self) -> dict[str, list[int]]:
-        """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``)."""
+        """Return the ids of dead letters by exporter, for requests that name some (``retry``, ``discard``).
+
+        Empty for other requests. What is not an id of SQLite is left out, since any program may
+        write the file.
+        """
         ids_by_name = self.values.get("dead_letters")
         if not isinstance(ids_by_name, dict):
             return {}

@@ -345,7 +345,10 @@ def companions_mark() -> str:
 
 
 def run_folders(base: Path) -> list[RunFolder]:
-    """Return every run folder in *base*, sorted by name; none when *base* does not exist."""
+    """Return every run folder in *base*, sorted by name; none when *base* does not exist.
+
+    A folder without segments is not a run, such as one of `COMPANIONS`.
+    """
     try:
         names = sorted(os.listdir(base))
     except OSError:

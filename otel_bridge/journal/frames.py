@@ -176,7 +176,10 @@ def scan(buffer: bytes, base: int, *, final: bool, start: bytes) -> ScanResult:
 
 
 def _frame_at(buffer: bytes, position: int, base: int, start: bytes) -> Frame | None:
-    """Return the frame at *position*; ``None`` when it is damaged or not whole."""
+    """Return the frame at *position*; ``None`` when it is damaged or not whole.
+
+    Both checksums are compared: a disk may have lost the payload and kept the head.
+    """
     head = _head_at(buffer, position, start)
     if head is None:
         return None

@@ -103,6 +103,8 @@ class SegmentHeader:
         """Return the header of a segment that this process writes for itself.
 
         It requests no exporter.
+
+        It is for the records of a bridge, a receiver or a launcher.
         """
         host = this_host()
         pid = os.getpid()

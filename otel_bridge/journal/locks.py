@@ -118,7 +118,14 @@ class RecordLock:
             self._unlock()
 
     def _try(self) -> bool | None:
-        """Try once to lock the file; return ``None`` when the file was replaced meanwhile."""
+        """Try once to lock the file; return ``None`` when the file was replaced meanwhile.
+
+        ``False`` also when another object of this process holds it, which the kernel would admit.
+
+        Raises:
+            LockUnsupportedError: The file system has no record locks.
+            JournalError: The file cannot be created or opened.
+        """
         file_identity = _identity_at(self.path)
         # Opening the file and closing it again would drop the lock that this process holds.
         if file_identity is not None and file_identity in _registry:

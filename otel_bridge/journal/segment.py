@@ -433,7 +433,10 @@ def _header(data: bytes) -> SegmentHeader | None:
 
 
 def _error(exc: OSError, path: Path, failure: str) -> JournalError:
-    """Return the error of this project for *exc*; *failure* is the end of the sentence about *path*."""
+    """Return the error of this project for *exc*; *failure* is the end of the sentence about *path*.
+
+    By its class the caller knows whether to wait for space or to open another segment.
+    """
     if exc.errno in DISK_FULL:
         return JournalFullError(
             f"{path} {failure}: {exc.strerror}; free space on that disk, or set OTEL_BRIDGE_DIR to another"

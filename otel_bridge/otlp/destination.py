@@ -251,6 +251,9 @@ def _protocol(signal: str, env: Mapping[str, str]) -> Protocol:
 def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
     """Return the address that requests of *signal* go to.
 
+    The general endpoint gets the path of the signal, that of one signal is used as it is
+    (specification).
+
     Raises:
         ConfigError: Nothing can be reached at it.
     """
@@ -366,6 +369,8 @@ def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
     """Return the path of a file of TLS, ``None`` without one.
 
     Raises `ConfigError` when it cannot be read.
+
+    It is read here once, so that a wrong path is an error at start-up, not one of each request.
     """
     path = _value(name, signal, env)
     if not path:

@@ -28,7 +28,11 @@ def parsed_json(value: Json) -> Json:
 
 
 def parsed_text(value: Json) -> Json:
-    """Return the content of a JSON text as `parsed_json` does, at any depth of nesting."""
+    """Return the content of a JSON text as `parsed_json` does, at any depth of nesting.
+
+    Any other value, and text that is not an object or array, is returned as it is. NaN and lone
+    surrogates are read too, since programs write them.
+    """
     # Hot path: the first character decides for most texts. 64, because JSON may begin with spaces.
     if not isinstance(value, str) or value[:64].lstrip()[:1] not in {"[", "{"}:
         return value
@@ -116,6 +120,9 @@ def as_text(value: Json) -> str:
     """Return a text unchanged, ``None`` as the empty text, any other value as JSON text.
 
     Never raises.
+
+    Data that nest too deeply become one line in their place: the record that holds them must not be
+    lost.
     """
     if isinstance(value, str):
         return value

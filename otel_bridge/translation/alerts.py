@@ -288,7 +288,11 @@ class _Stalls:
         self._checked_ns = 0
 
     def note(self, row: Row, now_unix_ns: int) -> None:
-        """Note that a row of a role came."""
+        """Note that a row of a role came.
+
+        Nothing without a rule about silence. A measurement of the machine does not count: it comes
+        while the program hangs, too.
+        """
         if not self._rules:
             return
         role = row.role or ""
@@ -394,7 +398,11 @@ class _Stalls:
 
 
 def _of_values(row: Row, rule: AlertRule, keys: list[str]) -> Alert:
-    """Return the alert about *keys*, whose values of *row* meet *rule*: the first one with its value, ten by name."""
+    """Return the alert about *keys*, whose values of *row* meet *rule*: the first one with its value, ten by name.
+
+    Its id names row and rule, so that a redelivered row gives the same alert. One alert for all
+    keys, because a broken step may make thousands of values NaN.
+    """
     first = keys[0]
     other_keys = keys[1:]
     text = f"{first} is {_in_words(_number(row.values[first], rule))}"
@@ -436,6 +444,8 @@ def _of_role(
     """Return the alert that *role* has sent no row since *last_ns*.
 
     *step* is its last one, if it has steps.
+
+    Its id names the role's last row, so that each silence gives one alert.
     """
     subject = role or "the run"
     minutes = (now_unix_ns - last_ns) / SECOND_NS / 60
@@ -456,7 +466,11 @@ def _of_role(
 
 
 def _number(value: Value, rule: AlertRule) -> float:
-    """Return the number that *rule* judges: of a distribution the mean, and for a finite one the sum."""
+    """Return the number that *rule* judges: of a distribution the mean, and for a finite one the sum.
+
+    An integer beyond all floats counts as infinite. The sum of a distribution is NaN if any of its
+    numbers is.
+    """
     if isinstance(value, Distribution):
         if rule.kind is AlertKind.BOUND:
             return value.mean

@@ -188,7 +188,10 @@ class Events:
         )
 
     def _end(self, event: _Event) -> None:
-        """Note the end of the process that sent *event*; an unknown status counts as finished."""
+        """Note the end of the process that sent *event*; an unknown status counts as finished.
+
+        The program has said how it ended; of a word of a later version only that it ended is known.
+        """
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         # An end of another version or producer is still an end; only its word is not known.
         status = Status.FINISHED
@@ -202,7 +205,11 @@ class Events:
         )
 
     def _dropped(self, event: _Event) -> None:
-        """Add the drops of a process since its last report; the counts of a process only grow."""
+        """Add the drops of a process since its last report; the counts of a process only grow.
+
+        Beyond `_MAX_REASONS` reasons of one process further ones are ignored: a producer chooses
+        their names.
+        """
         counts = mapping_of(event.record.body.kvlist_value.values)
         dropped = event.process.dropped
         for reason in counts:

@@ -188,7 +188,13 @@ def _logs_by_resource(request: bytes) -> _ByResource[ScopeLogs]:
 def _split_metrics(
     context: ProducerContext, scopes: Iterable[bytes]
 ) -> ResourceMetricsInput:
-    """Split the metrics of one resource into rows and other metrics."""
+    """Split the metrics of one resource into rows and other metrics.
+
+    Third-party metrics are never rows of our shape, so their decoder is not asked.
+
+    Raises:
+        google.protobuf.message.DecodeError: A scope cannot be decoded.
+    """
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
         if context.producer.third_party:

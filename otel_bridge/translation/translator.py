@@ -382,7 +382,11 @@ class Translator:
         return self._alerts.rows(records, now_unix_ns)
 
     def _with_restarts(self, records: list[Record]) -> list[Record]:
-        """Put the config that names a role's further attempt before the first row of that attempt."""
+        """Put the config that names a role's further attempt before the first row of that attempt.
+
+        Unchanged while no role began another attempt, as nearly always. Trackers show the number in
+        the config.
+        """
         if not self._axes.restarted:
             return records
         with_restarts: list[Record] = []

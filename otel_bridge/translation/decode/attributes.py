@@ -24,6 +24,8 @@ def value_of(value: AnyValue, depth: int = 0) -> Json:
     """Return *value* as a JSON-able Python value.
 
     Bytes become hex digits, unset or too deep values ``None``.
+
+    Deeper values are left out, because this recurses and a producer may nest without bound.
     """
     kind = value.WhichOneof("value")
     if kind is None or depth > _MAX_DEPTH:
@@ -82,7 +84,10 @@ def as_int(value: object) -> int | None:
 
 
 def as_ints(value: object) -> tuple[int, ...] | None:
-    """Return *value* as at most 64 whole numbers; ``None`` for anything else."""
+    """Return *value* as at most 64 whole numbers; ``None`` for anything else.
+
+    The number of entries is bounded: each is stored with its process.
+    """
     if not isinstance(value, list) or len(cast("list[object]", value)) > _MAX_INTS:
         return None
     integers: list[int] = []
@@ -98,6 +103,8 @@ def as_float(value: object) -> float | None:
     """Return *value* as a number, text and non-finite numbers accepted.
 
     ``None`` for anything else.
+
+    An integer beyond all floats is infinite, a text of 64 or more characters is not parsed.
     """
     if isinstance(value, (bool, int, float)):
         try:

@@ -154,7 +154,11 @@ def _body(attributes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
-    """Return the message of an event of one message, in OpenAI's form."""
+    """Return the message of an event of one message, in OpenAI's form.
+
+    Texts that are JSON are parsed. Older instrumentations name the call that a tool answers by
+    ``id``.
+    """
     message: dict[str, Json] = {
         "role": role,
         **{key: parsed_json(value) for key, value in body.items()},
@@ -170,7 +174,10 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
 
 
 def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the answer of an event ``gen_ai.choice``, with its tool calls and finish reason where they have one."""
+    """Return the answer of an event ``gen_ai.choice``, with its tool calls and finish reason where they have one.
+
+    Some instrumentations put the calls beside the message, others into it; those in it count.
+    """
     inner = parsed_json(body.get("message"))
     message: dict[str, Json] = {
         "role": "assistant",

@@ -120,7 +120,11 @@ def closed(
 
 
 def _outer_low(edges: Sequence[float], low: float) -> float:
-    """Return the lower end of the first bucket: the smallest number when inside the bucket, else a finite edge."""
+    """Return the lower end of the first bucket: the smallest number when inside the bucket, else a finite edge.
+
+    An infinite bucket without a smallest number gets the width of the next one, or 1: any picture
+    of it is a guess.
+    """
     bottom = edges[0]
     top = edges[1]
     if math.isfinite(low) and bottom <= low < top:

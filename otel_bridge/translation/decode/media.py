@@ -44,6 +44,9 @@ class MediaPart:
 def part_of(attributes: Mapping[str, object]) -> MediaPart:
     """Return which part an event is.
 
+    Without numbers the event is the only part. Their number is bounded, since parts wait in the
+    state.
+
     Raises:
         InvalidRecordError: The numbers contradict each other.
     """

@@ -166,7 +166,10 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
 
 
 def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
-    """Return the tool calls among the flattened attributes of one message, by number; empty without any."""
+    """Return the tool calls among the flattened attributes of one message, by number; empty without any.
+
+    OpenInference and OpenLLMetry write each field of a call as an attribute.
+    """
     calls: dict[str, dict[str, Json]] = {}
     for key, value in entry.items():
         if key.startswith("tool_calls."):

@@ -201,6 +201,8 @@ def _third_party_instance(attributes: Mapping[str, object], role: str | None) ->
     """Return an id that distinguishes third-party processes while they live.
 
     No identity of a point depends on it.
+
+    Equal for processes that nothing distinguishes, which then count as one.
     """
     parts = [
         role or "",

@@ -62,7 +62,11 @@ class RowDecoder:
         return fragments, metrics
 
     def _learn(self, payload: bytes, row: RowFragment) -> None:
-        """Learn the shape of a frame, if it can be learned and there is room."""
+        """Learn the shape of a frame, if it can be learned and there is room.
+
+        A template that does not read this frame as protobuf does is not used. Further shapes are
+        read by protobuf, so that rows with ever-new keys bound neither memory nor time.
+        """
         if self._learned_bytes + len(payload) > _MAX_LEARNED_BYTES:
             return
         template = learned(payload, row)

@@ -23,9 +23,10 @@ _NOTHING: _Entry = {}
 
 
 def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
-    """Return *spans*.
+    """Return *spans*; those that stand for a message of *root* become copies with the text of that message.
 
-    Those that stand for a message of *root* become copies with the text of that message.
+    Unchanged are spans without an index, with one that names no message, and all spans of a root
+    whose texts were cut off. The output of the root stands where its last answer was.
     """
     stand_ins: dict[int, _Entry] = {}
     answers: list[int] = []

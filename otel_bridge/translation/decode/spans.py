@@ -95,7 +95,12 @@ class SpanFacts:
     skipped: int
 
     def record(self) -> records.Span:
-        """Return the record of this span."""
+        """Return the record of this span.
+
+        Inputs and outputs are messages, or arguments and result of a tool, else whatever the span
+        calls its input and output; ``None`` without any. The span itself goes along as bytes, for
+        trackers that take OTLP.
+        """
         span = self.otlp
         attributes = self.attributes
         inputs: Json = None

@@ -145,7 +145,10 @@ class RowAssembler:
         self._changed.clear()
 
     def forget(self, process: Process) -> list[Row]:
-        """Release the waiting rows of a process that has ended, and forget the process."""
+        """Release the waiting rows of a process that has ended, and forget the process.
+
+        Nothing is left of it in the state: its number of rows is kept by the lifecycle.
+        """
         rows: list[Row] = []
         while process.waiting:
             rows += self._give_up(process, next(iter(process.waiting.values())))
@@ -339,6 +342,10 @@ class RowAssembler:
         *,
         late: bool,
     ) -> Row:
+        """Return the record of a row with *values*, and mark its process as changed: its numbers are stored with it.
+
+        *late*: whether a later row was written before.
+        """
         process.mark_changed()
         return self._axes.row(
             id_,

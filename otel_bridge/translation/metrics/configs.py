@@ -123,7 +123,10 @@ def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
 
 
 def _tree(leaves: Mapping[str, _Leaf]) -> dict[str, Json]:
-    """Build the nested map, oldest leaf first: a later leaf replaces a map, and a later map a leaf."""
+    """Build the nested map, oldest leaf first: a later leaf replaces a map, and a later map a leaf.
+
+    The age decides alone, so that the order in which events arrived does not.
+    """
     tree: dict[str, Json] = {}
     for path, leaf in sorted(leaves.items(), key=_age):
         *parents, last = path.split(_SEPARATOR)

@@ -30,7 +30,10 @@ class Deduplicator:
         self._last = max(self._chunks, default=0)
 
     def add(self, hash_: bytes) -> bool:
-        """Note that *hash_* was received; return whether it is new."""
+        """Note that *hash_* was received; return whether it is new.
+
+        A hash that is not new is marked, so that it stays when its chunk is forgotten.
+        """
         if hash_ in self._again:
             self._again[hash_] = True
             return False
@@ -61,7 +64,10 @@ class Deduplicator:
         self._changed.add(self._last)
 
     def _forget_oldest(self) -> None:
-        """Forget the oldest chunk, but keep up to half of its hashes that came again since they were written."""
+        """Forget the oldest chunk, but keep up to half of its hashes that came again since they were written.
+
+        At most half, or a producer that resends all its points would keep every chunk for ever.
+        """
         oldest = next(iter(self._chunks))
         self._changed.add(oldest)
         kept_hashes = 0

@@ -73,7 +73,11 @@ class Increments:
         return _exponential(point, cast("pb.ExponentialHistogramDataPoint", last_point))
 
     def _keep(self, series: str, point: HistogramPoint) -> None:
-        """Keep *point* as the last of its series, without attributes and exemplars, which no difference needs."""
+        """Keep *point* as the last of its series, without attributes and exemplars, which no difference needs.
+
+        The series that was silent for longest is forgotten beyond the limit; its next point is
+        shown whole.
+        """
         last_point = deepcopy(point)
         # Not needed for a difference, and a series may have many.
         del last_point.attributes[:]
@@ -125,7 +129,11 @@ def _exponential(
     point: pb.ExponentialHistogramDataPoint,
     last_point: pb.ExponentialHistogramDataPoint,
 ) -> pb.ExponentialHistogramDataPoint:
-    """Return *point* less *last_point*, whose count is lower; buckets that have fallen are left out."""
+    """Return *point* less *last_point*, whose count is lower; buckets that have fallen are left out.
+
+    A producer lowers its scale when values spread, so that its old buckets are merged to the new
+    ones first.
+    """
     added = pb.ExponentialHistogramDataPoint(
         count=point.count - last_point.count,
         scale=point.scale,

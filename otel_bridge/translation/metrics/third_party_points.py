@@ -264,7 +264,7 @@ class ThirdPartyPoints:
         return total
 
     def _row(self, group: _Group) -> Row:
-        """Return the row of a group, with an id made of its points."""
+        """Return the row of a group, with an id made of its points, in whatever order they were sent."""
         # Sorted: a redelivered request may hold its points in another order.
         digest = hashlib.blake2b(
             b"".join(sorted(group.hashes)), digest_size=8

@@ -95,6 +95,9 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
     """Return the messages of *prompt* that follow the *history*.
 
     All of them if the two have nothing in common.
+
+    Nothing when *prompt* repeats the history, as a second sample or a retry does. Clients send the
+    whole history, its end, or one that they trimmed or rewrote: each must not be doubled.
     """
     if not history or not prompt:
         return prompt

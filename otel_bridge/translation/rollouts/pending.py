@@ -49,6 +49,9 @@ class PendingTraces:
         """Yield each overdue trace with its due time.
 
         Traces may be added and removed during the iteration.
+
+        The due time, not the time now, is the time at which the trace is released, so that a bridge
+        that was down in between gives the same records.
         """
         while self._due and self._due[0][0] <= now_unix_ns:
             trace = self._traces.get(heapq.heappop(self._due)[1])

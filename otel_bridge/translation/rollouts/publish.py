@@ -378,7 +378,10 @@ class RolloutPublisher:
         )
 
     def _close_steps(self, steps: Iterable[SampledStep]) -> list[Record]:
-        """Sample the rollouts of each step; emit the kept rollouts and the statistics."""
+        """Sample the rollouts of each step; emit the kept rollouts and the statistics.
+
+        The row of statistics follows the step's rollouts. It is emitted also when nothing is kept.
+        """
         records: list[Record] = []
         for step in steps:
             chosen, sampled_out = self.steps.close(step)
@@ -445,7 +448,10 @@ class RolloutPublisher:
             self._state.set(key, switch_of(scope))
 
     def _sample_out(self, trace: PendingTrace, facts: SamplingFacts) -> None:
-        """Count and forget a rollout without a seat, with the values that arrived for it."""
+        """Count and forget a rollout without a seat, with the values that arrived for it.
+
+        They are counted under ``sampled_out/``, not as a loss: the choice is the user's.
+        """
         self._generated.revise(trace.id, is_sampled_out=True)
         # The step that trained on it is the bridge's own value: no process sent it.
         values = sum(

@@ -62,7 +62,10 @@ class SampledOut:
     open_steps: tuple[int, ...] | None = None
 
     def generated(self) -> Iterator[tuple[str, GeneratedRollout]]:
-        """Return the trace id and the facts of each rollout with an id given by users."""
+        """Return the trace id and the facts of each rollout with an id given by users.
+
+        None without such ids. A list of facts that the event lacks gives ``None`` for each.
+        """
         for index, trace_id in enumerate(self.trace_ids):
             yield (
                 trace_id,

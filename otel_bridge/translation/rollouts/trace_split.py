@@ -221,7 +221,11 @@ class SpanRouter:
         return routed
 
     def _target(self, trace_id: str, span: Span, received: Mapping[bytes, Span]) -> str:
-        """Return the id under which *span* belongs, of a trace with a complete rollout."""
+        """Return the id under which *span* belongs, of a trace with a complete rollout.
+
+        A marked span that no rollout holds begins a further one, and takes the spans below it
+        along.
+        """
         top = span
         # Upwards, because SDKs send a child before its parent, in the same message too.
         for above in (span, *_ancestors(span, received)):

@@ -286,7 +286,10 @@ class TraceStore:
     def keep(
         self, trace: PendingTrace, origin: SpanOrigin, spans: Sequence[Span]
     ) -> None:
-        """Store more spans of *trace*, which `PendingTrace.add` has noted."""
+        """Store more spans of *trace*, which `PendingTrace.add` has noted.
+
+        Each message is a value of its own, so that earlier ones are not written again.
+        """
         header = [
             origin.role,
             origin.run_id,
