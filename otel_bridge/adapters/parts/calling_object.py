@@ -17,6 +17,9 @@ _SEARCHED_FRAMES = 13
 def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
     """Return ``self`` of the nearest calling method for which *is_wanted* is true, ``None`` without one.
 
+    Frameworks call a logger or callback from methods of the object, a few frames up: 13 are
+    searched, since a search of the whole stack would be a cost of each row.
+
     Args:
         is_wanted: Returns whether an object is the wanted one; one on which it raises is not.
     """
@@ -29,7 +32,10 @@ def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
 
 
 def calling_argument(name: str) -> Any:
-    """Return the argument *name* of the nearest calling method that has it, ``None`` without one."""
+    """Return the argument *name* of the nearest calling method that has it, ``None`` without one.
+
+    Raises `KeyError` where the method has deleted the variable; callers are `guarded`.
+    """
     method = _calling_method(
         lambda frame: name in frame.f_code.co_varnames[: frame.f_code.co_argcount]
     )
@@ -56,6 +62,7 @@ def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | Non
 
 
 def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
+    """Return whether *found* is the wanted object; an error in asking it means that it is not."""
     try:
         return is_wanted(found)
     except (
@@ -65,7 +72,10 @@ def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
 
 
 def calling_module(own: object) -> str:
-    """Return the name of the module whose code calls a method of *own*, by way of other methods of *own* or not."""
+    """Return the name of the module whose code calls a method of *own*, by way of other methods of *own* or not.
+
+    Empty where no Python code calls.
+    """
     here = inspect.currentframe()
     frame = None if here is None else here.f_back
     try:
@@ -106,7 +116,10 @@ class ReturnPlace:
 
 
 def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:
-    """Return ``self`` of the nearest calling method *name*, and where it returns to; ``None`` for both without one."""
+    """Return ``self`` of the nearest calling method *name*, and where it returns to; ``None`` for both without one.
+
+    Where the method is called from C code, there is no place either.
+    """
     method = _calling_method(lambda frame: frame.f_code.co_name == name)
     caller = None if method is None else method.f_back
     if method is None or caller is None:

@@ -31,11 +31,19 @@ class CapturedReports:
 
     @property
     def begins_the_run(self) -> bool:
-        """Return whether a captured tracker is about to begin the run, by its own names."""
+        """Return whether a captured tracker is about to begin the run, by its own names.
+
+        An adapter then waits for it, so that both are one run with the names that its user sees in
+        the tracker.
+        """
         return not _NAMES_THE_RUN.isdisjoint(self._trackers)
 
     def tracker_of(self, run: Run) -> str | None:
-        """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one."""
+        """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one.
+
+        ``None`` also for a run that a capture of another tracker, or nobody, has begun: then the
+        adapter alone records in it.
+        """
         if run is unrecorded_run() or not self._trackers:
             return None
         from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
@@ -55,7 +63,10 @@ class CapturedReports:
         return tracker
 
     def records_tables_and_config(self, run: Run) -> bool:
-        """Return whether a captured tracker records tables, as rollouts, and the config in *run* too."""
+        """Return whether a captured tracker records tables, as rollouts, and the config in *run* too.
+
+        Not TensorBoard, whose event files hold scalars.
+        """
         return self.tracker_of(run) in _NAMES_THE_RUN
 
 

@@ -11,6 +11,8 @@ from otel_bridge.errors import MissingExtraError
 def framework_class(place: str, requirement: str) -> Any:
     """Return a class or function of a framework.
 
+    A module of *another* package that is missing is not ours to explain: its own error names it.
+
     Args:
         place: Module and name, e.g. ``"accelerate.tracking:GeneralTracker"``.
         requirement: Versions that the adapter supports, e.g. ``"accelerate>=0.34"``.

@@ -108,7 +108,10 @@ class FrameworkRun:
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a copy in another process begin its own part of the run."""
+        """Let a copy in another process begin its own part of the run.
+
+        Locks and runs cannot be pickled, and Ray pickles loggers on their way to workers.
+        """
         begin = functools.partial(FrameworkRun, is_rank_zero=self.is_rank_zero)
         return begin, (self.framework, self.names, self._config)
 
@@ -123,7 +126,12 @@ class FrameworkRun:
         return chosen_names(self.names)
 
     def is_of(self, names: RunNames) -> bool:
-        """Return whether *names* lead to the run of this recording, so that a new phase of training continues it."""
+        """Return whether *names* lead to the run of this recording, so that a new phase of training continues it.
+
+        ``True`` too where the run is not of this adapter (the program's own, a captured one), or
+        none may begin: then names have no say. ``False`` before the first record, except for the
+        same names.
+        """
         with self._lock:
             run, own = self._run, self._own
         if self._stopped or names == self.names or (run is not None and not own):
@@ -134,7 +142,11 @@ class FrameworkRun:
         return run.facts.identity.is_named(arguments["project"], arguments["name"])
 
     def change_config(self, config: object) -> None:
-        """Record *config* in place of the earlier one, unless they are equal."""
+        """Record *config* in place of the earlier one, unless they are equal.
+
+        Before the run begins it is only kept. They are compared as texts, which costs more than a
+        comparison, but a config may have arrays anywhere.
+        """
         with self._lock:
             if repr(config) == repr(self._config):  # arrays have no truth value
                 return
@@ -144,6 +156,11 @@ class FrameworkRun:
 
     def begin(self, beside: Iterable[FrameworkRun] = ()) -> Run:
         """Return the run, and begin it if necessary; one that records nothing where it cannot begin, which is printed.
+
+        The program's own run, or one of a captured tracker, is used before names are looked at, and
+        each time: it may begin after this adapter's. Where none can begin, the reason is printed
+        once, and nothing is recorded until the process ends. On ranks above 0 nothing is recorded
+        either, without a line.
 
         Args:
             beside: Loggers that record the same training; their runs and this one go on together.
@@ -182,16 +199,28 @@ class FrameworkRun:
         )
 
     def _goes_on(self, before: Run, current: Run | None) -> bool:
-        """Return whether records belong to *before*, begun last; after its end they are counted as late."""
+        """Return whether records belong to *before*, begun last; after its end they are counted as late.
+
+        A run of the adapter's own that has ended is begun again; one of others is not, since its
+        owner has ended it.
+        """
         return not before.has_ended or current is before or not self._own
 
     def flush(self) -> None:
-        """Flush the records."""
+        """Wait for delivery, 2 s at most; nothing before the first record.
+
+        A framework calls it at the end of a phase, which must not wait for a slow tracker: the
+        records are appended anyway.
+        """
         if (run := self.run) is not None:
             run.flush(FLUSH_S)
 
     def finish(self, status: str | int | None = None) -> None:
-        """End the run if this logger's framework began it; a later record begins it again."""
+        """End the run if this logger's framework began it; a later record begins it again.
+
+        The run of the program, or of a captured tracker, is only flushed: its owner ends it.
+        Nothing happens before the first record.
+        """
         with self._lock:
             run, own = self._run, self._own
         if run is not None and own:
@@ -202,8 +231,14 @@ class FrameworkRun:
     def _requested(self, beside: Run | None) -> Run:
         """Return the process's run, begun with the names of the framework.
 
+        The default project is printed, once, where it is used.
+
         Args:
             beside: The process's run if it goes on: a run of other names is then a further one of the process.
+
+        Raises:
+            ConfigError: A setting of otel-bridge, or an argument, cannot be used.
+            MissingExtraError: An exporter's package is not installed.
         """
         from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415
 
@@ -229,6 +264,7 @@ class FrameworkRun:
         return process_runs().begin(RunRequest(adapter=self.framework, **arguments))
 
     def _take(self, run: Run, *, own: bool) -> Run:
+        """Note *run* as the one that records, with the config and the failures that came before it, and return it."""
         self._run, self._own = run, own
         process_runs().withdraw(self)
         # Failures before the run began have been counted for it.
@@ -238,6 +274,7 @@ class FrameworkRun:
         return run
 
     def _stop(self, reason: str) -> None:
+        """Record nothing from now on, and print why."""
         from otel_bridge.emit.console import notify  # noqa: PLC0415
 
         self._stopped = True
@@ -248,7 +285,11 @@ class FrameworkRun:
 
 
 def _arguments_of(names: RunNames) -> dict[str, Any]:
-    """Return the arguments of ``init()``: a name is left out where a variable gives it."""
+    """Return the arguments of ``init()``: a name is left out where a variable gives it.
+
+    A variable of otel-bridge counts unless a run of this process has set it for its children. Those
+    of trackers replace a default project only: the user has named theirs.
+    """
     from otel_bridge.emit.config.run_request import is_chosen  # noqa: PLC0415
 
     env = process_runs().environment_of_user()
@@ -286,6 +327,9 @@ def notify_once(line: str) -> None:
 def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return further arguments of ``init()`` that a user gave an adapter.
 
+    It is called by constructors, whose error the user sees at once; ``init()`` itself comes with
+    the first record.
+
     Raises:
         ConfigError: ``init()`` does not have one of them.
     """
@@ -301,7 +345,10 @@ def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
-    """Return *call* such that an exception in it is counted as a drop and never reaches the framework."""
+    """Return *call* such that an exception in it is counted as a drop and never reaches the framework.
+
+    It returns ``None`` then. Exits and interrupts pass.
+    """
 
     @functools.wraps(call)
     def guarding(*given: P.args, **named: P.kwargs) -> T | None:
@@ -333,7 +380,11 @@ class _Failures:
             return self._number == 1
 
     def hand_over(self, run: Run) -> None:
-        """Count the failures in *run*, if it records."""
+        """Count the failures in *run*, if it records.
+
+        Else they are kept for a run that does: a failure must not be lost in a rank that records
+        nothing.
+        """
         with self._lock:
             number, first = self._number, self._first
             if not number or not run.recording:
@@ -356,7 +407,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def count_failure(what: str, exc: Exception) -> None:
-    """Count a failure of an adapter in *what*: in the run that records, else in the next one."""
+    """Count a failure of an adapter in *what*: in the run that records, else in the next one.
+
+    Without a run only the first failure is printed; all are counted.
+    """
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     described = f"{what}: {_text_of(exc)}"
@@ -371,6 +425,7 @@ def count_failure(what: str, exc: Exception) -> None:
 
 
 def _text_of(exc: Exception) -> str:
+    """Return an error as text; its type alone where making the text fails."""
     try:
         return f"{type(exc).__name__}: {exc}"
     except any_error():  # an error of the framework's

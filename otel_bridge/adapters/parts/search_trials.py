@@ -22,6 +22,9 @@ class SearchTrials:
     def names(self, names: RunNames, args: Any, state: Any) -> RunNames:
         """Return the names of the present trial's run; its id is new, because names of trials recur in every search.
 
+        A trial without a name of its own (``hp_name``) has a number. An ``id`` that the user gave
+        the callback would join all trials in one run, so it does not count.
+
         Args:
             names: Names of a run outside a search.
             args: Training arguments; ``run_name``, else ``output_dir``, is the group of the trials.

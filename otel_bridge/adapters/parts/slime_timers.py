@@ -22,6 +22,8 @@ _MARK = "otel_bridge_timed"
 def install(module: ModuleType, mode: str) -> None:
     """Make each timer of *module* a phase; a second call changes nothing, and the mode has no effect.
 
+    Raises `AttributeError` where the module has no ``Timer``, which the import hook prints.
+
     Args:
         module: ``slime.observability.timer``, ``slime.utils.timer`` or ``miles.utils.timer``, wholly loaded.
         mode: Of the capture.
@@ -59,7 +61,12 @@ class _Process:
 
     @guarded
     def step(self) -> int:
-        """Return the step of the calling method, else the last one."""
+        """Return the step of the calling method, else the last one.
+
+        A timer that starts in another method, such as ``train_wait`` between two steps, belongs to
+        the step before. ``None`` after a failure, which is counted: the phase then has the step of
+        the one around it.
+        """
         step = calling_argument(_STEP)
         if step is not None:
             self._step = int(step)

@@ -32,7 +32,11 @@ _LIGHTNING_ACTIONS = frozenset(
 
 
 def time_verl() -> None:
-    """Make each ``marked_timer`` and ``simple_timer`` of verl a phase, once."""
+    """Make each ``marked_timer`` and ``simple_timer`` of verl a phase, once.
+
+    Nothing happens where verl has not imported the module, or it has no such function: the adapter
+    then records no phases. Both of verl's timers use ``_timer`` (0.9.1).
+    """
     module: Any = sys.modules.get(_VERL)
     real: Any = getattr(module, "_timer", None)
     if real is None or getattr(real, _TIMED, False):
@@ -48,7 +52,10 @@ def time_verl() -> None:
 
 
 def time_skyrl() -> None:
-    """Make each ``Timer`` of SkyRL a phase, once."""
+    """Make each ``Timer`` of SkyRL a phase, once.
+
+    SkyRL's package is ``skyrl`` or, in older versions, ``skyrl_train``.
+    """
     for name in _SKYRL:
         cls: Any = getattr(sys.modules.get(name), "Timer", None)
         if cls is not None:
@@ -56,7 +63,10 @@ def time_skyrl() -> None:
 
 
 def time_trl() -> None:
-    """Make each ``profiling_context`` of TRL a phase, once."""
+    """Make each ``profiling_context`` of TRL a phase, once.
+
+    Nothing happens without TRL, or where it has no such class.
+    """
     cls: Any = getattr(sys.modules.get(_TRL), "ProfilingContext", None)
     if cls is not None:
         # TRL names them "GRPOTrainer._generate", and counts the steps that have ended.
@@ -68,7 +78,11 @@ def time_trl() -> None:
 
 
 def time_lightning(trainer: Any) -> None:
-    """Make what the profiler of a Lightning trainer measures in the loops phases, also where none is chosen, once."""
+    """Make what the profiler of a Lightning trainer measures in the loops phases, also where none is chosen, once.
+
+    Nothing happens without a trainer. The methods of this profiler are replaced, not of its class:
+    another trainer in the process may have no logger of this kind.
+    """
     profiler: Any = getattr(trainer, "profiler", None)
     if profiler is None or _TIMED in vars(profiler):
         return
@@ -109,7 +123,11 @@ class TimerPhases:
 
     @guarded
     def begin(self, timer: object, name: str, step: int | None) -> None:
-        """Begin phase *name* of *timer*; without a step it has that of the phase around it."""
+        """Begin phase *name* of *timer*; without a step it has that of the phase around it.
+
+        A timer that is started again before its end replaces its phase, which is then never
+        recorded.
+        """
         from otel_bridge.emit.phases.phase import Phase  # noqa: PLC0415  # only programs that train pay for it
 
         self._open[timer] = Phase(None, name, step).__enter__()
@@ -124,7 +142,10 @@ class TimerPhases:
 
 @guarded
 def _step_of_verl() -> int | None:
-    """Return the step of the trainer that calls: in the fully async mode the next version of the weights."""
+    """Return the step of the trainer that calls: in the fully async mode the next version of the weights.
+
+    ``None`` outside of one.
+    """
     trainer = calling_object(
         lambda found: (
             hasattr(found, "global_steps") or hasattr(found, "current_param_version")
@@ -140,6 +161,7 @@ def _step_of_verl() -> int | None:
 
 @guarded
 def _step_of_skyrl() -> int | None:
+    """Return the global step of the trainer that calls; ``None`` outside of one."""
     trainer = calling_object(lambda found: hasattr(found, "global_step"))
     if trainer is None:
         return None
@@ -150,6 +172,8 @@ def _time_contexts(
     cls: Any, name_of: Callable[[Any], str], step_of: Callable[[Any], int | None]
 ) -> None:
     """Make each ``with`` and ``async with`` of a timer class a phase, once.
+
+    Marked on the class itself: a subclass with methods of its own is another class.
 
     Args:
         cls: The class.

@@ -24,7 +24,11 @@ def is_number(value: object) -> bool:
 
 
 def row_of(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
-    """Return the values of a row, of the columns that have one."""
+    """Return the values of a row, of the columns that have one.
+
+    A column that is too short, or has ``None`` there, is left out: frameworks fill columns for some
+    samples only.
+    """
     return {
         name: values[place]
         for name, values in columns.items()
@@ -36,6 +40,10 @@ def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
     """Return the streams of a padded batch as `Run.annotate` takes them.
 
     They have the tokens of each rollout from the first to the last that the policy sampled.
+
+    Other tokens before the first and after the last one are padding; those between, such as a
+    tool's answer, stay, and the mask says which they are. Raises what torch raises, e.g. for
+    tensors of other shapes.
 
     Args:
         mask: Tensor of a row for each rollout, positive for the tokens that the policy sampled.
@@ -52,7 +60,10 @@ def token_streams(mask: Any, **tensors: Any) -> dict[str, Any]:
 
 
 def _sampled_part(mask: Any) -> slice:
-    """Return where the tokens of a rollout are; frameworks pad before or after them."""
+    """Return where the tokens of a rollout are; frameworks pad before or after them.
+
+    Empty where none was sampled.
+    """
     positions = mask.nonzero()[0]
     if len(positions):
         return slice(int(positions[0]), int(positions[-1]) + 1)
@@ -71,6 +82,9 @@ def log_training_batch(
     role: str | None = None,
 ) -> list[str]:
     """Record *rollouts*, and that training step *step* consumes all of them; return their ids.
+
+    The rollouts go first, so that the step links what is there. A dict gets its id in place, since
+    the caller annotates its tokens by it.
 
     Args:
         run: The run.

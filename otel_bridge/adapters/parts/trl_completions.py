@@ -33,7 +33,11 @@ _streams: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictio
 
 
 def keep_streams(trainer: Any) -> None:
-    """Wrap the class of a trainer of TRL, once, so that `streams_of` has what it generates."""
+    """Wrap the class of a trainer of TRL, once, so that `streams_of` has what it generates.
+
+    Nothing happens for another trainer, or a version without that method. The class is wrapped,
+    since the method of one trainer may be bound already.
+    """
     cls: Any = trainer.__class__
     real: Any = getattr(cls, _GENERATE, None)
     if real is None or getattr(real, _WRAPPED, False):
@@ -51,7 +55,11 @@ def keep_streams(trainer: Any) -> None:
 
 @guarded
 def _keep(trainer: Any, output: Mapping[str, Any]) -> None:
-    """Keep the streams of a batch to train on, if TRL corrects log-probabilities of vLLM by its own."""
+    """Keep the streams of a batch to train on, if TRL corrects log-probabilities of vLLM by its own.
+
+    Without both log-probabilities there is no mismatch to show, and an evaluation trains on
+    nothing: then nothing is kept.
+    """
     # Evaluations generate by the same method.
     if not trainer.model.training or not output.keys() >= _BOTH:
         return
@@ -75,6 +83,8 @@ def streams_of(trainer: Any, completions: int) -> tuple[slice, dict[str, Any]]:
     """Return which of the last *completions* of all ranks this process generated, and their streams.
 
     There are none if the last batch was not that of the completions.
+
+    Then TRL generated another batch meanwhile, or its ranks have parts of other sizes.
     """
     # Taken once: they are of this batch, and TRL may generate the next one without streams.
     streams = _streams.pop(trainer, {})
@@ -103,6 +113,9 @@ class CompletionReader:
 
     def new(self, trainer: Any, step: int, split: str) -> list[Rollout]:
         """Return the rollouts that are new since the last call.
+
+        Empty too where the batch is that of the last call: TRL logs it again at the end (TRL 1.16).
+        A reward function that did not apply to a row gave NaN, and is left out.
 
         Args:
             trainer: A trainer of TRL; the result of any other trainer is empty.
@@ -160,7 +173,13 @@ class CompletionReader:
     def _group_names(
         self, number: int, size: int, step: int, split: str
     ) -> list[tuple[str, int]]:
-        """Return group and place in it: TRL repeats each prompt *size* times in a row. Parts of a step count on."""
+        """Return group and place in it: TRL repeats each prompt *size* times in a row.
+
+        Parts of a step count on.
+
+        A batch whose head is missing fills its first group from the end, so that the others stay
+        whole.
+        """
         if (step, split) != self._blocks:
             self._blocks, self._groups = (step, split), 0
         missing = -number % size  # a long evaluation batch may have lost its head
@@ -173,7 +192,10 @@ class CompletionReader:
 
 
 def _ids(trainer: Any, completions: Sequence[Any], step: int) -> list[str]:
-    """Return the ids of new rollouts; each rank with streams gives those of a batch the same ones."""
+    """Return the ids of new rollouts; each rank with streams gives those of a batch the same ones.
+
+    Without streams they are random: equal texts of one step would have equal ids in two calls.
+    """
     if not has_streams(trainer) or trainer.accelerator.num_processes == 1:
         return [new_rollout_id() for _ in completions]
     # Of the texts, which all ranks have: a random number in common would take a collective call.
@@ -183,7 +205,11 @@ def _ids(trainer: Any, completions: Sequence[Any], step: int) -> list[str]:
 
 
 def consumes_whole_batch(trainer: Any) -> bool:
-    """Return whether each step of *trainer* consumes all of a generation batch, and not a shuffled part of it."""
+    """Return whether each step of *trainer* consumes all of a generation batch, and not a shuffled part of it.
+
+    TRL shuffles a batch and trains on ``steps_per_generation`` parts of it; the shuffle is not
+    known here.
+    """
     args: Any = getattr(trainer, "args", None)
     steps_per_generation = getattr(args, "steps_per_generation", None) or 1
     return int(steps_per_generation) <= int(
@@ -192,6 +218,7 @@ def consumes_whole_batch(trainer: Any) -> bool:
 
 
 def _logs_of(trainer: Any) -> Mapping[str, Any]:
+    """Return what TRL keeps of the last batch; empty for trainers and versions without it."""
     logs: object = getattr(trainer, "_logs", None)
     if isinstance(logs, Mapping):
         return cast("Mapping[str, Any]", logs)
@@ -210,11 +237,13 @@ def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _columns(logs: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return columns by name, as lists; empty where TRL has none of them."""
     found: Mapping[str, Any] = logs.get(name, {})
     return {key: list(values) for key, values in found.items()}
 
 
 def _generations(trainer: Any, split: str) -> int:
+    """Return how many completions TRL generates of one prompt, for an evaluation as its own argument says, else 1."""
     train = getattr(trainer, "num_generations", None)
     found = getattr(trainer, "num_generations_eval", None) if split == "eval" else None
     size = found or train or 1
@@ -224,7 +253,10 @@ def _generations(trainer: Any, split: str) -> int:
 
 
 def _weights(trainer: Any, number: int) -> list[float]:
-    """Return the weight of each reward function; TRL holds them as a tensor."""
+    """Return the weight of each reward function; TRL holds them as a tensor.
+
+    1 for each where the numbers differ, e.g. in a version without weights.
+    """
     found: Any = getattr(trainer, "reward_weights", None)
     listed: list[float] = (
         found.tolist() if hasattr(found, "tolist") else list(found or ())
@@ -235,7 +267,10 @@ def _weights(trainer: Any, number: int) -> list[float]:
 
 
 def _total(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float | None:
-    """Return the weighted sum of the functions that applied, as TRL computes the reward."""
+    """Return the weighted sum of the functions that applied, as TRL computes the reward.
+
+    ``None`` where none applied.
+    """
     if rewards:
         return sum(value * weights[name] for name, value in rewards.items())
     return None

@@ -25,7 +25,13 @@ _outermost: ContextVar[bool] = ContextVar("otel_bridge_verl_outermost", default=
 
 
 def install_traces() -> None:
-    """Replace verl's decorator and context manager, before the modules that use them are imported."""
+    """Replace verl's decorator and context manager, before the modules that use them are imported.
+
+    Modules that verl imported before keep its own, and make no traces of this backend.
+
+    Raises:
+        MissingExtraError: verl is not installed, or too old.
+    """
     config: Any = framework_class(f"{_MODULE}:RolloutTraceConfig", "verl>=0.9.1")
     real_op: Any = framework_class(f"{_MODULE}:rollout_trace_op", "verl>=0.9.1")
     real_attr: Any = framework_class(f"{_MODULE}:rollout_trace_attr", "verl>=0.9.1")
@@ -44,6 +50,12 @@ def rollouter_run(
 
 
 def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
+    """Return verl's context manager of a rollout, which opens a live rollout for this backend.
+
+    Another backend, and a rollout that verl does not trace, is verl's own. An exception of the
+    block passes, and the rollout has it as its error.
+    """
+
     @functools.wraps(real_attr)
     @contextlib.contextmanager
     def rollout_trace_attr(  # noqa: PLR0917  # verl's signature
@@ -82,6 +94,12 @@ def _attr(config: Any, real_attr: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
+    """Return verl's decorator of traced calls, which records them in the live rollout for this backend.
+
+    The call's result and exceptions pass; what cannot be read of it is counted as
+    ``adapter_failed``.
+    """
+
     def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
         traced = real_op(func)
 
@@ -121,7 +139,11 @@ def _call(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> Generator[Callable[[Any], object]]:
-    """Record one traced call: the outermost one is the rollout, the others are spans inside it."""
+    """Record one traced call: the outermost one is the rollout, the others are spans inside it.
+
+    An exception of the call is that of its span. verl does not name the kind of a call, so its
+    inputs decide.
+    """
     inputs = _inputs(func, owner, arguments, keywords) or {}
     if _outermost.get():
         token = _outermost.set(False)
@@ -148,6 +170,7 @@ def _inputs(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> dict[str, Any]:
+    """Return the arguments of a call by name; ``None``, counted, where they do not fit its signature."""
     bound = inspect.signature(func).bind(owner, *arguments, **keywords)
     inputs = dict(bound.arguments)
     inputs.update(inputs.pop("kwargs", {}))
@@ -159,7 +182,11 @@ def _inputs(
 def _conversation(
     live: LiveRollout, owner: Any, inputs: Mapping[str, Any], result: Any
 ) -> None:
-    """Record prompt, response and reward of an agent loop."""
+    """Record prompt, response and reward of an agent loop.
+
+    Of an agent loop that returns token ids only, they are decoded by its tokenizer; without one
+    there is no text.
+    """
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt
     prompt_ids, response_ids = (
@@ -183,12 +210,14 @@ def _conversation(
 
 @guarded
 def _count_prompt(chat: Any, tokens: Any) -> None:
+    """Note how many tokens the prompt of a generation has."""
     if tokens is not None:
         chat.input_tokens = len(tokens)
 
 
 @guarded
 def _generated(chat: Any, owner: Any, result: Any) -> None:
+    """Note tokens, text and the reason of the stop of a generation; a result in another form leaves them out."""
     tokens = _field(result, "token_ids")
     if tokens is not None:
         chat.output_tokens = len(tokens)
@@ -200,6 +229,7 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 
 @guarded
 def _answered(tool: Any, result: Any) -> None:
+    """Note what a tool returned: verl's tools return ``(response, reward, metrics)`` or the response alone (0.9.1)."""
     answer: Any = (
         result
         if hasattr(result, "text") or not hasattr(result, "__getitem__")
@@ -218,6 +248,7 @@ def _text(owner: Any, tokens: Any) -> str | None:
 
 
 def _field(value: Any, name: str) -> Any:
+    """Return an entry of a mapping, or an attribute; ``None`` without it."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value).get(name)
     return getattr(value, name, None)
@@ -225,7 +256,11 @@ def _field(value: Any, name: str) -> Any:
 
 @guarded
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as a number of Python; ``None`` for an array of several."""
+    """Return a number of numpy as a number of Python; ``None`` for an array of several.
+
+    ``None`` too, counted, for what cannot be read; a rollout without that field is recorded all the
+    same.
+    """
     item = getattr(value, "item", None)
     if callable(item):
         return item()

@@ -85,7 +85,11 @@ class VerlLogger:
 
     @guarded
     def log(self, data: Mapping[str, object], step: int) -> None:
-        """Record one row, unless it is that of another backend, which is captured."""
+        """Record one row, unless it is that of another backend, which is captured.
+
+        The first call comes when the constructor of `Tracking` has returned: only then is it known
+        whether the trainer keeps it, so that question is asked here, once.
+        """
         if self._is_kept is not None:
             if self._is_kept():
                 self._fit = None
@@ -95,7 +99,11 @@ class VerlLogger:
             run.log(data, step)
 
     def local_of_fit(self, tracking: Any) -> None:
-        """Note where ``fit()`` returns to, if *tracking* is made in it: verl's older trainers have it as a local."""
+        """Note where ``fit()`` returns to, if *tracking* is made in it: verl's older trainers have it as a local.
+
+        Nothing is noted outside of ``fit()``: then the end of `Tracking` says nothing of an
+        exception.
+        """
         trainer, self._fit = return_place_of("fit")
         if self._fit is not None:
             owner, own = weakref.ref(trainer), weakref.ref(tracking)
@@ -118,6 +126,8 @@ class VerlLogger:
 def install() -> None:
     """Make the backend known to verl in this process, once.
 
+    A second call changes nothing.
+
     Raises:
         MissingExtraError: verl is not installed, or too old.
     """
@@ -134,7 +144,10 @@ def install() -> None:
 
 
 def _wrap_tracking(tracking: Any) -> None:
-    """Wrap the class ``Tracking``: it gets the backend when it is made, and ends the run when it is finished."""
+    """Wrap the class ``Tracking``: it gets the backend when it is made, and ends the run when it is finished.
+
+    What verl's own methods raise passes; a failure of the adapter in them is counted.
+    """
     real_init, real_finish = tracking.__init__, tracking.finish
 
     @functools.wraps(real_init)
@@ -182,7 +195,10 @@ def _add_backend(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> None:
-    """Add the backend to a new ``Tracking``, if its arguments name the backend."""
+    """Add the backend to a new ``Tracking``, if its arguments name the backend.
+
+    A failure is counted as ``adapter_failed``, and verl continues without the backend.
+    """
     bound = signature.bind(tracking, *arguments, **keywords).arguments
     backends = bound.get("default_backend", ())
     if _is_named(backends):
@@ -221,7 +237,11 @@ def _log_validation(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> None:
-    """Record validation samples, if the arguments name the backend."""
+    """Record validation samples, if the arguments name the backend.
+
+    They are those of verl's own choice (``trainer.log_val_generations``). Samples in another form
+    are counted as ``adapter_failed``.
+    """
     bound = signature.bind(generations, *arguments, **keywords).arguments
     if not _is_named(bound["loggers"]):
         return
@@ -256,7 +276,11 @@ def wrap_trainers() -> None:
 
 
 def _wrap_class_of(trainer: Any, logger: VerlLogger) -> None:
-    """Wrap the class of a trainer that is a Ray actor (fully async): Ray gave the class copies of all methods."""
+    """Wrap the class of a trainer that is a Ray actor (fully async): Ray gave the class copies of all methods.
+
+    Its base class, which `wrap_trainers` has wrapped, is not asked for them any more. Only such a
+    trainer has the step of ``fit()`` as a coroutine.
+    """
     cls: Any = trainer.__class__
     own: Mapping[str, object] = cls.__dict__
     if own.keys() >= _DUMPS and _is_first_time(cls):
@@ -278,7 +302,10 @@ def _calling_trainer() -> Any:
 
 
 def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
-    """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``."""
+    """End the run with the task of ``fit()``: verl lets Ray kill this trainer, so that nothing calls ``finish()``.
+
+    The task is that of Ray's call of ``fit()``: a cancelled one has failed too.
+    """
     # A failed task keeps the frames of its exception.
     real_step, awaited = (
         trainer.fit_step,
@@ -303,6 +330,9 @@ def _wrap_trainer(trainer: Any) -> None:
     """Wrap the class of a trainer: while it logs the rollouts of a batch, their dump is recorded too.
 
     Only the first of the two methods is given the batch, and only the second the decoded texts.
+
+    A dump outside of the logging of a batch is that of a validation, which `_log_validation`
+    records.
     """
     real_log, real_dump = trainer._log_rollout_data, trainer._dump_generations
 
@@ -344,7 +374,11 @@ def _log_dump(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> None:
-    """Record a training batch: groups by ``uid``, numbers of the reward function as parts of the reward."""
+    """Record a training batch: groups by ``uid``, numbers of the reward function as parts of the reward.
+
+    Columns of another length than the samples are left out. The rest of the batch is recorded
+    without what it lacks. A failure is counted as ``adapter_failed``, and verl's own dump goes on.
+    """
     dumped = inspect.signature(dump).bind(trainer, *arguments, **keywords).arguments
     inputs, outputs, truths = dumped["inputs"], dumped["outputs"], dumped["gts"]
     extra: Mapping[str, Sequence[Any]] = dumped["reward_extra_infos_dict"]
@@ -390,7 +424,11 @@ def _log_dump(
 def _annotate(
     run: Run, trainer: Any, batch: Any, ids: Sequence[str], step: int
 ) -> None:
-    """Record log-probabilities of engine and trainer, where the batch has those of the engine."""
+    """Record log-probabilities of engine and trainer, where the batch has those of the engine.
+
+    Nothing happens without them, e.g. where verl does not ask the engine. In the bypass mode the
+    trainer's are those of the engine, so they are left out: their mismatch would be 0.
+    """
     tensors: Any = getattr(batch, "batch", None)
     if tensors is None or not {"rollout_log_probs", "response_mask"} <= set(
         tensors.keys()
@@ -410,7 +448,10 @@ def _annotate(
 
 
 def _is_bypassed(trainer: Any) -> bool:
-    """Return whether verl recomputes no log-probabilities: ``old_log_probs`` are then those of the engine."""
+    """Return whether verl recomputes no log-probabilities: ``old_log_probs`` are then those of the engine.
+
+    ``False`` where the configuration has no such entry.
+    """
     algorithm: Any = getattr(getattr(trainer, "config", None), "algorithm", None) or {}
     correction: Any = algorithm.get("rollout_correction") or {}
     return bool(correction.get("bypass_mode"))
@@ -430,6 +471,9 @@ def _step_of(trainer: Any) -> int:
 def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:
     """Return *batch*, with its data where it is the metadata of one that verl's new trainer has in TransferQueue.
 
+    Any other batch is returned as it is. Of metadata without a key of each sample nothing could be
+    found in the queue.
+
     Args:
         batch: The batch, with a tag for each key if it is metadata.
         keys: ``<uid>_<rollout>_<output>`` of each sample, in the order of the result.
@@ -448,7 +492,11 @@ def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:
 
 @guarded
 def _tensors_in_queue(batch: Any, keys: Sequence[str]) -> Any:
-    """Return the padded tensors of a batch in TransferQueue; verl deletes them there after the dump."""
+    """Return the padded tensors of a batch in TransferQueue; verl deletes them there after the dump.
+
+    ``None``, counted, where they are gone or in another form: the rollouts are recorded without
+    tokens.
+    """
     queue: Any = sys.modules["transfer_queue"]
     data = queue.kv_batch_get(
         keys=list(keys), partition_id=batch.partition_id, select_fields=list(_TENSORS)
@@ -459,7 +507,10 @@ def _tensors_in_queue(batch: Any, keys: Sequence[str]) -> Any:
 def _of_samples(
     batch: Any, name: str, number: int, convert: Callable[[Any], Any]
 ) -> Sequence[Any]:
-    """Return a column of a batch, converted; ``None`` for each sample where the batch lacks it."""
+    """Return a column of a batch, converted; ``None`` for each sample where the batch lacks it.
+
+    It lacks it too where the column has another length than the samples.
+    """
     values: Any = getattr(batch, "non_tensor_batch", {}).get(name)
     if values is None or len(values) != number:
         return [None] * number
@@ -467,7 +518,11 @@ def _of_samples(
 
 
 def _advantages(batch: Any, number: int) -> Sequence[float | None]:
-    """Return the mean advantage over the tokens of each response, where the batch has advantages."""
+    """Return the mean advantage over the tokens of each response, where the batch has advantages.
+
+    A rollout has one advantage in every tracker, and verl has one a token. A response without
+    tokens has 0.
+    """
     tensors: Any = getattr(batch, "batch", None)
     if tensors is None or not {"advantages", "response_mask"} <= set(tensors.keys()):
         return [None] * number
