@@ -56,7 +56,7 @@ class WandbArguments:
     """
 
     def __init__(self, package: Any, arguments: Mapping[str, Any]) -> None:
-        settings = arguments.get("settings")
+        settings: Any = arguments.get("settings")
         if isinstance(settings, package.Settings):
             # A copy: the program may begin another run with its object.
             self.settings: Any = settings.model_copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from otel_bridge.capture.wandb.values.shown_values import shown_value
 
@@ -74,9 +74,9 @@ def _merge(
         if isinstance(value, dict):
             # A dict that holds itself ends here.
             entries: dict[str, Any] = shown_value(value)
-            inner = target.get(key)
+            inner: Any = target.get(key)
             # A medium is one value, whose entries replace those of the last one.
             if isinstance(inner, dict) and "_type" not in entries:
-                _merge(inner, entries, kinds)
+                _merge(cast("dict[str, Any]", inner), entries, kinds)
             else:
                 target[key] = entries
