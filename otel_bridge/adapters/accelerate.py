@@ -83,13 +83,19 @@ class OtelBridgeTracker(GeneralTracker):
 
     @on_main_process
     def start(self) -> None:
-        """Begin the run, unless a captured tracker beside this one begins it."""
+        """Begin the run, unless a captured tracker beside this one begins it.
+
+        A run that cannot begin is printed, and nothing is recorded.
+        """
         if not self._captured().begins_the_run:
             self._recording.begin()
 
     @on_main_process
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record hyperparameters, unless the capture of another tracker records them."""
+        """Record hyperparameters, unless the capture of another tracker records them.
+
+        Where no run can begin nothing happens.
+        """
         run = self._recording.begin()
         if not self._captured().records_tables_and_config(run):
             run.log_config(values)
@@ -119,7 +125,10 @@ class OtelBridgeTracker(GeneralTracker):
         self._recording.finish(status_now())
 
     def _captured(self) -> CapturedReports:
-        """Return what is captured of the trackers that get the same call: none when the user's code calls this one."""
+        """Return what is captured of the trackers that get the same call: none when the user's code calls this one.
+
+        What the user's code gives this tracker alone no other one gets, so it is recorded.
+        """
         if (
             not captured()
         ):  # the search of the calling frames would be a cost of each row
@@ -133,7 +142,10 @@ class OtelBridgeTracker(GeneralTracker):
 
 
 def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers that Accelerate's ``TensorBoardTracker`` leaves out, such as those of NumPy."""
+    """Return the numbers that Accelerate's ``TensorBoardTracker`` leaves out, such as those of NumPy.
+
+    0-dimensional tensors are among what it writes (accelerate 1.15).
+    """
     return {
         key: value
         for key, value in values.items()
@@ -144,6 +156,8 @@ def _not_in_tensorboard(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def register() -> None:
     """Make ``log_with="otel_bridge"`` known to Accelerate.
+
+    A second call changes nothing.
 
     Raises:
         MissingExtraError: Accelerate is older than 1.15, which has no registry; give `OtelBridgeTracker` as an object.

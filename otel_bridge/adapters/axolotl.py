@@ -53,6 +53,7 @@ class OtelBridgePlugin(BasePlugin):
 
 @guarded
 def _callbacks(cfg: Any, trainer: Any) -> list[Any]:
+    """Return the callback of transformers for *trainer*; ``None``, counted, after a failure."""
     from otel_bridge.adapters.transformers import OtelBridgeCallback  # noqa: PLC0415  # imports transformers
 
     project, name = _first(cfg, _PROJECTS), _first(cfg, _NAMES)
@@ -60,7 +61,10 @@ def _callbacks(cfg: Any, trainer: Any) -> list[Any]:
 
 
 def _first(cfg: Any, keys: tuple[str, ...]) -> str | None:
-    """Return the first text among *keys* of the configuration."""
+    """Return the first text among *keys* of the configuration.
+
+    ``None`` where none of them is a text.
+    """
     return next(
         (value for key in keys if isinstance(value := cfg.get(key), str) and value),
         None,

@@ -90,7 +90,10 @@ class LightningLogger:
 
     @property
     def save_dir(self) -> str:
-        """Return the folder below which Lightning saves checkpoints, by default the calling trainer's own folder."""
+        """Return the folder below which Lightning saves checkpoints, by default the calling trainer's own folder.
+
+        Outside of a trainer it is the working folder.
+        """
         if self._save_dir is not None:
             return self._save_dir
         from otel_bridge.adapters.parts.calling_object import calling_object  # noqa: PLC0415
@@ -110,7 +113,10 @@ class LightningLogger:
 
     # Lightning 2.6 calls with keywords, so that parameters have its names.
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Record one row, unless the capture of another logger records it."""
+        """Record one row, unless the capture of another logger records it.
+
+        Your own call of this logger alone is always recorded: no other logger gets it.
+        """
         run, captured = self._begin()
         if captured.tracker_of(run) is None or not self._is_called_by_lightning():
             run.log(metrics, step)
@@ -132,7 +138,10 @@ class LightningLogger:
         """Do nothing: checkpoints are not recorded."""
 
     def finalize(self, status: str) -> None:
-        """End the run only after a failure: Lightning calls this after each ``fit``, ``validate`` and ``test``."""
+        """End the run only after a failure: Lightning calls this after each ``fit``, ``validate`` and ``test``.
+
+        The end of the process ends it otherwise, since ``validate()`` may follow ``fit()``.
+        """
         if status in {"failed", "aborted"}:
             self._recording.finish("failed")
         else:
@@ -142,6 +151,9 @@ class LightningLogger:
         """Return the run, and which loggers beside this one are captured; that of W&B begins the run, by its names.
 
         Loggers of this kind with other names have runs of their own, which go on together.
+
+        On ranks above 0 the run records nothing. W&B's logger begins its run with the first look at
+        ``experiment``; an error in that is counted, and W&B's logger raises it itself later.
         """
         from otel_bridge.adapters.parts.captured_reports import (  # noqa: PLC0415
             CapturedReports,
@@ -193,6 +205,7 @@ class LightningLogger:
         return calling_module(self).partition(".")[0] in _ROOTS
 
     def _path_part(self, which: str) -> str:
+        """Return a name of the run as a part of a path; ``otel_bridge`` where it has none."""
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
         holder = (
             self.experiment if self._recording.is_rank_zero() else self._recording.names
@@ -233,7 +246,11 @@ def fabric_callbacks() -> list[Any]:
 
 
 def _callbacks(package: str | None) -> list[Any]:
-    """Return no callback unless ``OTEL_BRIDGE_LIGHTNING`` is set; never raise into ``Trainer()``."""
+    """Return no callback unless ``OTEL_BRIDGE_LIGHTNING`` is set; never raise into ``Trainer()``.
+
+    An error, such as a wrong value of the variable or a version of Lightning without ``Callback``,
+    is printed.
+    """
     try:
         if not LIGHTNING.read():
             return []
@@ -249,6 +266,7 @@ def _callbacks(package: str | None) -> list[Any]:
 
 
 def _attach(loggers: list[Any], save_dir: str | None) -> None:
+    """A trainer has its callbacks set up for each phase, and may have a logger of the user's."""
     if not any(isinstance(one, LightningLogger) for one in loggers):
         loggers.append(_logger_class()(save_dir=save_dir, attached=True))
 
@@ -262,6 +280,9 @@ def __getattr__(name: str) -> Any:
 @functools.cache
 def _logger_class() -> Any:
     """Return the class of loggers, made once from the base classes of all loaded packages.
+
+    Of packages that are not loaded the first that is installed counts. A package that is loaded
+    later does not accept the class, so import it before the adapter.
 
     Raises:
         MissingExtraError: No package of Lightning is installed.

@@ -48,6 +48,8 @@ _runs: list[Run] = []
 def install(module: ModuleType, mode: str) -> None:
     """Extend *module*, ``rl_utils`` or ``data_loader``; a second call changes nothing, and the mode has no effect.
 
+    A module without these names is left as it is: then no training rollouts are recorded.
+
     Args:
         module: One of the two, wholly loaded.
         mode: Of the capture.
@@ -64,7 +66,11 @@ def install(module: ModuleType, mode: str) -> None:
 
 
 def _recorded(real: Callable[..., None]) -> Callable[..., None]:
-    """Return *real*, which records the rollouts too, and writes files only where they were asked for."""
+    """Return *real*, which records the rollouts too, and writes files only where they were asked for.
+
+    Recording goes first, since the job changes the lists after the call, and a failure in it costs
+    the files nothing.
+    """
     shape = inspect.signature(real)
 
     @functools.wraps(real)
@@ -108,7 +114,11 @@ def _set_state(config: Any, state: Mapping[str, Any]) -> None:
 
 @guarded
 def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
-    """Record the rollouts of one call, before the job goes on to change their lists."""
+    """Record the rollouts of one call, before the job goes on to change their lists.
+
+    The count in the launcher's table is of samples that could be read; a failure of the whole call
+    is counted as ``adapter_failed``.
+    """
     arguments = bind().arguments
     batch, result = arguments["batch"], arguments["result"]
     run = _run(arguments["run_name"])
@@ -121,7 +131,13 @@ def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
 
 
 def _run(name: str) -> Run:
-    """Return the run of this process: that of the variables that the captured ``wandb.init`` of the job has set."""
+    """Return the run of this process: that of the variables that the captured ``wandb.init`` of the job has set.
+
+    Their id or name then names the run. One that has ended is begun again.
+
+    Raises:
+        ConfigError: A setting of otel-bridge cannot be used; the caller counts it.
+    """
     from otel_bridge.emit.config.run_request import RunRequest  # noqa: PLC0415  # only the process that has rollouts
     from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
     from otel_bridge.settings import RUN_ID, RUN_NAME  # noqa: PLC0415
@@ -163,7 +179,10 @@ class _Texts:
 
 @guarded
 def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str, Any]:
-    """Return the fields of one rollout; what its lists lack is left out."""
+    """Return the fields of one rollout; what its lists lack is left out.
+
+    ``None``, counted, for a sample whose tokens, score or advantage cannot be read.
+    """
     batch, result = arguments["batch"], arguments["result"]
     samples_per_prompt = int(arguments["num_samples_per_prompt"])
     prompt_index = place // samples_per_prompt
@@ -216,7 +235,10 @@ def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return dataclasses in a list, such as ``ToolCallStats``, as dicts."""
+    """Return dataclasses in a list, such as ``ToolCallStats``, as dicts.
+
+    Anything but a list is returned as it is.
+    """
     if not isinstance(value, list):
         return value
     entries = cast("list[object]", value)

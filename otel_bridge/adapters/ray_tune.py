@@ -93,7 +93,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def log_trial_start(self, trial: Any) -> None:
-        """Begin the run of *trial*, or continue it."""
+        """Begin the run of *trial*, or continue it.
+
+        One that cannot begin is printed, once for each reason, and Tune continues.
+        """
         self._run_of(trial)
 
     @guarded
@@ -114,7 +117,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def on_experiment_end(self, trials: Any, **info: Any) -> None:  # noqa: ARG002  # Tune's signature
-        """End the runs that are still open, those of interrupted trials, and wait until all records are delivered."""
+        """End the runs that are still open, those of interrupted trials, and wait until all records are delivered.
+
+        All trials wait for one time, 30 s; what is not delivered by then stays in the run folders.
+        """
         from otel_bridge.emit.arguments import DEFAULT_FINISH_S  # noqa: PLC0415
 
         for trial_id in list(self._open):
@@ -124,7 +130,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
             self._waits.popleft()(max(deadline - time.monotonic(), 0.0))
 
     def _run_of(self, trial: Any) -> _TrialRun | None:
-        """Return the run of *trial*, and begin it if it is not open; ``None`` when it cannot begin."""
+        """Return the run of *trial*, and begin it if it is not open; ``None`` when it cannot begin.
+
+        A trial that cannot begin is remembered, and not tried with each of its results.
+        """
         trial_id = str(trial.trial_id)
         if trial_id in self._open:
             run = self._open.pop(trial_id)
@@ -137,6 +146,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         return run
 
     def _begin(self, trial: Any, trial_id: str) -> _TrialRun | None:
+        """Begin the run of *trial*, as one beside others; ``None``, printed, when it cannot begin.
+
+        Its id comes from experiment and trial, so that a retry or ``Tuner.restore()`` continues it.
+        """
         from otel_bridge.emit.config.run_request import RunRequest, is_chosen  # noqa: PLC0415
         from otel_bridge.emit.console import notify  # noqa: PLC0415
         from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
@@ -185,6 +198,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
                 notify_once(_TWO_RUNS)
 
     def _end(self, trial_id: str, status: EndStatus) -> None:
+        """End the run of a trial, if it is open; what waits for its delivery is kept for the end of the experiment."""
         ended = self._open.pop(str(trial_id), None)
         if ended is not None and (wait := ended.run.end_part(status)) is not None:
             # Not awaited here, where the other trials would stop meanwhile.
@@ -217,7 +231,10 @@ class _TrialRun:
         )
 
     def log_result(self, result: Mapping[str, Any]) -> None:
-        """Record a result: a row, and the changed part of the config."""
+        """Record a result: a row, and the changed part of the config.
+
+        What Tune adds for itself is not a metric. Texts are dropped and counted by the run.
+        """
         self._log_config(result.get("config"))
         place = {name: result[name] for name in _PLACE if result.get(name) is not None}
         if place != self._place:
@@ -232,7 +249,10 @@ class _TrialRun:
         self.run.log(row, result.get("training_iteration"))
 
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
-        """Record the hyperparameters, again when a scheduler has changed them."""
+        """Record the hyperparameters, again when a scheduler has changed them.
+
+        Nothing happens without parameters. The entry ``callbacks`` is left out.
+        """
         parameters = {
             name: value for name, value in (config or {}).items() if name != _CALLBACKS
         }

@@ -83,7 +83,10 @@ class OtelBridgeExp(BasePPOExp):
         )
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the experiment, and end the run of otel-bridge with its outcome."""
+        """Run the experiment, and end the run of otel-bridge with its outcome.
+
+        Whatever SkyRL raises passes. `BaseException`: an interrupted job has failed too.
+        """
         try:
             outcome = super().run(*args, **kwargs)
         except BaseException as exc:
@@ -111,6 +114,11 @@ class OtelBridgeExp(BasePPOExp):
 
 @guarded
 def _add_callback(trainer: Any, recorder: ExperimentRecorder) -> None:
+    """Add a callback that records the tokens of each step.
+
+    Where SkyRL has no callbacks of this form (before 0.3) that is counted as ``adapter_failed``,
+    and no tokens are recorded.
+    """
     base: Any = framework_class(
         "skyrl.train.utils.callbacks:TrainingCallback", "skyrl>=0.3"
     )
@@ -155,6 +163,8 @@ class ExperimentRecorder:
     def begin(self, backends: str | Collection[str]) -> None:
         """Begin the run with its config.
 
+        Where none can begin, that is printed once, and nothing is recorded.
+
         Args:
             backends: Backends of SkyRL's own tracker, which gets the same rows.
         """
@@ -166,6 +176,8 @@ class ExperimentRecorder:
         """Record values of one step, unless a captured backend records them.
 
         Without a commit, further values of the step belong to the same row.
+
+        A row is complete with the next step, or before the end of the run.
         """
         run = self._recording.begin()
         if self._captured.tracker_of(run) is None:
@@ -183,6 +195,8 @@ class ExperimentRecorder:
         num_turns: Sequence[int] | None = None,
     ) -> None:
         """Record all trajectories of a generation; the settings of otel-bridge limit how many a step keeps.
+
+        Without responses nothing is recorded; other failures are counted as ``adapter_failed``.
 
         Args:
             prompts: Prompts: one for each response, or for each trajectory of several responses.
@@ -220,6 +234,9 @@ class ExperimentRecorder:
     def log_tokens(self, batch: Any, step: int) -> None:
         """Record log-probabilities of the step's trajectories: of the engine, and of the policy before the step.
 
+        Nothing happens without the engine's log-probabilities, and after a generation that the step
+        consumes in an unknown part.
+
         Args:
             batch: SkyRL's ``TrainingInputBatch``, in the order of the responses, with padding at its end.
             step: Global step.
@@ -247,7 +264,10 @@ class ExperimentRecorder:
 
     @guarded
     def log_failure(self, error: BaseException) -> None:
-        """Record one alert with the traceback of the propagating exception, and end the run as failed."""
+        """Record one alert with the traceback of the propagating exception, and end the run as failed.
+
+        Once: `OtelBridgeExp.run` and SkyRL's own tracker report the same exception.
+        """
         if not self._failed:
             self._failed = True
             trace = traceback.format_exc()[-_MAX_TRACEBACK_CHARS:]
@@ -260,6 +280,7 @@ class ExperimentRecorder:
         self._recording.finish("failed" if self._failed else "finished")
 
     def _rows_of(self, run: Run) -> MergedRows:
+        """Return the rows of *run* by W&B's rules; the pending one is completed before the run ends."""
         from otel_bridge.capture.rows import MergedRows  # noqa: PLC0415  # only programs that record pay for it
 
         with self._lock:
@@ -292,7 +313,10 @@ class OtelBridgeTracking(_Beside):
         recorder.begin(backend)
 
     def log(self, data: Any, step: Any, commit: bool = False) -> None:
-        """Record values of a step, then log them as SkyRL does."""
+        """Record values of a step, then log them as SkyRL does.
+
+        What SkyRL's own tracker raises passes; the row is recorded before.
+        """
         self._recorder.log(data, step, commit)
         self._wrapped.log(data, step=step, commit=commit)
 
@@ -311,7 +335,11 @@ class OtelBridgeTrajectoryLogger(_Beside):
     """Wraps SkyRL's ``TrajectoryLogger``, and records trajectories too."""
 
     def log(self, *, wandb_key: str, global_step: int | None, **named: Any) -> None:
-        """Record all trajectories, then log some of them as SkyRL does."""
+        """Record all trajectories, then log some of them as SkyRL does.
+
+        SkyRL may have no logger of its own. What it raises passes; its limit of samples is for W&B
+        only.
+        """
         is_eval = wandb_key.rpartition("/")[2].startswith(_EVAL)
         self._recorder.log_trajectories(
             named["prompts"],
@@ -347,7 +375,10 @@ def _with_turns(
 
 
 def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of `Run.log_generations` that a ``GeneratorOutput`` has."""
+    """Return the columns of `Run.log_generations` that a ``GeneratorOutput`` has.
+
+    A column without entries is left out. Without trajectory ids equal prompts are one group.
+    """
     ids: Sequence[Any] = output.get("trajectory_ids") or ()
     columns = {
         "response_token_ids": output["response_ids"],
@@ -368,7 +399,10 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
-    """Return an id of the rollout of each response; responses of one trajectory are one rollout."""
+    """Return an id of the rollout of each response; responses of one trajectory are one rollout.
+
+    Steps of a trajectory are responses of their own in step-wise training.
+    """
     if trajectory_ids is None:
         return [new_rollout_id() for _ in range(responses)]
     ids = {trajectory_id: new_rollout_id() for trajectory_id in trajectory_ids}
@@ -391,7 +425,10 @@ def _group(prompt: Sequence[int]) -> str:
 
 
 def _run_name(given: str | None) -> str | None:
-    """Return the name of the run: SkyRL's default would join all jobs of users who name none."""
+    """Return the name of the run: SkyRL's default would join all jobs of users who name none.
+
+    ``None``: a variable names the run.
+    """
     from otel_bridge.emit.config.identity import new_end  # noqa: PLC0415
 
     if given != DEFAULT_RUN_NAME:

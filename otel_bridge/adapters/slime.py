@@ -44,7 +44,11 @@ def log_rollouts(  # slime gives all of them by place
     rollout_extra_metrics: object = None,  # noqa: ARG001
     rollout_time: object = None,  # noqa: ARG001
 ) -> Literal[False]:
-    """Record the samples of one training rollout."""
+    """Record the samples of one training rollout.
+
+    ``False`` lets slime's own logging go on. Failures are counted as ``adapter_failed``, and never
+    reach slime.
+    """
     _log_training(rollout_id, args, samples)
     return False
 
@@ -55,7 +59,10 @@ def log_eval_rollouts(
     data: Any,
     extra_metrics: object = None,  # noqa: ARG001
 ) -> Literal[False]:
-    """Record the samples of one evaluation, by data set."""
+    """Record the samples of one evaluation, by data set.
+
+    As `log_rollouts`. A data set without samples has no rollouts.
+    """
     _log_evaluation(rollout_id, args, data)
     return False
 
@@ -63,12 +70,19 @@ def log_eval_rollouts(
 def annotate_rollouts(
     args: Any, rollout_id: Any = None, rollout_data: Any = None
 ) -> None:
-    """Record log-probabilities, entropies and advantages that the trainer computed, in each data-parallel rank."""
+    """Record log-probabilities, entropies and advantages that the trainer computed, in each data-parallel rank.
+
+    Failures are counted as ``adapter_failed``.
+    """
     _annotate(args, rollout_id, rollout_data)
 
 
 @guarded
 def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
+    """Record the rollouts of a batch, and that the step consumes all of them.
+
+    Ids come from slime's numbers, since the trainer annotates them from another process.
+    """
     run = _recording(args, ROLE).begin()
     rollouts = _rollouts_of(samples, getattr(args, "reward_key", None))
     ids = _shared_ids(args, rollout_id, [rollout["sample"] for rollout in rollouts])
@@ -81,6 +95,7 @@ def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
 def _log_evaluation(
     rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
+    """Record the rollouts of an evaluation; an unreadable sample costs only itself."""
     reward_key = getattr(args, "eval_reward_key", None) or getattr(
         args, "reward_key", None
     )
@@ -125,7 +140,10 @@ def _has_whole_samples() -> bool:
 
 
 def _shared_ids(args: Any, rollout_id: int, indices: Sequence[Any]) -> list[str | None]:
-    """Return the ids by which both processes know the samples; ``None`` for one whose index is not its own."""
+    """Return the ids by which both processes know the samples; ``None`` for one whose index is not its own.
+
+    Ids of several samples of one index would be equal, so their tokens are not annotated.
+    """
     # W&B's id differs after a restart, in which rollouts have the numbers of earlier ones.
     prefix = f"{getattr(args, 'wandb_run_id', None)}-{rollout_id}"
     uses = Counter(indices)
@@ -136,7 +154,11 @@ def _shared_ids(args: Any, rollout_id: int, indices: Sequence[Any]) -> list[str 
 
 
 def _recording(args: Any, role: str | None) -> FrameworkRun:
-    """Return the run of this process; captured metrics or the program may have begun it."""
+    """Return the run of this process; captured metrics or the program may have begun it.
+
+    One a process, whichever of the three functions is called first. The default project is slime's
+    own.
+    """
     with _lock:
         if not _recordings:
             names = RunNames(
@@ -162,7 +184,10 @@ def _step(args: Any, rollout_id: int) -> int:
 
 
 def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
-    """Return the rollouts of the readable samples; an unreadable one is counted."""
+    """Return the rollouts of the readable samples; an unreadable one is counted.
+
+    As ``adapter_failed``. Its place in the batch stays free.
+    """
     rollouts = (
         _rollout_of(sample, place, reward_key)
         for place, sample in enumerate(_flat(samples))
@@ -171,6 +196,7 @@ def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
 
 
 def _flat(samples: Any) -> Iterable[Any]:
+    """Yield the samples of nested lists in their order; none for ``None``."""
     for one in samples or ():
         if isinstance(one, list):  # a group, or one prompt's several trajectories
             yield from _flat(one)
@@ -180,6 +206,11 @@ def _flat(samples: Any) -> Iterable[Any]:
 
 @guarded
 def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, Any]:
+    """Return the fields of one rollout; ``None``, counted, when the sample cannot be read.
+
+    Prompt tokens are what is left of ``tokens`` beside the response; in a sample with fewer they
+    are unknown.
+    """
     reward, parts, others = _reward(sample.reward, reward_key)
     status = str(getattr(sample.status, "value", sample.status))
     tokens, output = (

@@ -133,12 +133,17 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             self._announce(args)
 
     def _announce(self, args: Any) -> None:
+        """Announce the run to the process's runs: a captured tracker that records first takes its names."""
         self._args = args
         process_runs().announce(self)
 
     @guarded
     def begin(self) -> Run | None:
-        """Begin the run for a captured callback that records first; ``None`` where this callback cannot."""
+        """Begin the run for a captured callback that records first; ``None`` where this callback cannot.
+
+        It cannot without its trainer, in a trial of a search, on ranks above 0, and in a second
+        callback.
+        """
         trainer = self._trainer()
         if trainer is None or _is_trial(trainer.state):
             return None
@@ -153,6 +158,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def _chosen_names(self) -> tuple[str | None, str | None] | None:
+        """``None`` without the trainer, and for a trial of a search, whose name comes later."""
         trainer = self._trainer()
         if trainer is None or _is_trial(trainer.state):
             return None
@@ -196,7 +202,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         model: Any = None,
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Begin the run with its config, or continue it; each trial of a search has a run of its own."""
+        """Begin the run with its config, or continue it; each trial of a search has a run of its own.
+
+        Where no run can begin, that is printed once. Tokens of each rank are recorded, so TRL's
+        method is wrapped on all.
+        """
         self._find_trainer(state)
         # By now TRL has imported its timers.
         time_trl()
@@ -215,7 +225,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def on_log(
         self, args: Any, state: Any, control: Any, model: Any = None, logs: Any = None, **kwargs: Any  # noqa: ARG002
     ) -> None:  # fmt: skip
-        """Record one row, and the totals of a training as last values."""
+        """Record one row, and the totals of a training as last values.
+
+        A row that a captured tracker records is left out but for what that leaves out. Totals are
+        last values, because they come once, and have no curve.
+        """
         self._find_trainer(state)
         recording = self._begin(args, state, model)
         if recording is None or not logs:
@@ -242,7 +256,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         control: Any,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Record completions that were generated for the current step."""
+        """Record completions that were generated for the current step.
+
+        The step counts up only after it.
+        """
         self._record_completions(args, state, state.global_step + 1, "train")
 
     @guarded
@@ -270,7 +287,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             self._recording.flush()
 
     def _record_completions(self, args: Any, state: Any, step: int, split: str) -> None:
-        """Record the new completions of all ranks on the main process, and on each rank the streams of its own."""
+        """Record the new completions of all ranks on the main process, and on each rank the streams of its own.
+
+        Nothing happens without a trainer of TRL, or new completions. Where TRL gives a captured
+        tracker a table of them, that becomes the rollouts, with other ids, so that neither tokens
+        nor lineage are recorded here.
+        """
         self._find_trainer(state)
         trainer = self._trainer()
         if trainer is None or not (
@@ -309,7 +331,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return is_same_machine and not self._captured().begins_the_run
 
     def _record_consumed(self, state: Any) -> None:
-        """Record the last batch as consumed by the step, unless a step consumes an unknown part of it."""
+        """Record the last batch as consumed by the step, unless a step consumes an unknown part of it.
+
+        Nothing happens either before the first batch, and on ranks above 0, whose batch is part of
+        the main process's.
+        """
         trainer = self._trainer()
         reader = None if trainer is None else self._completions.get(trainer)
         recording = self._recording
@@ -340,7 +366,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return self._recording
 
     def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
-        """Return the recording for a training with *args*; end another run that this callback has recorded."""
+        """Return the recording for a training with *args*; end another run that this callback has recorded.
+
+        Another training in this process may be of another run: of other names, or a trial.
+        """
         process_runs().withdraw(self)
         names, config = (
             self._names(args, state),
@@ -360,6 +389,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return recording
 
     def _names(self, args: Any, state: Any) -> RunNames:
+        """Return the names of the run for *args*: those of the callback, of the arguments, then of the checkpoint.
+
+        The project that transformers fills in counts as none. A trial does not continue the run of
+        a checkpoint.
+        """
         trial = _is_trial(state)
         before = {} if trial else resumed_names(state)
         asked = getattr(args, "project", None)
@@ -376,7 +410,11 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def _set_up_captured(self, args: Any, state: Any) -> None:
-        """Let a captured callback begin the run, as it does with its first record, so that there is one run."""
+        """Let a captured callback begin the run, as it does with its first record, so that there is one run.
+
+        Such a callback begins it in ``on_train_begin`` or with its first row, whichever comes
+        first; an evaluation before the training comes to this callback first.
+        """
         for one in self._callbacks() if self._captured().begins_the_run else ():
             begins = CapturedReports(
                 "transformers", trackers_of([one], _TRACKERS)
@@ -385,17 +423,22 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
                 one.setup(args, state, getattr(self._trainer(), "model", None))
 
     def _captured(self) -> CapturedReports:
+        """Return what is captured of the trackers whose callbacks the trainer has."""
         return CapturedReports(
             "transformers", trackers_of(self._callbacks(), _TRACKERS)
         )
 
     def _callbacks(self) -> list[Any]:
+        """Return the callbacks of the trainer; none without one."""
         return list(
             getattr(getattr(self._trainer(), "callback_handler", None), "callbacks", ())
         )
 
     def _find_trainer(self, state: Any) -> None:
-        """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks."""
+        """Find the trainer of *state* in the calling frames: transformers does not pass it to its callbacks.
+
+        Where no caller is the trainer of *state*, the last one stays.
+        """
         # The search of the calling frames is a cost, so only for another trainer.
         if getattr(self._trainer(), "state", None) is not state:
             found = calling_object(
@@ -408,13 +451,19 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
                 self._trainer = _weak(found)
 
     def _is_first(self) -> bool:
-        """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``."""
+        """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``.
+
+        Else each row would be recorded twice.
+        """
         same = [one for one in self._callbacks() if isinstance(one, OtelBridgeCallback)]
         return not same or same[0] is self
 
 
 def _annotate(run: Run, trainer: Any, rollouts: list[Rollout], step: int) -> None:
-    """Record log-probabilities of vLLM and of the trainer for the completions that this process generated."""
+    """Record log-probabilities of vLLM and of the trainer for the completions that this process generated.
+
+    Nothing happens without streams of this batch.
+    """
     local, streams = streams_of(trainer, len(rollouts))
     if streams:
         decode = trainer.processing_class.decode
@@ -422,7 +471,13 @@ def _annotate(run: Run, trainer: Any, rollouts: list[Rollout], step: int) -> Non
 
 
 def register() -> None:
-    """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL."""
+    """Make ``report_to="otel_bridge"`` known to transformers, and so to TRL.
+
+    A second call changes nothing.
+
+    Raises:
+        MissingExtraError: transformers is not installed, or too old.
+    """
     # `report_to` is not checked: transformers 5.23 looks each name up here.
     known: dict[str, Any] = framework_class(
         "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK",
@@ -451,7 +506,10 @@ def _weak(trainer: Any) -> Callable[[], Any]:
 
 
 def _run_name(args: Any) -> str | None:
-    """Return the name that the user gave the run; transformers 4 sets ``output_dir`` for a user who gives none."""
+    """Return the name that the user gave the run; transformers 4 sets ``output_dir`` for a user who gives none.
+
+    ``None`` for that default: jobs of one folder are not one run.
+    """
     name: str | None = getattr(args, "run_name", None)
     version = str(getattr(sys.modules.get("transformers"), "__version__", ""))
     major = version.partition(".")[0]
@@ -470,7 +528,10 @@ def _is_trial(state: Any) -> bool:
 
 
 def _is_json(value: object) -> bool:
-    """Return whether a checkpoint can hold *value*."""
+    """Return whether a checkpoint can hold *value*.
+
+    Else transformers could not write the checkpoint, and the training would end.
+    """
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -501,12 +562,14 @@ def config_of(args: Any, model: Any) -> dict[str, Any]:
 
 @guarded
 def _arguments_of(args: Any) -> dict[str, Any]:
+    """Return the training arguments; ``None``, counted, where they cannot be read."""
     found: dict[str, Any] = args.to_dict()
     return found
 
 
 @guarded
 def _config_of_model(model: Any) -> dict[str, Any]:
+    """Return the config of a model with its number of parameters; ``None``, counted, where it cannot be read."""
     found: Any = getattr(model, "config", None)
     if found is None:
         return {}
@@ -525,7 +588,10 @@ def _entries(config: Any) -> Any:
 
 
 def resumed_names(state: Any) -> dict[str, str]:
-    """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback."""
+    """Return project and name of the run that wrote the checkpoint; empty without a checkpoint of this callback.
+
+    Raises what a damaged checkpoint raises; the callers count it.
+    """
     stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
     found: Any = stored.get(OtelBridgeCallback.__name__) or {}
     # Several callbacks of one class are a list.

@@ -77,7 +77,10 @@ class OtelBridgeMonitor(Monitor):
 
     @guarded
     def log(self, data: dict[str, Any], step: int, commit: bool = False) -> None:  # noqa: ARG002, FBT  # the signature
-        """Record one row, and print it as Trinity's own monitors do."""
+        """Record one row, and print it as Trinity's own monitors do.
+
+        A failure of either is counted as ``adapter_failed``.
+        """
         run = self._recording.begin()
         # Explorer and trainer count steps of their own, so each needs an axis, in any run.
         run.log(data, step, role=run.role or self._role)
@@ -85,7 +88,11 @@ class OtelBridgeMonitor(Monitor):
 
     @guarded
     def log_table(self, table_name: str, experiences_table: Any, step: int) -> None:
-        """Record a data frame: rollouts when it has columns of prompts and responses, else a table of one row."""
+        """Record a data frame: rollouts when it has columns of prompts and responses, else a table of one row.
+
+        Cells that cannot be recorded are counted as ``not_captured`` with their column, a table
+        that cannot be read as ``adapter_failed``.
+        """
         from otel_bridge.capture.tables import RolloutTable, split_of  # noqa: PLC0415  # only the trainer has tables
         from otel_bridge.emit.media.values import Table  # noqa: PLC0415
 
@@ -120,7 +127,10 @@ class OtelBridgeMonitor(Monitor):
 
 
 def _arguments(group: str | None, config: Any) -> dict[str, Any]:
-    """Return arguments of ``init()``; an unknown one is named on stderr and ignored."""
+    """Return arguments of ``init()``; an unknown one is named on stderr and ignored.
+
+    Those that are ``None`` are left out: Trinity fills in `OtelBridgeMonitor.default_args`.
+    """
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
     monitor_args: Mapping[str, Any] = (

@@ -35,8 +35,7 @@ _streams: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictio
 def keep_streams(trainer: Any) -> None:
     """Wrap the class of a trainer of TRL, once, so that `streams_of` has what it generates.
 
-    Nothing happens for another trainer, or a version without that method. The class is wrapped,
-    since the method of one trainer may be bound already.
+    Nothing happens for another trainer, or a version without that method.
     """
     cls: Any = trainer.__class__
     real: Any = getattr(cls, _GENERATE, None)
@@ -194,7 +193,7 @@ class CompletionReader:
 def _ids(trainer: Any, completions: Sequence[Any], step: int) -> list[str]:
     """Return the ids of new rollouts; each rank with streams gives those of a batch the same ones.
 
-    Without streams they are random: equal texts of one step would have equal ids in two calls.
+    Without streams they are random.
     """
     if not has_streams(trainer) or trainer.accelerator.num_processes == 1:
         return [new_rollout_id() for _ in completions]
