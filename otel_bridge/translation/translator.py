@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Row, Status
+from otel_bridge.records import AXIS, Record, Status
 from otel_bridge.translation.alerts import AlertWatcher
 from otel_bridge.translation.events import Events
 from otel_bridge.translation.featured import FeaturedKeys
@@ -23,7 +23,7 @@ from otel_bridge.translation.frame_decoder import (
     DecodedFrame,
     FrameReader,
 )
-from otel_bridge.translation.metrics.attempts import AttemptDetector
+from otel_bridge.translation.metrics.attempts import note_attempt
 from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.defined_summaries import DefinedSummaries
 from otel_bridge.translation.metrics.keys import StepAxes
@@ -119,7 +119,6 @@ class Translator:
             defined=self._defined,
             metadata=metadata,
         )
-        self._attempts = AttemptDetector(self._axes, self._events)
         self._featured = FeaturedKeys(state, self._axes, options.featured)
         self._redelivered_before = number_at(state, _REDELIVERED)
         self._alerts: AlertWatcher | None = None
@@ -344,7 +343,7 @@ class Translator:
             if frame.held:
                 self.rollouts.received(frame.now_unix_ns)
             self._lifecycle.on_frame(context.process, frame.now_unix_ns)
-            records += self._attempts.of_spans(context, scopes, frame.now_unix_ns)
+            note_attempt(self._axes, context, scopes)
             for received in scopes:
                 self._lifecycle.on_record(context.process, frame.now_unix_ns)
                 records += self._spans.take(frame, context, received)
@@ -357,7 +356,7 @@ class Translator:
             # A bridge's statement about a dead process is not a heartbeat.
             if frame.source.kind != "bridge":
                 self._lifecycle.on_frame(context.process, frame.now_unix_ns)
-                records += self._attempts.of_logs(context, scopes, frame.now_unix_ns)
+                note_attempt(self._axes, context, scopes)
             for scope in scopes:
                 for record in scope.log_records:
                     records += self._events.take(
@@ -374,30 +373,27 @@ class Translator:
         if engines.active:
             records = [*records, *engines.rows()]
         self._spans.note_shown(records, now_unix_ns)
-        records = self._featured.rows(self._with_restarts(records))
+        records = self._featured.rows(self._with_restarts(records, now_unix_ns))
         if self._defined.defined:
             records = self._defined.rows(records)
         if self._alerts is None:
             return records
         return self._alerts.rows(records, now_unix_ns)
 
-    def _with_restarts(self, records: list[Record]) -> list[Record]:
-        """Put the config that names a role's further attempt before the first row of that attempt.
+    def _with_restarts(self, records: list[Record], now_unix_ns: int) -> list[Record]:
+        """Return *records* behind the configs of roles that began another attempt.
 
-        Unchanged while no role began another attempt, as nearly always. Trackers show the number in
-        the config.
+        Unchanged without one, as nearly always. Trackers show the number in the config, so that it
+        comes before the first row of the attempt.
         """
         if not self._axes.restarted:
             return records
-        with_restarts: list[Record] = []
-        for record in records:
-            if isinstance(record, Row) and record.axis in self._axes.restarted:
-                del self._axes.restarted[record.axis]
-                with_restarts += self._events.restarted(
-                    record.role, record.attempt, record.time_unix_ns
-                )
-            with_restarts.append(record)
-        return with_restarts
+        configs: list[Record] = []
+        for axis, attempt in self._axes.restarted.items():
+            role = axis.removesuffix(AXIS).removesuffix("/") or None
+            configs += self._events.restarted(role, attempt, now_unix_ns)
+        self._axes.restarted.clear()
+        return configs + records
 
     # --- the end ----------------------------------------------------------------------------------
     def _pause(self, now_unix_ns: int) -> list[Record]:

@@ -142,20 +142,9 @@ def _outer_low(edges: Sequence[float], low: float) -> float:
 
 
 def _outer_high(edges: Sequence[float], high: float) -> float:
-    """Return the upper end of the last bucket: the largest number when inside the bucket, else a finite edge.
-
-    An infinite bucket without a largest number gets the width of the one before, or 1.
-    """
-    bottom = edges[-2]
-    top = edges[-1]
-    if math.isfinite(high) and bottom < high <= top:
-        return high
-    if math.isfinite(top):
-        return top
-    width = 1.0
-    if len(edges) > 2 and math.isfinite(edges[-3]):
-        width = bottom - edges[-3]
-    return bottom + width
+    """Return the upper end of the last bucket, as `_outer_low` does of the mirrored buckets."""
+    mirrored = [-edge for edge in reversed(edges)]
+    return -_outer_low(mirrored, -high)
 
 
 def _around(edge: float) -> tuple[float, float]:

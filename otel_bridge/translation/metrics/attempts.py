@@ -13,71 +13,42 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, axis_of
+from otel_bridge.records import axis_of
 from otel_bridge.translation.decode.attributes import as_int, value_of
-from otel_bridge.translation.events import Events
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.processes.producers import ProducerContext
 
 
-class AttemptDetector:
-    """Detects a process's attempt, by `StepAxes`, and emits the config of a further attempt."""
+def note_attempt(
+    axes: StepAxes,
+    context: ProducerContext,
+    scopes: Iterable[ScopeSpans] | Iterable[ScopeLogs],
+) -> None:
+    """Note the attempt of a process from the first step in its spans or events.
 
-    def __init__(self, axes: StepAxes, events: Events) -> None:
-        self._axes = axes
-        self._events = events
-
-    def of_spans(
-        self, context: ProducerContext, scopes: Iterable[ScopeSpans], now_unix_ns: int
-    ) -> list[Record]:
-        """Detect the attempt of a process from its spans.
-
-        Return the config of a further attempt.
-        """
-        return self._detected(context, _of_spans(scopes), now_unix_ns)
-
-    def of_logs(
-        self, context: ProducerContext, scopes: Iterable[ScopeLogs], now_unix_ns: int
-    ) -> list[Record]:
-        """Detect the attempt of a process from its events.
-
-        Return the config of a further attempt.
-        """
-        return self._detected(context, _of_rollout_events(scopes), now_unix_ns)
-
-    def _detected(
-        self,
-        context: ProducerContext,
-        attributes_of_each: Iterable[Iterable[KeyValue]],
-        now_unix_ns: int,
-    ) -> list[Record]:
-        """Note the attempt from the first step; nothing is read once the attempt is known.
-
-        Nothing without a whole step of the process's own role, as of rollouts without one.
-        """
-        role = context.producer.role
-        axis = axis_of(role)
-        if axis in context.process.attempts:
-            return []
-        for attributes in attributes_of_each:
-            step = _step(attributes, role)
-            if step is None:
-                continue
-            attempt = self._axes.attempt(context.process, axis, step)
-            if self._axes.restarted.pop(axis, None) is None:
-                return []
-            return self._events.restarted(role, attempt, now_unix_ns)
-        return []
+    Nothing is read once the attempt is known. It stays unknown without a whole step of the process's
+    own role, as of rollouts without one.
+    """
+    role = context.producer.role
+    axis = axis_of(role)
+    if axis in context.process.attempts:
+        return
+    for attributes in _attributes_of(scopes):
+        step = _step(attributes, role)
+        if step is not None:
+            axes.attempt(context.process, axis, step)
+            return
 
 
-def _of_spans(scopes: Iterable[ScopeSpans]) -> Iterator[Iterable[KeyValue]]:
+def _attributes_of(
+    scopes: Iterable[ScopeSpans] | Iterable[ScopeLogs],
+) -> Iterator[Iterable[KeyValue]]:
+    """Yield the attributes of each span, and of each event with statistics of rollouts."""
     for scope in scopes:
-        for span in scope.spans:
-            yield span.attributes
-
-
-def _of_rollout_events(scopes: Iterable[ScopeLogs]) -> Iterator[Iterable[KeyValue]]:
-    for scope in scopes:
+        if isinstance(scope, ScopeSpans):
+            for span in scope.spans:
+                yield span.attributes
+            continue
         for record in scope.log_records:
             if record.event_name == semconv.EVENT_ROLLOUTS:
                 yield record.attributes

@@ -142,8 +142,7 @@ class StepAxes:
         self._last: dict[str, int] = {}
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
-        """Axis to attempt, for roles that began a second or later attempt; the reporter of the
-        attempt removes it."""
+        """Axis to attempt, for roles that began a second or later attempt, until its config is made."""
         self.reload()
 
     def reload(self) -> None:
