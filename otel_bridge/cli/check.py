@@ -88,16 +88,10 @@ def _ended(folder: RunFolder) -> Report | None:
     report = read_report(folder)
     while time.monotonic() < deadline:
         report = read_report(folder)
-        if report is not None and (
-            report.ended or all(_stuck(state) for state in report.exporters.values())
-        ):
+        if report is not None and (report.settled or not report.exporters):
             break
         time.sleep(0.1)
     return report
-
-
-def _stuck(state: ExporterReport) -> bool:
-    return state.state in {"blocked", "ended"}
 
 
 def _read_back_of(
@@ -116,10 +110,8 @@ def _problem(
     The tracker is asked for its numbers and rollouts, because one that took a call may still lack
     the data. At least one of each is expected: more may be there, such as system metrics.
     """
-    if state.state in {"blocked", "retrying"}:
-        return f"{state.state}: {state.reason}" + (
-            f"; {state.help}" if state.help else ""
-        )
+    if state.trouble:
+        return state.trouble
     if (read_back := _read_back_of(name)) is None:
         return ""
     try:

@@ -325,9 +325,9 @@ def _print_counts(
     ]
     report = read_report(folder)
     reasons = [
-        f"{name} is {exporter.state}: {exporter.reason}"
+        f"{name} is {exporter.trouble}"
         for name, exporter in (report.exporters if report else {}).items()
-        if exporter.reason and counts["waiting"]
+        if exporter.trouble and counts["waiting"]
     ]
     echo("; ".join([f"{folder.run_id}: {', '.join(parts)}", *reasons]))
 

@@ -93,7 +93,12 @@ def undelivered_reason(
     lines = [] if remaining is None else _unexplained(remaining, hanging)
     lines += _not_received(report, requested)
     if not report.ended:
-        lines = [*_reasons(report), *lines, *_living(remaining)] or [
+        troubles = [
+            f"{name} is {exporter.trouble}"
+            for name, exporter in report.exporters.items()
+            if exporter.trouble
+        ]
+        lines = [*troubles, *lines, *_living(remaining)] or [
             "its delivery was stopped early"
         ]
     return "; ".join(lines)
@@ -131,15 +136,6 @@ def _not_received(report: Report, requested: Collection[str]) -> list[str]:
     return lines
 
 
-def _reasons(report: Report) -> list[str]:
-    """Return a line for each exporter that retries or is blocked."""
-    return [
-        f"{name} is {state.state}: {state.reason}"
-        for name, state in report.exporters.items()
-        if state.reason
-    ]
-
-
 def _living(remaining: RunStatus | None) -> list[str]:
     """Return a line on processes of the run that have not ended; nothing without any."""
     living = 0 if remaining is None else remaining.living
@@ -170,10 +166,8 @@ def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
     exporter = run.exporters[name]
     count = exporter.lacks(run.position)
     if count or exporter.state == "blocked":
-        reason = f": {exporter.reason}" if exporter.reason else ""
-        help_text = f"; {exporter.help}" if exporter.help else ""
-        state = "which hangs" if name in hanging else exporter.state
-        return f"{records_waiting(count)} for {name}, {state}{reason}{help_text}"
+        state = "which hangs" if name in hanging else exporter.trouble or exporter.state
+        return f"{records_waiting(count)} for {name}, {state}"
     # All is written, but the tracker's run is still open.
     if not exporter.has_all(run.position):
         return f"{name} has not ended the run yet"

@@ -249,10 +249,7 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
         display.show(partial(_amounts, report, {}))
         if report is not None:
             trackers = list(report.exporters.values())
-            if report.ended or (
-                trackers
-                and all(tracker.state in {"blocked", "ended"} for tracker in trackers)
-            ):
+            if report.settled:
                 return
             counts = [
                 (tracker.state, tracker.written, tracker.durable)

@@ -120,6 +120,14 @@ class ExporterReport:
     degraded: list[str] = field(default_factory=list[str])
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
+    @property
+    def trouble(self) -> str:
+        """Return the state with its reason and what helps; empty unless it retries or is blocked."""
+        if self.state not in {"retrying", "blocked"}:
+            return ""
+        reason = f"{self.state}: {self.reason}"
+        return f"{reason}; {self.help}" if self.help else reason
+
 
 @dataclass(slots=True)
 class Report:
@@ -221,6 +229,15 @@ class Report:
     def has_exporter(self) -> bool:
         """Return whether an exporter is chosen for the run's records."""
         return bool(self.exporters) and not self.unchosen
+
+    @property
+    def settled(self) -> bool:
+        """Return whether nothing changes until a person acts: each tracker has ended the run or is blocked.
+
+        ``False`` without a tracker, which may not be opened yet, unless the run has ended.
+        """
+        states = {exporter.state for exporter in self.exporters.values()}
+        return self.ended or (bool(states) and states <= {"blocked", "ended"})
 
     @property
     def lacks_exporter(self) -> bool:

@@ -116,9 +116,8 @@ def warnings(report: Report) -> Sequence[str]:
 
 def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
     """Yield one line for each problem of the exporter *name*, nothing for one without."""
-    if exporter.state in {"blocked", "retrying"}:
-        help_text = f"; {exporter.help}" if exporter.help else ""
-        yield f"{name} is {exporter.state}: {exporter.reason}{help_text}"
+    if exporter.trouble:
+        yield f"{name} is {exporter.trouble}"
     if exporter.missed:
         yield missed_line(name, exporter.missed)
     if exporter.dead_letters:
