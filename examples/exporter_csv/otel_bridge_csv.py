@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo, WriterMemory
-from otel_bridge.records import Evaluation, Json, Position, RolloutRecord, Row, Status
+from otel_bridge.exporter import (
+    Exporter,
+    ExporterSettings,
+    RunInfo,
+    RunWriter,
+    WriterMemory,
+)
+from otel_bridge.records import Position, Row
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class CsvSettings:
         return f"column -s, -t {self.directory / run.id}.csv"
 
 
-class CsvRunWriter:
-    url: str | None = None
+class CsvRunWriter(RunWriter):
+    """Writes numbers alone: the protocol's other methods do nothing."""
 
     def __init__(
         self, run: RunInfo, settings: ExporterSettings, memory: WriterMemory
@@ -58,18 +64,8 @@ class CsvRunWriter:
         if new:
             self._remember(new[-1].position, self._size + len(data))
 
-    def write_rollouts(
-        self, rollouts: Sequence[RolloutRecord]
-    ) -> None: ...  # this table holds numbers only
-
-    def write_evaluations(self, values: Sequence[Evaluation]) -> None: ...
-
-    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None: ...
-
     def durable(self) -> Position | None:
         return self._through
-
-    def end(self, status: Status) -> None: ...
 
     def close(self) -> None:
         self._file.close()

@@ -225,12 +225,19 @@ def _open_online(
     run_id = run_id_of(run, settings)
     alone = settings.sharing is None
     marker = "" if alone else marker_of(memory)
-    connect = functools.partial(
-        _server, wandb, settings, project_of(run), run_id, marker=marker
-    )
+
+    def connect(entity: str) -> Server:
+        return Server(
+            sdk.api(wandb, settings),
+            entity=entity,
+            project=project_of(run),
+            run_id=run_id,
+            marker=marker,
+        )
+
     with as_bridge_errors("asking for the run"):
         # Asked before init(), which creates the run: afterwards its origin cannot be seen.
-        server = connect(entity=entity_of(run, settings))
+        server = connect(entity_of(run, settings))
         existing = server.find()
     assigned = existing is not None and sweep_of(run) is not None
     ownership = RunOwnership(memory, existing, assigned=assigned)
@@ -264,7 +271,7 @@ def _open_online(
         _settle(lines, server)
         limits = _upload_limits(settings)
         uploads = Uploads(
-            functools.partial(connect, entity=str(opened.entity)),
+            functools.partial(connect, str(opened.entity)),
             lines.next,
             limits,
             _log_file(opened),
@@ -358,24 +365,6 @@ def _settle(lines: LineLedger, server: Server) -> None:
         # Committed ones first; what is then still pending is lost with its process.
         lines.committed(increments)
         lines.lose_pending(time.time_ns() // 1_000_000)
-
-
-def _server(
-    wandb: Any,
-    settings: WandbSettings,
-    project: str,
-    run_id: str,
-    *,
-    entity: str,
-    marker: str,
-) -> Server:
-    return Server(
-        sdk.api(wandb, settings),
-        entity=entity,
-        project=project,
-        run_id=run_id,
-        marker=marker,
-    )
 
 
 def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
