@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from otel_bridge.errors import ConfigError
 
@@ -102,21 +102,12 @@ def webhook_address(raw: str) -> str:
 
     Raises `ValueError` for any other text.
     """
-    try:
-        parts = urlsplit(raw)
-        scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
-    except ValueError:
-        scheme, host = "", ""
-    if (
-        not host
-        or not raw.isprintable()
-        or " " in raw
-        or scheme not in {"http", "https"}
-    ):
+    parts = _http_parts(raw)
+    if parts is None:
         raise ValueError(
             "expected an address such as https://hooks.slack.com/services/…"
         )
-    if scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         raise ValueError(
             "expected https, because others could read the address on its way; http is for 127.0.0.1 only"
         )
@@ -136,17 +127,8 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
     """
     addresses: dict[str, str] = {}
     for name in names(raw):
-        try:
-            parts = urlsplit(name)
-            engine = engine_of_address(name)
-        except ValueError:
-            parts, engine = urlsplit(""), ""
-        if (
-            parts.scheme not in {"http", "https"}
-            or not parts.hostname
-            or not name.isprintable()
-            or " " in name
-        ):
+        parts = _http_parts(name)
+        if parts is None:
             raise ValueError(
                 f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}"
             )
@@ -154,6 +136,7 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
             raise ValueError(
                 "expected addresses without user and password, since they are stored with the run"
             )
+        engine = engine_of_address(name)
         if engine in addresses:
             raise ValueError(f"expected one address of {engine}, got several")
         addresses[engine] = (
@@ -174,6 +157,21 @@ def engine_of_address(address: str) -> str:
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _http_parts(raw: str) -> SplitResult | None:
+    """Return the parts of an address of http or https, ``None`` when nothing could be reached at it.
+
+    A space or line break is refused here: clients drop or escape it, each in its own way.
+    """
+    try:
+        parts = urlsplit(raw)
+        is_valid = parts.scheme in {"http", "https"} and parts.port != 0
+    except ValueError:  # a port that is not a number, or brackets without an address
+        return None
+    if is_valid and parts.hostname and raw.isprintable() and " " not in raw:
+        return parts
+    return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -66,7 +66,8 @@ _INPUT_TOKENS = _of_all(lambda convention: convention.input_tokens)
 _OUTPUT_TOKENS = _of_all(lambda convention: convention.output_tokens)
 _MODELS = _of_all(lambda convention: convention.models)
 _FINISH_REASONS = _of_all(lambda convention: convention.finish_reasons)
-_FINISH_KEYS = frozenset(_FINISH_REASONS)
+FINISH_KEYS = frozenset(_FINISH_REASONS)
+"""Names of the attributes that hold a finish reason."""
 _NO_PARENT = frozenset({b"", bytes(8)})
 
 
@@ -204,11 +205,6 @@ def is_bare(span: Span) -> bool:
 
 def _holds_messages(event: Span.Event) -> bool:
     return event.name.startswith("gen_ai.")
-
-
-def finish_keys() -> frozenset[str]:
-    """Return the names of the attributes that hold a finish reason."""
-    return _FINISH_KEYS
 
 
 def is_root(span: Span) -> bool:

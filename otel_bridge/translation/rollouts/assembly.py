@@ -181,8 +181,11 @@ class RolloutAssembler:
         root = _root(spans, subject)
         attributes = root.attributes
         axis = None
+        all_steps = dict(steps)
         if facts.step is not None:
             axis = axis_of(facts.role)
+            # Its own step on its axis, whatever the role's other records were at.
+            all_steps[axis] = facts.step
         metadata = _metadata(trace.id, attributes, origin)
         score_values: dict[str, float] = {}
         for score in scores:
@@ -217,7 +220,7 @@ class RolloutAssembler:
             error=root.error,
             incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
             clipped_bytes=clipped + max(int_in(attributes, semconv.CLIPPED) or 0, 0),
-            steps=_with_axis(steps, axis, facts.step),
+            steps=all_steps,
             remarks=_remarks(scores),
             split=_split(attributes),
             sample=int_in(attributes, semconv.SAMPLE_INDEX),
@@ -280,15 +283,6 @@ def _below(prefix: str, attributes: Mapping[str, Json]) -> dict[str, Json]:
         for key, value in attributes.items()
         if key.startswith(prefix)
     }
-
-
-def _with_axis(
-    steps: Mapping[str, int], axis: str | None, step: int | None
-) -> Mapping[str, int]:
-    """Return *steps* with the rollout's own step on its axis, regardless of the role's other records."""
-    if axis is None or step is None:
-        return dict(steps)
-    return {**steps, axis: step}
 
 
 def _ordered(spans: Sequence[tuple[SpanOrigin, Span]]) -> list[tuple[SpanOrigin, Span]]:
@@ -388,7 +382,7 @@ def _last_reason(ordered: Sequence[tuple[SpanOrigin, Span]]) -> str | None:
     for _, span in reversed(ordered):
         for pair in span.attributes:
             reason = None
-            if pair.key in reading.finish_keys():
+            if pair.key in reading.FINISH_KEYS:
                 reason = reading.finish_reason_of({pair.key: value_of(pair.value)})
             if reason:
                 return reason
