@@ -75,14 +75,15 @@ def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
     Names of columns stay, as keys of metrics do. Data that is not the JSON of a table raises.
     """
     table = cast("dict[str, Any]", orjson.loads(item.data))
-    rows: list[list[Json]] = [
-        [
-            policy.allowed(cell, TextKind.MESSAGE) if isinstance(cell, str) else cell
-            for cell in cast("list[Json]", row)
-        ]
-        for row in table["rows"]
-    ]
+    rows: list[list[Json]] = []
+    for row in cast("list[list[Json]]", table["rows"]):
+        cells = [_allowed_cell(cell, policy) for cell in row]
+        rows.append(cells)
     data = orjson.dumps({"columns": table["columns"], "rows": rows})
     if data == item.data:
         return item
     return with_data(item, data)
+
+
+def _allowed_cell(cell: Json, policy: ContentPolicy) -> Json:
+    return policy.allowed(cell, TextKind.MESSAGE) if isinstance(cell, str) else cell

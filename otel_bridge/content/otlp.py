@@ -98,14 +98,7 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     it is written for people, and a line cut at 0 characters says nothing. Returns the number of
     texts with unknown names of which less leaves.
     """
-    event_name = record.event_name or next(
-        (
-            pair.value.string_value
-            for pair in record.attributes
-            if pair.key == semconv.EVENT_NAME
-        ),
-        "",
-    )
+    event_name = record.event_name or _text_of(semconv.EVENT_NAME, record.attributes)
     is_line = not event_name or event_name.startswith("rl.")
     body = _Attribute(
         semconv.GEN_AI_INPUT_MESSAGES if event_name.startswith("gen_ai.") else "",
@@ -322,17 +315,20 @@ def _limit_name(span: Span, limit: int) -> None:
     words = span.name.split()
     if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return
-    operations = [
-        pair.value.string_value
-        for pair in span.attributes
-        if pair.key == semconv.GEN_AI_OPERATION
-    ]
-    names = [
-        name
-        for name in (*operations, *words[:1])
-        if name in declared and is_identifier(name)
-    ]
-    span.name = cut(span.name, limit) or next(iter(names), _NO_NAME)
+    operation = _text_of(semconv.GEN_AI_OPERATION, span.attributes)
+    name = _NO_NAME
+    for candidate in (*words[:1], operation):
+        if candidate in declared and is_identifier(candidate):
+            name = candidate
+    span.name = cut(span.name, limit) or name
+
+
+def _text_of(key: str, attributes: Iterable[KeyValue]) -> str:
+    """Return the text of the attribute *key*; empty without it."""
+    for pair in attributes:
+        if pair.key == key:
+            return pair.value.string_value
+    return ""
 
 
 def _words_of(pair: KeyValue) -> list[str]:

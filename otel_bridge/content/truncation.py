@@ -65,12 +65,11 @@ def cut_json(value: Json, limit: int) -> Json:
         return [cut_json(entry, limit) for entry in value]
     if isinstance(value, dict):
         blob = value.get("type") == "blob"
-        return {
-            key if is_identifier(key) else cut(key, limit): _cut_field(
-                key, entry, limit, blob=blob
-            )
-            for key, entry in value.items()
-        }
+        fields: dict[str, Json] = {}
+        for key, entry in value.items():
+            field = key if is_identifier(key) else cut(key, limit)
+            fields[field] = _cut_field(key, entry, limit, blob=blob)
+        return fields
     return value
 
 

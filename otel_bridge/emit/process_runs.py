@@ -420,10 +420,9 @@ class ProcessRuns:
 
     def withdraw(self, run: AnnouncedRun) -> None:
         """Forget *run*, which has begun, or whose names another run has."""
-        waiting = [
-            reference for reference in self._announced if reference() is not None
+        self._announced = [
+            reference for reference in self._announced if reference() not in {None, run}
         ]
-        self._announced = [reference for reference in waiting if reference() is not run]
 
     def take_announced(self) -> AnnouncedRun | None:
         """Return the run that was announced last, and forget it.
@@ -463,12 +462,10 @@ class ProcessRuns:
         if self.current is not None:
             open_runs.append(self.current)
         try:
-            waits = [
-                wait for run in open_runs if (wait := run.end_part(status)) is not None
-            ]
+            waits = [run.end_part(status) for run in open_runs]
             # One deadline for all, so that 256 handles do not wait 256 times.
             deadline = time.monotonic() + DEFAULT_FINISH_S
-            for wait in waits:
+            for wait in filter(None, waits):
                 wait(max(deadline - time.monotonic(), 0.0))
         except KeyboardInterrupt:
             # A person does not wait for delivery: all records are on the disk.

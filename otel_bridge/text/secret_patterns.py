@@ -57,13 +57,12 @@ _PREFIXES = {
 """A character to the prefixes of secrets that hold it, each with the expression of what follows it."""
 # Each begins with a literal, for which `re` searches in C: 24 KB take 10 us an expression. One
 # expression of alternatives takes 10 ms.
-_SHAPES = {
-    character: [
-        re.compile(rf"{re.escape(prefix)}(?<=\b{re.escape(prefix)}){rest}")
-        for prefix, rest in prefixes.items()
-    ]
-    for character, prefixes in _PREFIXES.items()
-}
+_SHAPES = {character: list[re.Pattern[str]]() for character in _PREFIXES}
+for _character, _prefixes in _PREFIXES.items():
+    for _prefix, _rest in _prefixes.items():
+        _literal = re.escape(_prefix)
+        _shape = re.compile(rf"{_literal}(?<=\b{_literal}){_rest}")
+        _SHAPES[_character].append(_shape)
 _SHAPES["-"].append(
     re.compile(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
@@ -247,10 +246,12 @@ def may_name_secret(data: bytes) -> bool:
     False is certain. It looks only at names: the whole search takes ten times as long.
     """
     # Check each name once: 24 KB of messages hold a few dozen occurrences of a handful of names.
-    ends = (match.start() for match in _NAME_ENDS.finditer(data))
-    tails = (data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\") for end in ends)
-    names = {tail[tail.rfind(b'"') + 1 :] for tail in tails}
-    return bool(names) and _NAMES.search(b"\n".join(names)) is not None
+    names: set[bytes] = set()
+    for match in _NAME_ENDS.finditer(data):
+        end = match.start()
+        tail = data[max(end - _NAME_BYTES, 0) : end].rstrip(b"\\")
+        names.add(tail[tail.rfind(b'"') + 1 :])
+    return _NAMES.search(b"\n".join(names)) is not None
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
@@ -287,16 +288,16 @@ _IS = r"[\"']?\s?[=:]\s?[\"']?"
 _ANY_WORD = r"[^\s&\"',;<>(){}\[\]\\]{4,}"
 _OPAQUE_WORD = r"(?=[^\s&\"',;]*[0-9])(?=[^\s&\"',;]*[A-Za-z])[A-Za-z0-9_.=+/-]{8,}"
 _LONG_WORD = "[A-Za-z0-9._~+/=-]{12,}"
-_NAMED_IN_TEXT = tuple(
-    re.compile(f"({name}{_IS}){value}")
-    for value, names in {
-        _ANY_WORD: ["assw(?:or)?d", "ASSW(?:OR)?D"],
-        _LONG_WORD: ["API_KEY", "SECRET", "_TOKEN"],
-        _OPAQUE_WORD: ["oken", "OKEN", "ecret", "ECRET", "pi[_-]?[kK]ey", "PI[_-]KEY"],
-    }.items()
-    for name in names
-)
+_NAMES_IN_TEXT = {
+    _ANY_WORD: ["assw(?:or)?d", "ASSW(?:OR)?D"],
+    _LONG_WORD: ["API_KEY", "SECRET", "_TOKEN"],
+    _OPAQUE_WORD: ["oken", "OKEN", "ecret", "ECRET", "pi[_-]?[kK]ey", "PI[_-]KEY"],
+}
+_NAMED_IN_TEXT: list[re.Pattern[str]] = []
 """A password, key or token after the end of its name in free text; each begins with a literal, as shapes do."""
+for _value, _names in _NAMES_IN_TEXT.items():
+    for _name in _names:
+        _NAMED_IN_TEXT.append(re.compile(f"({_name}{_IS}){_value}"))
 _BEARER_IN_TEXT = re.compile(rf"(earer (?<=\b[Bb]earer )){_LONG_WORD}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from otel_bridge.emit.config.child_env import launcher_exporters
@@ -71,9 +72,7 @@ class RequestedDestinations:
     @property
     def names(self) -> tuple[str, ...]:
         """Return every exporter named for any signal, in the order named."""
-        return tuple(
-            dict.fromkeys(name for chosen in self.by_signal.values() for name in chosen)
-        )
+        return tuple(dict.fromkeys(chain.from_iterable(self.by_signal.values())))
 
     def signals_of(self, exporter: str) -> list[str]:
         """Return the signals that *exporter* was named for."""
@@ -147,10 +146,12 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
 
     It is an error only if no other environment runs the bridge.
     """
-    messages = {
-        name: missing_of(name, described(name)) for name in choice.names if name != OTLP
-    }
-    return {name: message for name, message in messages.items() if message}
+    messages: dict[str, str] = {}
+    for name in choice.names:
+        message = "" if name == OTLP else missing_of(name, described(name))
+        if message:
+            messages[name] = message
+    return messages
 
 
 def installed() -> tuple[str, ...]:
@@ -158,14 +159,11 @@ def installed() -> tuple[str, ...]:
 
     The local ones first.
     """
-    return (
-        *(
-            name
-            for name in _LOCAL_FIRST
-            if name in available() and not missing_of(name, described(name))
-        ),
-        "file",
-    )
+    exporter_names: list[str] = []
+    for name in _LOCAL_FIRST:
+        if name in available() and not missing_of(name, described(name)):
+            exporter_names.append(name)
+    return (*exporter_names, "file")
 
 
 def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
@@ -183,8 +181,12 @@ def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
 
 def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
     """Return the limit of message text of each exporter that has one."""
-    modes = {name: content_of(name).read(env) for name in exporters}
-    return {name: mode for name, mode in modes.items() if mode != "full"}
+    limits: dict[str, str] = {}
+    for name in exporters:
+        mode = content_of(name).read(env)
+        if mode != "full":
+            limits[name] = mode
+    return limits
 
 
 def _by_launcher(

@@ -70,11 +70,11 @@ def replaced_entries(
     config: Mapping[str, Attribute], later: Mapping[str, Attribute]
 ) -> list[str]:
     """Return the keys of *config* for which *later* has another value; a new key replaces nothing."""
-    return [
-        key
-        for key, value in later.items()
-        if key in config and _text_of_entry(config[key]) != _text_of_entry(value)
-    ]
+    keys: list[str] = []
+    for key, value in later.items():
+        if key in config and _text_of_entry(config[key]) != _text_of_entry(value):
+            keys.append(key)
+    return keys
 
 
 def _text_of_entry(value: Attribute) -> str:

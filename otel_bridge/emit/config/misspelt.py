@@ -48,15 +48,13 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
 
 def _prefixes_without_settings() -> tuple[str, ...]:
     """Return the beginnings of variables that are named after an exporter which declares none."""
-    declared_names = [setting.name for setting in _declared_by_name()]
-    prefixes = [f"{_PREFIX}{exporter_name.upper()}_" for exporter_name in available()]
-    used = {
-        prefix
-        for prefix in prefixes
-        for name in declared_names
-        if name.startswith(prefix)
-    }
-    return tuple(prefix for prefix in prefixes if prefix not in used)
+    declared_names = "\n".join(setting.name for setting in _declared_by_name())
+    prefixes: list[str] = []
+    for exporter_name in available():
+        prefix = f"{_PREFIX}{exporter_name.upper()}_"
+        if prefix not in declared_names:
+            prefixes.append(prefix)
+    return tuple(prefixes)
 
 
 def _declared_by_name() -> list[Setting[Any]]:

@@ -60,13 +60,12 @@ def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, st
     Free texts (notes, tags) are redacted; ids and names stay, or the tracker would open another
     run.
     """
-    values = {
-        attribute: env[name]
-        for attribute, name in _TRACKER_VARIABLES.items()
-        if env.get(name)
-    }
-    for attribute in values.keys() & semconv.FREE_TEXTS:
-        values[attribute] = redact_text(values[attribute])
+    values: dict[str, str] = {}
+    for attribute, name in _TRACKER_VARIABLES.items():
+        value = env.get(name)
+        if value:
+            is_free = attribute in semconv.FREE_TEXTS
+            values[attribute] = redact_text(value) if is_free else value
     if identity.request.entity:
         values[semconv.WANDB_ENTITY] = identity.request.entity
     return values
@@ -135,9 +134,7 @@ def encode_resource(
         semconv.ATTEMPT: _attempt(env),
         **tracker_identity(identity, env),
     }
-    return attributes(
-        1, [(key, value) for key, value in values.items() if value is not None]
-    )
+    return attributes(1, values.items())
 
 
 def _service_name(identity: Identity, env: Mapping[str, str]) -> str:

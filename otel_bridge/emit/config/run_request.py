@@ -65,21 +65,20 @@ class RunRequest:
 
         They do not decide which run it is.
         """
-        values = {name: getattr(self, name) for name in _ATTRIBUTES}
-        return {
-            name: value
-            for name, value in values.items()
-            if value not in (None, (), False)
-        }
+        attributes: dict[str, object] = {}
+        for name in _ATTRIBUTES:
+            value = getattr(self, name)
+            if value not in (None, (), False):
+                attributes[name] = value
+        return attributes
 
     @property
     def is_open(self) -> bool:
         """Return whether this request fits any run: it gives no names, attributes or exporters."""
-        names = [getattr(self, name) for name in _NAMES]
         return (
             not self.attributes
             and self.exporters is None
-            and all(name is None for name in names)
+            and all(getattr(self, name) is None for name in _NAMES)
         )
 
 
@@ -101,11 +100,9 @@ def texts_of(value: object) -> tuple[str, ...] | None:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Sequence | set | frozenset):
-        texts = [
-            text for text in cast("Iterable[object]", value) if isinstance(text, str)
-        ]
-        if len(texts) == len(cast("Sequence[object]", value)):
-            return tuple(texts)
+        texts = tuple(cast("Iterable[object]", value))
+        if all(isinstance(text, str) for text in texts):
+            return cast("tuple[str, ...]", texts)
     return None
 
 

@@ -135,5 +135,9 @@ def key_value(key: str, value: Attribute) -> bytes:
 
 
 def attributes(field: int, pairs: Iterable[tuple[str, Attribute]]) -> bytes:
-    """Encode repeated ``KeyValue`` fields, in the order given."""
-    return b"".join(message(field, key_value(key, value)) for key, value in pairs)
+    """Encode repeated ``KeyValue`` fields, in the order given; a key without a value (``None``) is left out."""
+    fields: list[bytes] = []
+    for key, value in pairs:
+        if value is not None:
+            fields.append(message(field, key_value(key, value)))
+    return b"".join(fields)

@@ -53,9 +53,11 @@ def utf8_array(items: Iterable[bytes]) -> Utf8:
 
 
 def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> bytes:
-    """Encode attributes as fields 9 of a ``Span``."""
+    """Encode attributes as fields 9 of a ``Span``; one without a value (``None``) is left out."""
     fields: list[bytes] = []
     for name, value in values:
+        if value is None:
+            continue
         # Field 1 of `AnyValue` is its text.
         encoded = (
             message(1, value.data) if isinstance(value, Utf8) else any_value(value)

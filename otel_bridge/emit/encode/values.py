@@ -223,10 +223,10 @@ def distinct(
     last_keys = {_shown_key(key, role): key for key in values}
     if len(last_keys) == len(values):
         return values
-    distinct_keys = set(last_keys.values())
-    dropped_keys = [key for key in values if key not in distinct_keys]
-    drop("same_key", len(dropped_keys), dropped_keys[0])
-    return {key: value for key, value in values.items() if key in distinct_keys}
+    distinct_values = {key: values[key] for key in last_keys.values()}
+    first_dropped = next(key for key in values if key not in distinct_values)
+    drop("same_key", len(values) - len(distinct_values), first_dropped)
+    return distinct_values
 
 
 def _shown_key(key: str, role: str | None) -> str:

@@ -194,7 +194,7 @@ class MediaEncoder:
         columns, rows = columns_and_rows(table, self.count)
         if len(columns) * len(rows) > _MAX_CELLS:
             raise MediaDropped("media_too_large")
-        cells = [[self._cell(value) for value in row] for row in rows]
+        cells = [list(map(self._cell, row)) for row in rows]
         self._add(table, _MIMES["table"], self._json(columns, cells))
 
     def _cell(self, value: object) -> Json:
@@ -228,12 +228,10 @@ class MediaEncoder:
                 return REDACTED
             return texts.text(cell)
 
-        rows: list[Json] = [
-            [allowed(cell, column) for column, cell in enumerate(row)] for row in cells
-        ]
-        return dumps(
-            {"columns": [policy.redact(column) for column in columns], "rows": rows}
-        )
+        rows: list[Json] = []
+        for row in cells:
+            rows.append([allowed(cell, column) for column, cell in enumerate(row)])
+        return dumps({"columns": list(map(policy.redact, columns)), "rows": rows})
 
     def _stays(self, columns: list[str], cells: list[list[Json]]) -> bool:
         """Return whether no text of a table changes under the policy.
@@ -244,8 +242,10 @@ class MediaEncoder:
         # The user's function must see each text once.
         if self.policy.limit is not None or hooked():
             return False
-        texts = [cell for row in cells for cell in row if isinstance(cell, str)]
-        whole = "\n".join([*columns, *texts])
+        texts = list(columns)
+        for row in cells:
+            texts += [cell for cell in row if isinstance(cell, str)]
+        whole = "\n".join(texts)
         return self.policy.redact(whole) == whole
 
     def _plain(self, value: object) -> Json:
@@ -308,11 +308,15 @@ def columns_and_rows(
     rows: list[object] = list(islice(cast("Iterable[object]", value), _MAX_CELLS + 1))
     if columns is None:
         columns = _columns_in(rows)
-    fitted_rows = [_fitted(row, columns) for row in rows]
-    changed = sum(not fits for _, fits in fitted_rows)
+    fitted_rows: list[Sequence[object]] = []
+    changed = 0
+    for row in rows:
+        cells, fits = _fitted(row, columns)
+        fitted_rows.append(cells)
+        changed += not fits
     if changed:
         count("media_row_length", changed)
-    return [key_text(column) for column in columns], [cells for cells, _ in fitted_rows]
+    return list(map(key_text, columns)), fitted_rows
 
 
 def _columns_in(rows: Sequence[object]) -> list[object]:

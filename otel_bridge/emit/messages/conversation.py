@@ -163,9 +163,9 @@ def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
     beyond = list(other_fields)[_MAX_FACTS:]
     if beyond:
         parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
-    facts = parts.content_filter.facts(
-        {key: other_fields[key] for key in list(other_fields)[:_MAX_FACTS]}, "message"
-    )
+    for key in beyond:
+        del other_fields[key]
+    facts = parts.content_filter.facts(other_fields, "message")
     return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
 
 

@@ -55,15 +55,18 @@ def _of_object(value: object) -> Mapping[str, Any] | None:
     dumped: object = dump() if callable(dump) else None
     if isinstance(dumped, dict):
         return cast("dict[str, Any]", dumped)
-    is_known = any(all(hasattr(value, name) for name in names) for names in _TELLING)
+    is_known = False
+    for names in _TELLING:
+        is_known = is_known or all(hasattr(value, name) for name in names)
     # A table of pandas has its columns as attributes, and a message in each row.
     if not is_known or _is_table(value):
         return None
-    return {
-        name: item
-        for name in _ATTRIBUTES
-        if (item := getattr(value, name, None)) is not None
-    }
+    fields: dict[str, Any] = {}
+    for name in _ATTRIBUTES:
+        attribute = getattr(value, name, None)
+        if attribute is not None:
+            fields[name] = attribute
+    return fields
 
 
 def first(

@@ -446,13 +446,13 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
 
     ``None`` for a part that is not a medium. A file without a MIME type is a document.
     """
-    named = next((modality for modality in shapes.MODALITIES if modality in kind), None)
-    if named is not None:
-        return named
+    for modality in shapes.MODALITIES:
+        if modality in kind:
+            return modality
     if kind not in shapes.DOCUMENTS:
         return None
     mime = str(first(fields, shapes.MIME_KEYS) or "")
-    return next(
-        (modality for modality in shapes.MODALITIES if mime.startswith(modality)),
-        "document",
-    )
+    for modality in shapes.MODALITIES:
+        if mime.startswith(modality):
+            return modality
+    return "document"

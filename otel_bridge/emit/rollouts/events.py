@@ -180,7 +180,7 @@ def append_sampled_out(
         body={
             group: _statistics(rewards) for group, rewards in rewards_by_group.items()
         },
-        pairs={key: value for key, value in pairs.items() if value is not None},
+        pairs=pairs,
     )
     run.append(Signal.LOGS, payload)
 

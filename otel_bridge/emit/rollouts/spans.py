@@ -59,8 +59,8 @@ def trace_id_bytes(run_id: str, rollout_id: str) -> bytes:
 
 
 def identity_attributes(call: CallContext, rollout_id: str) -> Pairs:
-    """Return the attributes that place a rollout: its id, step, split and role."""
-    pairs: list[tuple[str, int | str | Sequence[int] | None]] = [
+    """Return the attributes that place a rollout: its id, and ``None`` for step, split and role that it lacks."""
+    return [
         (semconv.ROLLOUT_ID, rollout_id),
         (semconv.STEP, call.step),
         (semconv.ROLE, call.role),
@@ -68,7 +68,6 @@ def identity_attributes(call: CallContext, rollout_id: str) -> Pairs:
         (semconv.ROLLOUT_KEY, call.options.key or None),
         (semconv.ROLLOUTS_OPEN_STEPS, call.open_steps),
     ]
-    return [(key, value) for key, value in pairs if value is not None]
 
 
 def encode_rollout(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -124,7 +124,7 @@ class SdkAppender:
         Nothing for one without scopes. Texts that the policy cuts without knowing their names are
         counted as ``unknown_text``.
         """
-        entries = _entries(request)
+        entries = list(_entries(request))
         # A reader collects at intervals, also when nothing was measured.
         if not any(scopes for _, scopes in entries):
             return
@@ -155,12 +155,14 @@ class SdkAppender:
                 )
 
 
-def _entries(request: Request) -> list[tuple[Resource, Sequence[Scope]]]:
-    """Return each resource of *request* with its scopes."""
+def _entries(request: Request) -> Iterator[tuple[Resource, Sequence[Scope]]]:
+    """Yield each resource of *request* with its scopes; the three kinds of requests name them differently."""
     if isinstance(request, ExportMetricsServiceRequest):
-        return [
-            (entry.resource, entry.scope_metrics) for entry in request.resource_metrics
-        ]
-    if isinstance(request, ExportTraceServiceRequest):
-        return [(entry.resource, entry.scope_spans) for entry in request.resource_spans]
-    return [(entry.resource, entry.scope_logs) for entry in request.resource_logs]
+        for metrics in request.resource_metrics:
+            yield metrics.resource, metrics.scope_metrics
+    elif isinstance(request, ExportTraceServiceRequest):
+        for spans in request.resource_spans:
+            yield spans.resource, spans.scope_spans
+    else:
+        for logs in request.resource_logs:
+            yield logs.resource, logs.scope_logs

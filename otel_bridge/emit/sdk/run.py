@@ -62,9 +62,10 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def named(env: Mapping[str, str]) -> bool:
     """Return whether one of our exporters is named for any signal."""
-    return any(
-        name in NAMES for setting in VARIABLES.values() for name in setting.read(env)
-    )
+    for setting in VARIABLES.values():
+        if not set(NAMES).isdisjoint(setting.read(env)):
+            return True
+    return False
 
 
 def appender_for(name: str, signal: str) -> SdkAppender | None:
