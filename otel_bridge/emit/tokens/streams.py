@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -167,5 +166,5 @@ def _length_of(sizes: Mapping[str, int]) -> int:
     for name in REFERENCES:
         if name in sizes:
             return sizes[name]
-    streams = Counter(sizes.values())
-    return max(streams, key=streams.__getitem__, default=0)
+    lengths = list(sizes.values())
+    return max(lengths, key=lengths.count, default=0)
