@@ -196,7 +196,7 @@ def _run(
 
 
 def _amounts(report: Report | None, totals: Mapping[str, int]) -> dict[str, Amount]:
-    """Return the steps of each role and the records of each tracker in *report*."""
+    """Return the steps of each role and the records of each tracker in *report*, or what is waited for without one."""
     if report is None:
         return {"the start of the roles and the bridge": Amount()}
     steps = {
@@ -263,7 +263,10 @@ def _deliver(display: WaitDisplay, started: _Started) -> None:
 
 
 def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) -> int:
-    """Print the table and return the exit code: 0 when all is delivered and no role failed."""
+    """Print the table and return the exit code: 0 when all is delivered and no role failed.
+
+    1 also if anything was dropped: the demo shows that nothing is lost.
+    """
     report = read_report(folder)
     if report is None:
         console.print_line(f"nothing was delivered; look at {folder.log_path}", "red")

@@ -51,7 +51,11 @@ class Job:
         self._roles: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Job:
-        """Start the roles; raises `OSError` when one cannot be started, and those before it are left running."""
+        """Start the roles.
+
+        Raises:
+            OSError: One cannot be started; those before it are left running.
+        """
         # A terminal sends Ctrl-C to the roles too: they leave it to us, and end as they do when the job is over.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

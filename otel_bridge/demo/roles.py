@@ -133,6 +133,7 @@ def _rollout(
     group: int,
     sample: int,
 ) -> Played:
+    """Play one episode as a rollout with its messages, reward and facts; an exception marks it as failed."""
     # Trainer and explorers name the same rollout by its id.
     rollout_id = f"{step}-{group}-{sample}"
     with run.rollout(
@@ -213,7 +214,10 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
 
 
 def evaluate(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
-    """Score the `evaluated_versions` of the policy on problems that were never trained on."""
+    """Score the `evaluated_versions` of the policy on problems that were never trained on.
+
+    Ends with the last one, or when the job stops before it is published.
+    """
     # A stream of its own: the same problems at each evaluation, and none that the explorers draw.
     held_out = problems(HELD_OUT, np.random.default_rng([seed, 2]))
     with otel_bridge.init(

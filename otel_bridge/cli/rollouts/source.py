@@ -160,7 +160,10 @@ class RolloutSource:
         return pages
 
     def _file_of(self, payload: Payload) -> str | None:
-        """Return the text of the first item of a line of media, ``None`` without its file."""
+        """Return the text of the first item of a line of media; ``None`` without an item or its file.
+
+        The exporter ``file`` deletes the oldest files, and a line may be left of them.
+        """
         items = entries(payload.get("items"))
         try:
             with open(

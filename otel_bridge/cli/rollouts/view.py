@@ -66,6 +66,7 @@ class RolloutView:
             self._message(message, names)
 
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
+        """Print role and texts of a message; one of a tool that names itself nowhere has the name of its call."""
         role = str(message.get("role") or "message")
         tool = message.get("name") or names.get(str(message.get("tool_call_id"))) or ""
         heading = _one_line(f"  {role} {tool}".rstrip())
@@ -225,7 +226,11 @@ def _texts(message: Payload) -> Iterator[str]:
 
 
 def _function(call: Payload) -> tuple[str, str]:
-    """Return name and arguments of a call, in OpenAI's form or flat."""
+    """Return name and arguments of a call, in OpenAI's form or flat, as some clients send it.
+
+    A call without a name is ``tool``, one without arguments has none; other values are shown as
+    JSON.
+    """
     function = call.get("function")
     inner = function if isinstance(function, dict) else call
     arguments = inner.get("arguments")

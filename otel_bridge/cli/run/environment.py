@@ -82,7 +82,10 @@ def child_environment(
 
 
 def _exporter_variables(choice: RequestedDestinations) -> dict[str, str]:
-    """Return the variables by which the children get the launcher's exporters."""
+    """Return the variables by which the children get the launcher's exporters.
+
+    Without a choice the launcher names none, and each child's own choice counts.
+    """
     if choice.names:
         return launcher_environment(choice.by_signal)
     # ``none`` is passed on, or a child's own variables would choose exporters.

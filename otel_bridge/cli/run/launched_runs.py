@@ -82,7 +82,13 @@ class LaunchedRuns:
 
 
 class _LauncherSegment:
-    """Writes the launcher's own segment in one run folder."""
+    """Writes the launcher's own segment in one run folder.
+
+    While it lives the run does not end: a program may start its processes one after the other.
+
+    Raises:
+        OtelBridgeError: The lock or the segment cannot be made, as on a full disk.
+    """
 
     def __init__(self, folder: RunFolder, of: SegmentHeader) -> None:
         self._instance_id = os.urandom(8).hex()

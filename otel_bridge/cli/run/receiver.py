@@ -88,7 +88,11 @@ def _variables_of(
 
 
 def _for_others(endpoint: str, host: str) -> str:
-    """Return *endpoint* as other nodes reach it: for a wildcard, an address of this machine."""
+    """Return *endpoint* as other nodes reach it: for a wildcard, an address of this machine.
+
+    A child on another node inherits the endpoint, and could not send to ``0.0.0.0``. On a machine
+    with several networks it is the address of the one with the default route.
+    """
     if host not in {"0.0.0.0", "::"}:  # noqa: S104  # looked for, not bound
         return endpoint
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

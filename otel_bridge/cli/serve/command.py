@@ -169,7 +169,13 @@ def _others_at_work() -> bool:
 
 
 class _Service:
-    """Runs the supervisor of all run folders and the receiver, and shuts both down."""
+    """Runs the supervisor of all run folders and the receiver, and shuts both down.
+
+    Nothing is served before `run`.
+
+    Raises:
+        ConfigError: A setting, or an exporter that is chosen for all runs, cannot be used.
+    """
 
     def __init__(
         self,
@@ -260,7 +266,11 @@ class _Service:
         )
 
     def run(self) -> int:
-        """Serve until a signal arrives; return the exit code."""
+        """Serve until a signal arrives; return the exit code of `_end`.
+
+        Signals are handled before the supervisor starts: one that came earlier could end the
+        process in the middle of a write to a tracker.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         collect_less_often()

@@ -67,6 +67,7 @@ class ServiceLog(logging.Handler):
         self.log_line(text, level=record.levelname.lower())
 
     def __enter__(self) -> ServiceLog:
+        """Open the log: records of other loggers are lines of it from now on, with JSON prints too."""
         logging.getLogger().addHandler(self)
         if self._as_json:
             logging.captureWarnings(capture=True)

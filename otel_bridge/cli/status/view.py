@@ -115,7 +115,11 @@ def warnings(report: Report) -> Sequence[str]:
 
 
 def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
-    """Yield one line for each problem of the exporter *name*, nothing for one without."""
+    """Yield one line for each problem of the exporter *name*, nothing for one without.
+
+    Records that were missed or refused are named for as long as the run exists: no retry mends
+    them.
+    """
     if exporter.trouble:
         yield f"{name} is {exporter.trouble}"
     if exporter.missed:
@@ -351,7 +355,10 @@ def _unserved(state: RunState, report: Report) -> str:
 
 
 def _pace(report: Report, state: RunState, now_ns: int) -> str:
-    """Return in one line the rate of rows, what waits for missing data, and the disk space used."""
+    """Return in one line the rate of rows, what waits for missing data, and the disk space used.
+
+    An ended run has no rate.
+    """
     parts: list[str] = []
     if not report.ended:
         # Without a bridge the report is of its last moment, and its rate is over.
@@ -375,7 +382,10 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
 
 
 def _roles(state: RunState, report: Report, now_ns: int | None) -> Table:
-    """Return a table with a row per role, without a column of roles when the run has none."""
+    """Return a table with a row per role, without a column of roles when the run has none.
+
+    A run without a step and a role has no row, because nothing has been logged.
+    """
     steps = _last_steps(report)
     columns = [*_role_cells(state, report, "", None, now_ns)]
     if not any(steps):
@@ -521,7 +531,10 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _former(report: Report) -> Iterator[str]:
-    """Yield one line for each tracker that the run no longer names, with what it holds."""
+    """Yield one line for each tracker that the run no longer names, with what it holds and lacks.
+
+    Such a tracker gets nothing more unless it is named again, which a person may have overlooked.
+    """
     for name, exporter in report.former.items():
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         contents = "what was forwarded"
