@@ -117,6 +117,8 @@ def _lack(owner: object, call: str, arguments: tuple[str, ...], *, whole: bool) 
     """Return what is missing of a call, empty when it can be made; *whole*: with these arguments and no other.
 
     A call written in C without a signature counts as one that can be made.
+
+    Signatures are compared, never version numbers (docs/decisions/0029).
     """
     name = getattr(owner, "__name__", type(owner).__name__)
     member: object = getattr(owner, call, None)

@@ -103,6 +103,9 @@ class _RewardOrder:
         """Return the first *count* of *indices* in this order.
 
         All of *indices* when they are no more, none when *count* is 0 or less.
+
+        The hash is the same in every process and after a restart, and no global random generator is
+        used.
         """
         if len(indices) <= count or count <= 0:
             return list(indices)[: max(count, 0)]
@@ -125,7 +128,10 @@ class _RewardOrder:
 
 
 def _fill_with_groups(kept: dict[int, None], cap: int, order: _RewardOrder) -> None:
-    """Give the seats left to whole groups, then cut those that did not fit."""
+    """Give the seats left to whole groups, then cut those that did not fit.
+
+    Samples of one prompt are compared with each other, so that whole groups come first.
+    """
     members: dict[bytes, list[int]] = {}
     for index, digest in enumerate(order.digests):
         if index not in kept:

@@ -71,6 +71,9 @@ class Setting(Generic[T]):
     def read(self, env: Mapping[str, str] | None = None) -> T:
         """Return the value from *env* (default: this process's environment).
 
+        An empty value counts as unset, as the OpenTelemetry specification demands. A secret is
+        never repeated in the message.
+
         Raises:
             ConfigError: The text cannot be parsed.
         """
@@ -124,6 +127,8 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
     """Parse addresses of metrics, each of another host and port; without a path they get ``/metrics``.
 
     Raises `ValueError` for another address, one with a password, two of one engine, or too many.
+
+    The row of an engine is named by host and port, so that two addresses of one would be mixed.
     """
     addresses: dict[str, str] = {}
     for name in names(raw):

@@ -174,7 +174,10 @@ def _deleted(path: Path) -> bool:
 
 
 def _parsed(data: bytes, name: str) -> ControlRequest | None:
-    """Return the request in *data*; ``None`` unless it is an object with a known kind, values and a time."""
+    """Return the request in *data*; ``None`` unless it is an object with a known kind, values and a time.
+
+    Any program may have written the file; the caller deletes and reports one that is not a request.
+    """
     try:
         raw: object = orjson.loads(data)
     except orjson.JSONDecodeError:

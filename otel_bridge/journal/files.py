@@ -51,6 +51,8 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 def read_regular(path: str | Path, limit_bytes: int = SMALL_BYTES) -> bytes:
     """Return the content of a regular file.
 
+    The limit protects the memory of a process that reads a file of somebody else.
+
     Raises:
         OSError: The file cannot be read, is not a regular file, or holds more than *limit_bytes*.
     """

@@ -326,6 +326,8 @@ class RunFolder:
         ``None`` means that the lock file is missing or not readable.
 
         A process that crashed leaves what it wrote.
+
+        Commands name it in their messages, so that a person can stop it.
         """
         try:
             facts = cast("dict[str, object]", orjson.loads(content(self.lock_path)))
@@ -400,6 +402,8 @@ def put_file(path: Path, data: bytes) -> None:
 
 def _make_base(base: Path) -> None:
     """Create the base directory, and a ``.gitignore`` in it if otel-bridge chose its name.
+
+    The run folders hold prompts and must not be committed by accident.
 
     Raises:
         OSError: It cannot be created or written.

@@ -209,6 +209,8 @@ def _storable(value: object) -> object:
     """Return the value of a field as JSON data.
 
     Names of the environment that are not UTF-8 have question marks.
+
+    orjson takes neither bytes nor lone surrogates.
     """
     if isinstance(value, str):
         # orjson refuses lone surrogates, which os.environ gives for bytes that are not UTF-8.

@@ -193,6 +193,8 @@ def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None
 
     ``None`` without a valid report.
 
+    A bridge that was killed cannot correct its last report.
+
     Args:
         folder: The run folder.
         liveness_timeout_ns: As of `alive`.

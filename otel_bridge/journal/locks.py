@@ -176,6 +176,9 @@ def probe(path: Path) -> bool:
 
     ``False`` also when the file does not exist.
 
+    It asks the kernel and takes no lock, because taking it would shut out another process for a
+    moment.
+
     Raises:
         LockUnsupportedError: The file system has no record locks.
         JournalError: The file cannot be opened.

@@ -126,6 +126,9 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
     """Return the type of the file system that *path* is on, ``None`` when it cannot be determined.
 
     *path* need not exist; links in it are resolved.
+
+    Record locks and SQLite are not safe on network file systems, so that the base directory avoids
+    them.
     """
     mounts = _mounts() if mountinfo is None else _parse(mountinfo)
     target = os.path.realpath(path)

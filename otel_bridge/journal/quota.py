@@ -145,6 +145,8 @@ def bytes_below(path: str, measured: Mapping[str, int] = _NOTHING_MEASURED) -> i
 
     0 when it cannot be read. Links are not followed, and count with their own size.
 
+    Files are deleted while it counts, by bridges and trackers: those that are gone count as 0.
+
     Args:
         path: A folder.
         measured: Names of folders in it to their bytes, where those are known already.

@@ -429,6 +429,8 @@ def unread_bytes(segments: Iterable[SegmentFile], report: Report | None) -> int:
 
     Segments of a process that the report does not name yet count whole.
 
+    Commands show with it what a run without a bridge still has to deliver.
+
     Args:
         segments: All segments of the run folder.
         report: The folder's last report; ``None`` when nothing was read yet.

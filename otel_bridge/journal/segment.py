@@ -261,6 +261,9 @@ class SegmentWriter:
     def _roll(self, append_unix_ns: int) -> None:
         """Close the segment and open the next one.
 
+        The numbers of the segments are those of their process, so that readers find the next one by
+        its name.
+
         Raises:
             SegmentClosedError: The segment's file was moved or deleted.
             JournalError: The next segment cannot be created; the old one stays open.

@@ -96,6 +96,8 @@ def signals_with_endpoint(env: Mapping[str, str]) -> tuple[str, ...]:
 def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
     """Read where *signal* (``metrics``, ``traces``, ``logs``) is sent.
 
+    A variable of the signal wins over that of all signals, by the specification.
+
     Raises:
         ConfigError: A variable cannot be used.
         MissingExtraError: gRPC is chosen and grpcio is not installed.
@@ -147,6 +149,8 @@ def addresses(env: Mapping[str, str]) -> dict[str, str]:
     """Return the addresses of the signals that are sent, as the report shows them.
 
     Without those that are wrong.
+
+    A wrong one was an error at start-up; the report must be written all the same.
     """
     addresses_by_signal: dict[str, str] = {}
     for signal in signals_sent(env):

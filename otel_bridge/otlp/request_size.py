@@ -130,6 +130,8 @@ _SECONDS = re.compile(r"[0-9]{1,10}")
 def retry_after_s(header: str | None, now_s: float | None = None) -> float | None:
     """Return the seconds to wait; ``None`` when *header* names none or cannot be understood.
 
+    A header that cannot be understood must not stop the retries: their own pauses apply then.
+
     Args:
         header: Whole seconds, or a date, as proxies send it; one that has passed means at once.
         now_s: Unix time; default: now.

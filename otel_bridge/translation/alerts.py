@@ -50,7 +50,10 @@ _IN_WORDS = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below
 
 
 def note_raised(state: TranslationState, alert: Alert) -> Alert:
-    """Count *alert* for the report, as the last one; return it."""
+    """Count *alert* for the report, as the last one; return it.
+
+    The report shows how many there were, and the last one.
+    """
     state.set(RAISED, number_at(state, RAISED) + 1)
     state.set(
         LAST,
@@ -202,6 +205,8 @@ class _ValueCauses:
         """Note a value of *key*; return whether a cause begins with it.
 
         A cause beyond `_MAX_CAUSES` raises nothing and is counted (``alert/too_many_causes``).
+
+        Without causes, a value that stays beyond its bound would raise an alert with every row.
         """
         cause = rule.text, key
         sources = self._causes.get(cause)

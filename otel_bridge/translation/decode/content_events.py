@@ -115,6 +115,8 @@ def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
     """Return the input and output messages that the events of a span hold.
 
     Both are empty when no event has any. Names of three generations of the conventions are read.
+
+    One event a message, or one for all, depending on the version of the instrumentation.
     """
     prompt = Chat()
     answer = Chat()

@@ -159,6 +159,8 @@ def _check_table(data: bytes, media: int) -> None:
     """Raise `InvalidRecordError` unless *data* is a table as JSON with at most `_MAX_COLUMNS` columns.
 
     Its cells may refer to *media* items.
+
+    It is checked here, where the event can be counted, not by each tracker after it was accepted.
     """
     try:
         parsed: object = orjson.loads(data)
@@ -183,7 +185,10 @@ def _check_table(data: bytes, media: int) -> None:
 
 
 def _check_row(row: object, columns: int, media: int) -> None:
-    """Raise `InvalidRecordError` unless *row* has *columns* cells, each a scalar or a reference to a medium."""
+    """Raise `InvalidRecordError` unless *row* has *columns* cells, each a scalar or a reference to a medium.
+
+    A reference beyond the media would make every writer of the table fail.
+    """
     cells = None
     if isinstance(row, list):
         cells = cast("list[object]", row)

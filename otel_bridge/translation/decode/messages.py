@@ -61,6 +61,9 @@ class Chat:
         """Add the message or messages of one entry; *role* is the role of a bare text.
 
         An entry that is neither a text nor a map with a role is counted in `skipped`.
+
+        Tool results inside a message of the parts form become messages of their own, as OpenAI's
+        form has them.
         """
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
@@ -227,6 +230,9 @@ def _from_parts(
     role: str, parts: list[Json], entry: Mapping[str, Json]
 ) -> list[Message]:
     """Convert one message of the parts form; each tool result becomes a message of its own.
+
+    Facts beside the known form are kept, because nothing that a producer sent may be lost without a
+    count.
 
     Args:
         role: Role of the message.

@@ -94,7 +94,11 @@ class RowTemplate:
         self._values = struct.Struct(f"<{''.join(codes)}")
 
     def read(self, payload: bytes) -> RowFragment | None:
-        """Return the row in a frame; ``None`` when the frame has another shape."""
+        """Return the row in a frame; ``None`` when the frame has another shape.
+
+        A match decides alone: time and step must be equal in all points, as in a row of our
+        emitter.
+        """
         match = self._pattern.fullmatch(payload)
         if match is None:
             return None

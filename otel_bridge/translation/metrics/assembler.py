@@ -370,7 +370,10 @@ class RowAssembler:
         return rows
 
     def _restore(self, processes: Mapping[str, Process]) -> None:
-        """Read the rows that waited when the state was written, in the order in which they began to wait."""
+        """Read the rows that waited when the state was written, in the order in which they began to wait.
+
+        Rows of a process that is not known any more were released when it was forgotten.
+        """
         rows: list[tuple[Process, PendingRow]] = []
         for name, value in named(self._state, _PREFIX).items():
             instance = name.rpartition("/")[0]

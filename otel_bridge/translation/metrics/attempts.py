@@ -28,6 +28,9 @@ def note_attempt(
 
     Nothing is read once the attempt is known. It stays unknown without a whole step of the process's
     own role, as of rollouts without one.
+
+    It is noted before the data are used, because statistics of a step belong to one attempt of the
+    role.
     """
     role = context.producer.role
     axis = axis_of(role)

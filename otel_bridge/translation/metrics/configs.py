@@ -103,6 +103,8 @@ def _replace_maps(leaves: dict[str, _Leaf], event: ValuesEvent) -> None:
     """Note the maps of *event* among *leaves*, and forget the older leaves below them.
 
     A map beyond the limit is not noted; its leaves are counted where they are merged.
+
+    Captured configs replace a nested map as a whole, as W&B and Trackio do; `log_config` merges it.
     """
     origin = event.origin
     below: dict[str, list[str]] = {}  # read once: maps times leaves took minutes

@@ -53,6 +53,8 @@ class DefinedSummaries:
 
         A value that is not a text is ignored, an older definition too. Beyond `_MAX_KEYS` names a
         new one is dropped and counted (``metric-summary/too_many_keys``).
+
+        A run that is resumed defines its summaries anew, and may have changed them.
         """
         for key, kinds in event.values.items():
             name = full_key(event.role, key)

@@ -203,7 +203,10 @@ def _loaded(value: object) -> HistogramPoint:
 
 
 def is_cumulative(metric: pb.Metric) -> bool:
-    """Return whether *metric* is a cumulative histogram."""
+    """Return whether *metric* is a cumulative histogram.
+
+    Each point of one holds everything since the program began, so that only its increment is new.
+    """
     kind = metric.WhichOneof("data")
     if kind == "histogram":
         return (

@@ -240,6 +240,9 @@ class StepAxes:
         Register the others.
 
         They are counted as ``too_many_keys``, with the first one as the example.
+
+        Trackers and the state hold every key of a run, so ever-new keys must not grow without
+        bound.
         """
         new = [key for key in values if key not in self._registered]
         if not new:

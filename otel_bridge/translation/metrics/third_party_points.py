@@ -166,6 +166,9 @@ class ThirdPartyPoints:
         """Return a row for each span that names an iteration and has numbers, once.
 
         Spans that come again are recognised by trace and span id.
+
+        NeMo Lens has the iteration on spans alone, so that its metrics could not be placed on
+        steps.
         """
         rows: list[Row] = []
         role = producer.third_party_role
@@ -293,6 +296,9 @@ def points_of(
 
     None of a metric without data. A point with the flag "no recorded value", which a producer sends
     when a series ends, is left out.
+
+    The step becomes the row's and the role the key's beginning; all other attributes distinguish
+    series.
     """
     kind = metric.WhichOneof("data")
     if kind is None:
@@ -391,6 +397,8 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
 
     Names of origins (ranks, threads) do not measure anything, and of very many numbers the first
     thousand count.
+
+    A Boolean is not a number here, because Python counts it as an integer.
     """
     attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
     step = as_int(attributes.pop(semconv.DL_ITERATION, None))

@@ -421,6 +421,8 @@ class RunLifecycle:
         An empty role for those without one.
 
         A launcher does not count, nor does a process with a successor.
+
+        A restarted worker would else count twice.
         """
         counts: dict[str, tuple[int, int]] = {}
         for process in without_predecessors(

@@ -74,6 +74,8 @@ class ProducerRegistry:
     ) -> ProducerContext | None:
         """Return the producer of a segment; ``None``: the segment belongs to another run.
 
+        The result is kept for the segment, because this runs for each frame.
+
         Raises:
             InvalidRecordError: The resource of the segment cannot be read.
         """

@@ -128,6 +128,9 @@ class RolloutAssembler:
         Attributes of the subject decide; what it lacks is read from its other spans, as far as a
         third-party producer puts it there. A missing or odd value gives ``None``, a missing split
         ``train``.
+
+        They are read before the choice, because only kept rollouts are worth reading their
+        messages.
         """
         spans = folded(trace.spans)
         origin, subject = _subject(spans)

@@ -25,6 +25,8 @@ def merged(turns: Sequence[Turn], tool_results: Mapping[str, str]) -> list[Messa
 
     Empty without turns. A turn that was recorded twice is left out.
 
+    Two instrumentations of one call each record it, and most clients send the history again.
+
     Args:
         turns: Input and output of each chat span, by start time.
         tool_results: Tool call id to result, from tool spans; used for calls that no message
@@ -49,6 +51,8 @@ def in_order(
     """Return the messages with a root's output in its place.
 
     Messages of tools or users may follow the last answer.
+
+    A conversation that ends with the result of a tool would else show it before the call.
 
     Args:
         prompt: Input messages of the root: all messages but its output.
@@ -159,6 +163,8 @@ def _with_results(
     """Return *messages* with the results of tool spans after calls that no message answers.
 
     A call without a known result stays open.
+
+    Some instrumentations record a tool's result in its own span only, so that no message has it.
     """
     answered_ids: set[Json] = set()
     for message in messages:

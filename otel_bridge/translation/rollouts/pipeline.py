@@ -225,6 +225,9 @@ class RolloutPipeline:
 
         Without statistics, or with a negative number of rollouts, it is dropped and counted
         (``rollouts/invalid``).
+
+        A process sends no spans of rollouts that it did not choose; the statistics of a step must
+        count them.
         """
         records = self.tick(now_unix_ns)
         run_id = resource_attributes.get(semconv.RUN_ID)

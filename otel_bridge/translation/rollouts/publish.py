@@ -172,6 +172,8 @@ class RolloutPublisher:
 
         Role, split, step and attempt stay: its step counts on it already. Nothing happens once it
         is decided on.
+
+        The choice at the end of the step must use the newest reward and state.
         """
         facts = trace.facts
         if facts is None:

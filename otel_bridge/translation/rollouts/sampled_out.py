@@ -65,6 +65,8 @@ class SampledOut:
         """Return the trace id and the facts of each rollout with an id given by users.
 
         None without such ids. A list of facts that the event lacks gives ``None`` for each.
+
+        A training step may consume such a rollout by its id, although no tracker shows it.
         """
         for index, trace_id in enumerate(self.trace_ids):
             yield (
@@ -89,6 +91,8 @@ def read_sampled_out(
 
     Lists of another length than that of the ids are ignored: they cannot be matched to them. An
     event without a number is identified by its time, and one without a split is of ``train``.
+
+    The caller counts an event that holds none: its rollouts are then missing from the statistics.
 
     Args:
         log_record: The event.
@@ -140,6 +144,8 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
     """Return number, sum and highest value.
 
     ``None`` if one is missing, or beyond what JSON numbers hold exactly.
+
+    The rest of the event counts without it, since any producer may send one.
     """
     if not isinstance(value, dict):
         return None

@@ -114,6 +114,9 @@ class StepSampler:
         """Return the open steps of a role and split that every worker is past, the earliest first.
 
         Empty while a worker is behind. Steps of an earlier attempt are past in any case.
+
+        They are closed in the order of their steps, so that trackers get the rows of a role in
+        order.
         """
         track = (role or "", split)
         steps = [step for step in self._open.values() if step.track[:2] == track]
@@ -181,6 +184,9 @@ class StepSampler:
 
     def close(self, step: SampledStep) -> tuple[list[str], list[str]]:
         """Sample the rollouts that wait for *step*, and close the step.
+
+        The choice is made once all rollouts of the step are there, because the best one may be the
+        last.
 
         Returns:
             Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts. Both are

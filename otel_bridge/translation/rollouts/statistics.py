@@ -161,6 +161,8 @@ def _sums(value: Json) -> Sums | None:
     """Read an emitter's sums of one group; return ``None`` when one is missing or not finite.
 
     A count below 1, or beyond what JSON numbers hold exactly, is invalid too.
+
+    Rollouts of a group without valid sums still count, by the event's own number.
     """
     if not isinstance(value, dict):
         return None

@@ -88,6 +88,8 @@ def _beginnings(spans: Mapping[bytes, Span]) -> dict[bytes, bytes]:
 
     Spans without a rollout are left out. Siblings that name one rollout begin it together, by the
     earliest of them.
+
+    A rollout inside a rollout is a part of it, because only the outer one has the whole outcome.
     """
     tops: dict[bytes, bytes | None] = {}
     for span_id in spans:
@@ -205,6 +207,9 @@ class SpanRouter:
         rollout that holds the span (a redelivery) or its parent (a late span). A span without a
         parent belongs to the first rollout. Any other may belong to a further rollout, and waits
         under the trace's id with `FURTHER`.
+
+        A further one gets its own place because the first may wait for its step under the trace's
+        id.
         """
         ended = self._ended.get(trace_id)
         # Of a rollout too large to remember its spans, a redelivery would wait as a further one.
@@ -244,6 +249,9 @@ class SpanRouter:
         """Return the id of the complete rollout of a trace that holds a span.
 
         ``None`` when none does, or has too many spans to remember this one.
+
+        The first rollout is asked by itself: its spans are in no index, since most traces hold one
+        rollout.
         """
         ended = self._ended.get(trace_id)
         if ended is not None:
