@@ -7,9 +7,8 @@ receiver/prometheusreceiver.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, TypeAlias
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -23,18 +22,16 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from otel_bridge import semconv
 
 _FAMILIES = ("vllm:", "sglang:", "process_start_time_seconds")
 _STARTED = "process_start_time_seconds"
+_LINES = (*_FAMILIES, *(f"# TYPE {family}" for family in _FAMILIES))
+"""Beginnings of the lines that are read."""
 _CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
-_COUNTING = frozenset({"counter", "histogram", "summary"})
-_PART_LABELS = {"histogram": "le", "summary": "quantile"}
-"""Type of a family to the label by which samples are parts of one series."""
-_Labels: TypeAlias = tuple[tuple[str, str], ...]
-_Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint | pb.SummaryDataPoint
+_BOUND = "le"
+"""Label by which samples are buckets of one series."""
 
 
 def engine_request(
@@ -53,7 +50,7 @@ def engine_request(
     """
     # Other families of the same endpoint are left out before anything is parsed: they may be many.
     # Only \n ends a line: labels may hold the other characters at which `splitlines` cuts.
-    lines = [line for line in text.split("\n") if _name_in(line).startswith(_FAMILIES)]
+    lines = [line for line in text.split("\n") if line.startswith(_LINES)]
     families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
     start_ns = 0
     engine_families: list[Metric] = []
@@ -65,14 +62,15 @@ def engine_request(
             start_ns = int(family.samples[0].value * 1e9)
     if not engine_families:
         return None
-    metrics = [_metric(family, time_unix_ns, start_ns) for family in engine_families]
+    metrics: list[pb.Metric] = []
+    for family in engine_families:
+        make = _histogram if family.type == "histogram" else _numbers
+        metrics += make(family, time_unix_ns, start_ns)
     described = Resource.FromString(resource.SerializeToString())
     described.attributes.append(
         KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True))
     )
-    described.attributes.append(
-        KeyValue(key=semconv.ENGINE, value=AnyValue(string_value=engine))
-    )
+    described.attributes.extend(_attributes({semconv.ENGINE: engine}))
     scope = pb.ScopeMetrics(
         scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"),
         metrics=metrics,
@@ -81,82 +79,61 @@ def engine_request(
     return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
 
 
-def _name_in(line: str) -> str:
-    """Return the part of a line that begins with the name of its family."""
-    if not line.startswith("#"):
-        return line
-    words = line.split(maxsplit=2)
-    if len(words) == 3 and words[1] in {"TYPE", "HELP"}:
-        return words[2]
-    return ""
-
-
-def _metric(family: Metric, time_ns: int, start_ns: int) -> pb.Metric:
-    # A gauge does not count from a start on.
-    times_ns = time_ns, start_ns if family.type in _COUNTING else 0
-    points: list[Any] = [
-        _point(family.type, labels, samples, times_ns)
-        for labels, samples in _by_labels(family).items()
+def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
+    return [
+        KeyValue(key=name, value=AnyValue(string_value=value))
+        for name, value in labels.items()
     ]
-    if family.type == "counter":
-        counter = pb.Sum(
-            data_points=points, aggregation_temporality=_CUMULATIVE, is_monotonic=True
-        )
-        return pb.Metric(name=f"{family.name}_total", sum=counter)
-    if family.type == "histogram":
-        histogram = pb.Histogram(
-            data_points=points, aggregation_temporality=_CUMULATIVE
-        )
-        return pb.Metric(name=family.name, histogram=histogram)
-    if family.type == "summary":
-        return pb.Metric(name=family.name, summary=pb.Summary(data_points=points))
-    return pb.Metric(name=family.name, gauge=pb.Gauge(data_points=points))
 
 
-def _by_labels(family: Metric) -> dict[_Labels, list[Sample]]:
-    """Return the samples of each series."""
-    series: dict[_Labels, list[Sample]] = {}
+def _numbers(family: Metric, time_ns: int, start_ns: int) -> Iterable[pb.Metric]:
+    """Return a metric for each name of samples: a summary has a counter of its count and one of its sum."""
+    metrics: dict[str, pb.Metric] = {}
+    for sample in family.samples:
+        metric = metrics.setdefault(sample.name, pb.Metric(name=sample.name))
+        points = metric.gauge.data_points
+        # The parser gives every counter the ending ``_total``, also where the engine does not.
+        is_counter = sample.name != family.name
+        if is_counter:
+            metric.sum.aggregation_temporality = _CUMULATIVE
+            metric.sum.is_monotonic = True
+            points = metric.sum.data_points
+        points.add(
+            attributes=_attributes(sample.labels),
+            time_unix_nano=time_ns,
+            # A gauge does not count from a start on.
+            start_time_unix_nano=start_ns if is_counter else 0,
+            as_double=sample.value,
+        )
+    return metrics.values()
+
+
+def _histogram(family: Metric, time_ns: int, start_ns: int) -> Iterator[pb.Metric]:
+    """Yield the metric of a histogram: its samples are the buckets, sum and count of each series."""
+    metric = pb.Metric(name=family.name)
+    metric.histogram.aggregation_temporality = _CUMULATIVE
+    series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for sample in family.samples:
         labels = dict(sample.labels)
-        labels.pop(_PART_LABELS.get(family.type, ""), None)
-        series.setdefault(tuple(sorted(labels.items())), []).append(sample)
-    return series
-
-
-def _point(
-    kind: str, labels: _Labels, samples: Sequence[Sample], times_ns: tuple[int, int]
-) -> _Point:
-    """Return the point of one series."""
-    facts: dict[str, Any] = {
-        "attributes": [
-            KeyValue(key=name, value=AnyValue(string_value=value))
-            for name, value in labels
-        ],
-        "time_unix_nano": times_ns[0],
-        "start_time_unix_nano": times_ns[1],
-    }
-    if kind not in _PART_LABELS:
-        return pb.NumberDataPoint(as_double=samples[0].value, **facts)
-    totals = {sample.name.rpartition("_")[2]: sample.value for sample in samples}
-    total = totals.get("sum", 0.0)
-    if kind == "summary":
-        count = int(totals.get("count", 0.0))
-        return pb.SummaryDataPoint(count=count, sum=total, **facts)
-    below = {
-        float(sample.labels["le"]): sample.value
-        for sample in samples
-        if "le" in sample.labels
-    }
-    bounds = sorted(below)
-    cumulative = [0.0, *(below[bound] for bound in bounds)]
-    counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
-    # OTLP has a last bucket without a bound, also where the text leaves out ``+Inf``.
-    if not bounds or math.isfinite(bounds[-1]):
-        counts.append(0)
-    return pb.HistogramDataPoint(
-        count=sum(counts),
-        sum=total,
-        bucket_counts=counts,
-        explicit_bounds=filter(math.isfinite, bounds),
-        **facts,
-    )
+        part = labels.pop(_BOUND, sample.name)
+        series.setdefault(tuple(labels.items()), {})[part] = sample.value
+    for key, parts in series.items():
+        total = parts.pop(f"{family.name}_sum", 0.0)
+        parts.pop(f"{family.name}_count", None)
+        below = {float(bound): number for bound, number in parts.items()}
+        bounds = sorted(below)
+        cumulative = [0.0, *(below[bound] for bound in bounds)]
+        counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
+        # OTLP has a last bucket without a bound, also where the text leaves out ``+Inf``.
+        if not bounds or math.isfinite(bounds[-1]):
+            counts.append(0)
+        metric.histogram.data_points.add(
+            attributes=_attributes(dict(key)),
+            time_unix_nano=time_ns,
+            start_time_unix_nano=start_ns,
+            count=sum(counts),
+            sum=total,
+            bucket_counts=counts,
+            explicit_bounds=filter(math.isfinite, bounds),
+        )
+    yield metric

@@ -18,13 +18,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import mapping_of, text_in
 from otel_bridge.translation.decode.rows import number
-from otel_bridge.translation.engines.series import (
-    COUNTER,
-    GAUGE,
-    HISTOGRAM,
-    SUMMARY,
-    Reading,
-)
+from otel_bridge.translation.engines.series import COUNTER, GAUGE, HISTOGRAM, Reading
 from otel_bridge.translation.metrics.keys import attribute_suffix
 
 _PREFIXES = ("vllm:", "sglang:")
@@ -40,7 +34,7 @@ _RANK = "rank"
 _CUMULATIVE = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 _NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
-_Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint | pb.SummaryDataPoint
+_Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +55,7 @@ class SeriesName:
 
 def is_of_engine(metric: pb.Metric) -> bool:
     """Return whether *metric* is a family of an engine, as Prometheus has it."""
-    if not metric.name.startswith(_PREFIXES):
-        return False
-    kind = metric.WhichOneof("data")
-    if kind == "sum":
-        return metric.sum.aggregation_temporality == _CUMULATIVE
-    if kind == "histogram":
-        return metric.histogram.aggregation_temporality == _CUMULATIVE
-    return kind in {"gauge", "summary"}
+    return metric.name.startswith(_PREFIXES) and bool(_points(metric)[0])
 
 
 def engine_of(resource: Mapping[str, object]) -> str:
@@ -119,32 +106,33 @@ def _is_part(label: str) -> bool:
 
 
 def _points(metric: pb.Metric) -> tuple[str, Iterable[_Point]]:
-    kind = metric.WhichOneof("data")
-    if kind == "sum" and metric.sum.is_monotonic:
-        return COUNTER, metric.sum.data_points
-    if kind == "histogram":
+    """Return the kind of the points of a metric, and these; empty for a kind that Prometheus has not."""
+    data = metric.WhichOneof("data")
+    if data == "gauge":
+        return GAUGE, metric.gauge.data_points
+    if data == "sum" and metric.sum.aggregation_temporality == _CUMULATIVE:
+        kind = COUNTER if metric.sum.is_monotonic else GAUGE
+        return kind, metric.sum.data_points
+    if data == "histogram" and metric.histogram.aggregation_temporality == _CUMULATIVE:
         return HISTOGRAM, metric.histogram.data_points
-    if kind == "summary":
-        return SUMMARY, metric.summary.data_points
-    return (
-        GAUGE,
-        metric.gauge.data_points if kind == "gauge" else metric.sum.data_points,
-    )
+    return "", ()
 
 
 def _reading(kind: str, point: _Point) -> Reading | None:
+    """Return the reading of a point.
+
+    ``None`` without a finite number, or when a histogram has no bucket above its last bound.
+    """
     bounds: tuple[float, ...] = ()
     numbers: tuple[float, ...]
     if isinstance(point, pb.NumberDataPoint):
         numbers = (float(number(point) or 0.0),)
-    elif isinstance(point, pb.HistogramDataPoint):
-        numbers = tuple(point.bucket_counts)
+    else:
+        numbers = tuple(map(float, point.bucket_counts))
         bounds = tuple(point.explicit_bounds)
-        # Without a bucket above the last bound the numbers cannot be placed.
+        # The numbers could not be placed.
         if len(numbers) != len(bounds) + 1:
             return None
-    else:
-        numbers = (float(point.count), point.sum)
     if not all(map(math.isfinite, numbers)):
         return None
     return Reading(

@@ -20,7 +20,6 @@ _QUANTILES = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
 GAUGE = "gauge"
 COUNTER = "counter"
 HISTOGRAM = "histogram"
-SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,7 @@ class Reading:
         kind: Type of the family, as Prometheus names it.
         time_ns: Unix ns of the scrape.
         start_ns: Unix ns at which the engine began to count; 0: unknown.
-        numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,); for a
-            summary count and sum.
+        numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,).
         bounds: Upper bounds of a histogram, shape (n,).
     """
 
@@ -145,12 +143,6 @@ def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     )
 
 
-def _summary(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    count = sum(member.added[0] for member in series)
-    if count:
-        yield "/mean", sum(member.added[1] for member in series) / count
-
-
 def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ."""
     forms = Counter(member.last.bounds for member in series)
@@ -175,5 +167,4 @@ _VALUES = {
     GAUGE: _gauge,
     COUNTER: _counter,
     HISTOGRAM: _histogram,
-    SUMMARY: _summary,
 }
