@@ -7,6 +7,7 @@ What has no step is one step a part, and only its age counts.
 
 from __future__ import annotations
 
+import functools
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ _RATES = re.compile(
     r"throughput|tokens?_?(per|/)_?s|tok/s|queue|gpu.*util", re.IGNORECASE
 )
 _MAX_RATES = 64
+"""Most rates of one row."""
 _MAX_SPANS = 400
 """Most spans of a rollout on the timeline."""
 _MAX_NAME_CHARS = 128
@@ -54,8 +56,6 @@ class TimelineStore:
         self._limit = limit_bytes
         total = sql.execute("SELECT sum(size) FROM timeline").fetchone()[0]
         self._size = cast("int | None", total) or 0
-        self._rates: set[str] = set()
-        self._known_keys: set[str] = set()
 
     def add(
         self,
@@ -71,15 +71,12 @@ class TimelineStore:
             parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                step = _NO_STEP
-                if record.step is not None:
-                    step = record.step
-                parts.setdefault((record.role or "", step), []).extend(
-                    _of_rollout(record)
-                )
+                part = parts.setdefault((record.role or "", _step_of(record)), [])
+                part.extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
-            self._add_marks(parts, records)
+            for step_key, mark in _marks(records):
+                parts.setdefault(step_key, []).append(mark)
         for (role, step), events in parts.items():
             self._insert(sql, role, step, events)
         if self._size > self._limit:
@@ -96,50 +93,6 @@ class TimelineStore:
         statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
         sql.execute(statement, (role, step, start_ns, end_ns, size, data))
         self._size += size
-
-    def _add_marks(
-        self,
-        parts: dict[tuple[str, int], list[TimelineEvent]],
-        records: Sequence[Record],
-    ) -> None:
-        """Add a mark for each row of a step, and for each row with a rate, to *parts*."""
-        for record in records:
-            if (
-                type(record) is not Row or record.is_derived
-            ):  # a derived row does not mark a step
-                continue
-            rates = self._rates_of(record)
-            role = record.role or ""
-            step = (
-                record.step
-                if record.step is not None
-                else record.steps.get(axis_of(record.role), _NO_STEP)
-            )
-            if record.step is not None or rates:
-                mark = TimelineEvent(
-                    "mark", "", "", record.time_unix_ns, record.time_unix_ns, rates
-                )
-                parts.setdefault((role, step), []).append(mark)
-
-    def _rates_of(self, row: Row) -> dict[str, float]:
-        """Return the numbers of *row* whose keys name a rate, a queue or the use of a GPU.
-
-        At most `_MAX_RATES` keys of a run are rates: the first ones since the bridge began.
-        """
-        values = row.values
-        if not self._known_keys.issuperset(
-            values
-        ):  # hot: each key meets the pattern once
-            for key in values.keys() - self._known_keys:
-                if len(self._rates) < _MAX_RATES and _RATES.search(key):
-                    self._rates.add(key)
-            self._known_keys.update(values)
-        rates: dict[str, float] = {}
-        for key in self._rates & values.keys():
-            value = values[key]
-            if isinstance(value, (int, float)):
-                rates[key] = value
-        return rates
 
     def _evict(self, sql: sqlite3.Connection) -> None:
         """Delete whole steps until the timeline is within its limit."""
@@ -190,6 +143,48 @@ def _within(
         else:
             too_many.append(step)
     return fitting, too_many
+
+
+def _marks(
+    records: Iterable[Record],
+) -> Iterator[tuple[tuple[str, int], TimelineEvent]]:
+    """Yield a mark for each row of a step and for each row with a rate, with its role and step."""
+    for record in records:
+        # A derived row does not mark a step.
+        if type(record) is not Row or record.is_derived:
+            continue
+        rates = _rates_of(record)
+        step = record.step
+        if step is None and rates:
+            step = record.steps.get(axis_of(record.role), _NO_STEP)
+        if step is not None:
+            time_ns = record.time_unix_ns
+            mark = TimelineEvent("mark", "", "", time_ns, time_ns, rates)
+            yield (record.role or "", step), mark
+
+
+def _rates_of(row: Row) -> dict[str, float]:
+    """Return the numbers of *row* whose keys name a rate, a queue or the use of a GPU."""
+    rates: dict[str, float] = {}
+    for key, value in row.values.items():
+        if (
+            isinstance(value, (int, float))
+            and _is_rate(key)
+            and len(rates) < _MAX_RATES
+        ):
+            rates[key] = value
+    return rates
+
+
+@functools.lru_cache(4096)
+def _is_rate(key: str) -> bool:
+    return _RATES.search(key) is not None
+
+
+def _step_of(record: RolloutRecord) -> int:
+    if record.step is None:
+        return _NO_STEP
+    return record.step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
