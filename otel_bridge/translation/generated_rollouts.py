@@ -1,6 +1,6 @@
 """The last rollouts of the run, kept or sampled out: what a training step needs to know of those it consumes. Pure.
 
-Owns ``lineage/rollouts/`` of the state, by the order of arrival. ``lineage/arrived`` has the rollouts
+Owns ``lineage/rollouts/`` of the state. ``lineage/arrived`` has the rollouts
 that the reader has not taken yet.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from otel_bridge.translation.packing import packed, unpacked
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, named
 
 TRAINED_STEP = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
@@ -104,10 +104,14 @@ class GeneratedRollouts:
             cast("list[str] | None", state.get(_ARRIVED)) or []
         )
         self._number = 0
-        for key, value in state.items(_ROLLOUTS):
-            rollout = unpacked(GeneratedRollout, value)
-            self._rollouts[key.rpartition("/")[2]] = rollout
-            self._number = rollout.number
+        rollouts = {
+            half: unpacked(GeneratedRollout, value)
+            for half, value in named(state, _ROLLOUTS).items()
+        }
+        # By arrival, in which they are forgotten: the state is ordered by key.
+        for half in sorted(rollouts, key=lambda half: rollouts[half].number):
+            self._rollouts[half] = rollouts[half]
+            self._number = rollouts[half].number
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps."""
@@ -125,7 +129,8 @@ class GeneratedRollouts:
             self._arrived[trace_id] = None
         if len(self._rollouts) > _LIMIT:
             oldest = next(iter(self._rollouts))
-            self._state.delete(_key(oldest, self._rollouts.pop(oldest)))
+            del self._rollouts[oldest]
+            self._state.delete(f"{_ROLLOUTS}{oldest}")
             self._changed.discard(oldest)
 
     def get(self, trace_id: str) -> GeneratedRollout | None:
@@ -169,15 +174,9 @@ class GeneratedRollouts:
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         for half in self._changed:
-            rollout = self._rollouts[half]
-            self._state.set(_key(half, rollout), packed(rollout))
+            self._state.set(f"{_ROLLOUTS}{half}", packed(self._rollouts[half]))
         self._changed.clear()
         if self._arrived:
             self._state.set(_ARRIVED, list(self._arrived))
         elif self._state.get(_ARRIVED) is not None:
             self._state.delete(_ARRIVED)
-
-
-def _key(half: str, rollout: GeneratedRollout) -> str:
-    # Of one length, so that the order of the keys is that of the numbers.
-    return f"{_ROLLOUTS}{rollout.number:015}/{half}"

@@ -16,17 +16,17 @@ from typing import ClassVar
 
 import numpy
 
-from otel_bridge.records import Distribution, Row, Value, key_of
+from otel_bridge.records import Distribution, Record, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
 from otel_bridge.translation.metrics.keys import ATTEMPT
-from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.rollouts.step_workers import StepWorkers
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.step_rows import CollectedStep, StepStore, Track
+from otel_bridge.translation.step_rows import CollectedStep, StepPipeline
 
 _RANKS = "ranks"
 """Key of the number of ranks that a row holds."""
-_PACE = "ranks/pace"
+_PACE = "ranks/pace/"
 
 
 @dataclass(slots=True)
@@ -35,13 +35,11 @@ class KeyTotals:
 
     Attributes:
         reduction: Value under the key itself: ``mean``, ``min``, ``max`` or ``sum``.
-        number: How many values.
         weight: Sum of their weights.
         weighted: Sum of the values times their weights.
     """
 
     reduction: str = "mean"
-    number: int = 0
     weight: float = 0
     weighted: float = 0
     low: float = math.inf
@@ -50,7 +48,6 @@ class KeyTotals:
 
     def add(self, value: float, weight: float) -> None:
         """Add the value of one row. NaN makes every result NaN, as in numpy."""
-        self.number += 1
         self.weight += weight
         self.weighted += value * weight
         self.total += value
@@ -126,105 +123,76 @@ class RankStep(CollectedStep):
         return {**values, **self.distributions}
 
 
-class RankMerge:
+class RankMerge(StepPipeline[RankStep]):
     """Merges the rows of one run's ranks.
 
     Args:
         run: The run; key space ``ranks/`` of its state.
-
-    Attributes:
-        steps: The steps that are open or remembered.
     """
 
     def __init__(self, run: RunContext) -> None:
-        self._run = run
-        self._processes = run.processes
-        self.steps = StepStore(run, RankStep)
-        self._pace = unpacked(dict[Track, dict[int, int]], run.state.get(_PACE) or [])
-        """Last step of each rank, by track."""
+        super().__init__(run, RankStep)
+        self._workers = StepWorkers(
+            run.state, run.options, run.processes, space=_PACE, every_rank=True
+        )
 
-    def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Row]:
+    def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
         """Return *rows* with merged rows in the place of those that ranks sent."""
-        records: list[Row] = []
+        records: list[Record] = []
         for row in rows:
             # A row names its process nowhere but in its id, ``m:<instance>:<number>``.
-            process = self._processes.get(row.id.split(":", 2)[1])
+            process = self._run.processes.get(row.id.split(":", 2)[1])
             if process is not None and process.merge_world:
                 records += self.take(process, row, now_unix_ns)
             else:
                 records.append(row)
         return records
 
-    def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Row]:
+    def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Record]:
         """Add the row of a rank; return the rows of the steps that every rank has passed."""
         track = (row.role or "", row.attempt)
         number = row.step or 0
-        step = self.steps.find(track, number)
+        step = self.find(track, number)
         # Counted by `find`: its row can no longer be made.
         if step is None:
             return []
-        pace = self._pace.setdefault(track, {})
-        # A late row does not move its rank back.
-        pace[process.rank] = max(number, pace.get(process.rank, number))
+        self._workers.sent(process.instance, row.role, "", number, now_unix_ns)
         step.add(row, process, now_unix_ns)
-        self.steps.mark_changed(step)
-        rows = self._due(now_unix_ns)
-        return rows + self._within_bound()
+        self.mark_changed(step)
+        return [*self.due(now_unix_ns), *self.beyond_bound(now_unix_ns)]
 
-    def tick(self, now_unix_ns: int) -> list[Row]:
-        """Return the rows of steps that have waited long enough, or whose missing ranks have ended."""
-        if self.steps.begin_check(now_unix_ns):
-            return self._due(now_unix_ns)
-        return []
+    def values(self, step: RankStep) -> dict[str, Value]:
+        """Return the values of a row of *step*."""
+        return step.values()
 
-    def close(self) -> list[Row]:
-        """Return the rows of all open steps, since no more rows will arrive."""
-        return [self._row(step) for step in self.steps.changed()]
+    def wait_ns(self, step: RankStep, now_unix_ns: int) -> int:
+        """Return how long the row waits for the rows of further ranks."""
+        role = step.track[0]
+        reach = self._workers.reach(role, "", now_unix_ns)
+        living = self._workers.living(role, now_unix_ns)
+        processes = [
+            process
+            for process in self._run.processes.values()
+            if process.merge_world and (process.role or "") == role
+        ]
+        ranks = {process.rank for process in processes}
+        for process in processes:
+            # A rank that was restarted, or has not logged yet, is awaited.
+            if process.status is None and process.instance not in living:
+                ranks.discard(process.rank)
+        # Of a rank that has not started, only the size of the world is known.
+        if len(ranks) >= step.world and step.number < reach.past_below:
+            return 0
+        return self._run.options.step_watermark_ns
 
     def flush(self) -> None:
         """Write what changed to the state."""
-        self.steps.flush()
-        if self._pace:
-            self._run.state.set(_PACE, packed(self._pace))
+        super().flush()
+        self._workers.flush()
 
-    def _due(self, now_unix_ns: int) -> list[Row]:
-        rows: list[Row] = []
-        for step in self.steps.changed():
-            due_ns = self._run.receive_clock.due(
-                step.last_ns, self._run.options.step_watermark_ns
-            )
-            if now_unix_ns >= due_ns or self._is_passed(step):
-                rows.append(self._row(step))
-        return rows
-
-    def _is_passed(self, step: RankStep) -> bool:
-        """Return whether every rank of the world has logged a later step, or has logged one and ended."""
-        pace = self._pace[step.track]
-        passed = {rank for rank, last in pace.items() if last > step.number}
-        # Looking through the processes is the costly part; usually every rank has gone on.
-        if len(passed) < step.world:
-            passed |= self._ended_ranks(step.track[0])
-        return len(passed) >= step.world
-
-    def _ended_ranks(self, role: str) -> set[int]:
-        ended: set[int] = set()
-        living: set[int] = set()
-        for process in self._processes.values():
-            if process.merge_world and (process.role or "") == role:
-                (living if process.status is None else ended).add(process.rank)
-        # A rank that was restarted has an ended process and a living one: it is still awaited.
-        return ended - living
-
-    def _row(self, step: RankStep) -> Row:
-        return self.steps.row(step, step.values())
-
-    def _within_bound(self) -> list[Row]:
-        """Forget the earliest steps beyond the bound; return the rows of those that are open."""
-        return [
-            self._row(step)
-            for step in self.steps.overdue()
-            if step.changed_ns is not None
-        ]
+    def forget(self, instance: str) -> None:
+        """Forget the progress of a process."""
+        self._workers.forget(instance)
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:

@@ -6,6 +6,7 @@ Each pipeline takes its own spans of a scope, and the rollouts what is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
@@ -20,9 +21,9 @@ from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.step_rows import SpanPipeline
 from otel_bridge.translation.tokens.pipeline import TokenPipeline
 
-_KINDS = frozenset({semconv.PHASE_SPAN, semconv.TRAIN_SPAN, semconv.TOKENS_SPAN})
 _OTHER = ""
 
 
@@ -58,30 +59,28 @@ class SpanPipelines:
         self._lineage = LineagePipeline(run, generated, self.rollouts.value)
         self._tokens = TokenPipeline(run, generated, self.rollouts.value)
         self.phases = PhasePipeline(run)
+        self._by_kind: dict[str, SpanPipeline[Any, Any]] = {
+            semconv.PHASE_SPAN: self.phases,
+            semconv.TRAIN_SPAN: self._lineage,
+            semconv.TOKENS_SPAN: self._tokens,
+        }
 
     def take(
         self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
     ) -> list[Record]:
         """Process the spans of one scope."""
-        now_ns = frame.now_unix_ns
         is_native = received.scope.name == semconv.SCOPE_NAME
         by_kind: dict[str, list[Span]] = {}
         for span in received.spans:
-            by_kind.setdefault(_kind_of(span, native=is_native), []).append(span)
+            by_kind.setdefault(self._kind_of(span, native=is_native), []).append(span)
         records: list[Record] = []
-        if phases := by_kind.pop(semconv.PHASE_SPAN, None):
-            received_ns = frame.append_unix_ns if frame.held else 0
-            records += self.phases.take(
-                context, phases, now_ns, received_ns=received_ns
-            )
-        if train_spans := by_kind.pop(semconv.TRAIN_SPAN, None):
-            records += self._lineage.take(context, train_spans, now_ns)
-        if token_spans := by_kind.pop(semconv.TOKENS_SPAN, None):
-            records += self._tokens.take(context, token_spans, now_ns)
-        if not by_kind:
+        for kind, pipeline in self._by_kind.items():
+            if kind in by_kind:
+                records += pipeline.take(frame, context, by_kind[kind])
+        rollout_spans = by_kind.get(_OTHER)
+        if rollout_spans is None:
             return records
         scope = received
-        rollout_spans = by_kind[_OTHER]
         if len(rollout_spans) < len(received.spans):
             scope = ScopeSpans(
                 scope=received.scope,
@@ -92,7 +91,10 @@ class SpanPipelines:
         if not is_native:
             records += self._points.of_spans(context.producer, context.process, scope)
         return records + self.rollouts.spans(
-            context.producer.attributes, context.process.instance, scope, now_ns
+            context.producer.attributes,
+            context.process.instance,
+            scope,
+            frame.now_unix_ns,
         )
 
     def note_shown(self, records: Iterable[Record], now_unix_ns: int) -> None:
@@ -104,9 +106,9 @@ class SpanPipelines:
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return what is due."""
         records = self.rollouts.tick(now_unix_ns)
-        records += self.phases.tick(now_unix_ns)
-        records += self._lineage.tick(now_unix_ns)
-        return records + self._tokens.tick(now_unix_ns)
+        for pipeline in self._by_kind.values():
+            records += pipeline.tick(now_unix_ns)
+        return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
@@ -114,13 +116,13 @@ class SpanPipelines:
         values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
         rollouts = self.rollouts.close(now_unix_ns)
         self.note_shown(rollouts, now_unix_ns)
-        return [*values, *rollouts, *self._tokens.close_views(), *self.phases.close()]
+        phases = self.phases.close(now_unix_ns)
+        return [*values, *rollouts, *self._tokens.close_pages(), *phases]
 
     @property
     def waiting_steps(self) -> int:
         """Number of steps whose row waits for what is late."""
-        stores = (self.phases.steps, self._lineage.steps, self._tokens.steps)
-        return sum(steps.waiting for steps in stores)
+        return sum(pipeline.waiting for pipeline in self._by_kind.values())
 
     def forget(self, instance: str) -> None:
         """Forget a process."""
@@ -130,17 +132,17 @@ class SpanPipelines:
     def flush(self) -> None:
         """Write the facts in memory to the state."""
         self.rollouts.flush()
-        self.phases.flush()
-        self._lineage.flush()
-        self._tokens.flush()
+        for pipeline in self._by_kind.values():
+            pipeline.flush()
 
-
-def _kind_of(span: Span, *, native: bool) -> str:
-    """Return the name by which otel-bridge sends spans of this kind; `_OTHER` for those of rollouts."""
-    if span.name in _KINDS:
-        return span.name
-    # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts are
-    # many.
-    if not native and any(pair.key == semconv.PHASE_NAME for pair in span.attributes):
-        return semconv.PHASE_SPAN
-    return _OTHER
+    def _kind_of(self, span: Span, *, native: bool) -> str:
+        """Return the name by which otel-bridge sends spans of this kind; `_OTHER` for those of rollouts."""
+        if span.name in self._by_kind:
+            return span.name
+        # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts
+        # are many.
+        if not native and any(
+            pair.key == semconv.PHASE_NAME for pair in span.attributes
+        ):
+            return semconv.PHASE_SPAN
+        return _OTHER

@@ -8,6 +8,7 @@ when the run ends. What arrives later gives a further row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -15,7 +16,8 @@ from urllib.parse import quote
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import Row, Value, axis_of, key_of
+from otel_bridge.records import Record, Row, Value, axis_of, key_of
+from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -102,8 +104,8 @@ class CollectedStep:
 StepT = TypeVar("StepT", bound=CollectedStep)
 
 
-class StepStore(Generic[StepT]):
-    """Holds the last steps of one pipeline, of which it makes the rows.
+class StepPipeline(ABC, Generic[StepT]):
+    """Holds the last steps of one kind, of which it makes the rows. A subclass adds their data.
 
     Args:
         run: The run.
@@ -116,56 +118,42 @@ class StepStore(Generic[StepT]):
         stored = run.state.items(f"{kind.SPACE}/step/")
         steps = [unpacked(kind, value) for _, value in stored]
         steps.sort(key=lambda step: step.last_ns)
-        self._steps: dict[StepKey, StepT] = {step.key: step for step in steps}
+        self.steps: dict[StepKey, StepT] = {step.key: step for step in steps}
         self._changed: set[StepKey] = set()
         self._forgotten = ForgottenSteps(run.state, f"{kind.SPACE}/forgotten")
         self._checked_ns = 0
 
-    def __len__(self) -> int:
-        return len(self._steps)
+    # --- what a subclass decides ------------------------------------------------------------------
+    @abstractmethod
+    def values(self, step: StepT) -> Mapping[str, Value]:
+        """Return the values of a row of *step*, by key with or without its role."""
 
-    def __iter__(self) -> Iterator[StepT]:
-        return iter(self._steps.values())
+    @abstractmethod
+    def wait_ns(self, step: StepT, now_unix_ns: int) -> int:
+        """Return how long the row of a changed step waits after the last change; 0: no longer."""
 
-    def get(self, key: StepKey) -> StepT | None:
-        """Return a step; ``None`` when it has not begun, or is forgotten."""
-        return self._steps.get(key)
+    # --- when a row is made -----------------------------------------------------------------------
+    def tick(self, now_unix_ns: int) -> list[Record]:
+        """Return the rows that are due. The steps are checked once a second."""
+        if self.begin_check(now_unix_ns):
+            return [*self.due(now_unix_ns)]
+        return []
 
-    def find(self, track: Track, number: int) -> StepT | None:
-        """Return a step, a new one if need be.
+    def close(self, now_unix_ns: int) -> list[Record]:
+        """Return everything that waits, since no more data are expected."""
+        records: list[Record] = []
+        for step in self.ordered():
+            records += self.last_records(step, now_unix_ns)
+        return records
 
-        Returns:
-            ``None`` when the step is forgotten, so that its row can no longer be made. Its data
-            are counted as late.
-        """
-        step = self._steps.get((track, number))
-        if step is None and self._forgotten.has(track, number):
-            self.note_drop("late", str(number))
-        elif step is None:
-            step = self._kind(track, number)
-            self._steps[step.key] = step
-        return step
-
-    def note_drop(self, reason: str, name: str) -> None:
-        """Count data of a step that are dropped."""
-        count(self._run.state, f"{self._kind.SPACE}/{reason}", name=name)
-
-    def ordered(self) -> list[StepT]:
-        """Return the steps, by track and number."""
-        return sorted(self, key=lambda step: step.key)
-
-    def changed(self) -> list[StepT]:
-        """Return the steps whose row would be another one now, by track and number."""
-        return [step for step in self.ordered() if step.changed_ns is not None]
-
-    @property
-    def waiting(self) -> int:
-        """Number of steps whose row is sent once nothing more is expected soon."""
-        return len(self.changed())
-
-    def mark_changed(self, step: StepT) -> None:
-        """Note that the state has an older version of *step*."""
-        self._changed.add(step.key)
+    def due(self, now_unix_ns: int) -> Iterator[Row]:
+        """Yield the row of each changed step for which nothing more is expected soon."""
+        for step in self.changed():
+            wait_ns = self.wait_ns(step, now_unix_ns)
+            due_ns = self._run.receive_clock.due(step.changed_ns or 0, wait_ns)
+            # What waits for nothing is not put off by a receiver that has just begun.
+            if not wait_ns or now_unix_ns >= due_ns:
+                yield self.row(step)
 
     def begin_check(self, now_unix_ns: int) -> bool:
         """Return whether the steps are to be checked, at most once a second.
@@ -178,13 +166,17 @@ class StepStore(Generic[StepT]):
         self._checked_ns = now_unix_ns
         return True
 
-    def row(self, step: StepT, values: Mapping[str, Value]) -> Row:
-        """Return the row of *step* with *values*, by key with or without its role.
+    def last_records(self, step: StepT, now_unix_ns: int) -> list[Record]:  # noqa: ARG002  # of a subclass
+        """Return what waits of *step*: its row, unless the last one is still right."""
+        if step.changed_ns is None:
+            return []
+        return [self.row(step)]
 
-        The row counts as sent.
-        """
+    def row(self, step: StepT) -> Row:
+        """Return the row of *step*, which counts as sent from then on."""
         role, attempt = step.track
         axis = axis_of(step.role)
+        values = self.values(step)
         # The first attempt stays unnumbered, so that a run without restarts has no such key.
         if attempt > 1:
             values = {ATTEMPT: attempt, **values}
@@ -210,28 +202,74 @@ class StepStore(Generic[StepT]):
         self.mark_changed(step)
         return row
 
-    def overdue(self) -> Iterator[StepT]:
-        """Yield the steps beyond the bound, those without news for the longest time.
+    # --- the steps --------------------------------------------------------------------------------
+    def find(self, track: Track, number: int) -> StepT | None:
+        """Return a step, a new one if need be.
 
-        Each is forgotten after it.
+        Returns:
+            ``None`` when the step is forgotten, so that its row can no longer be made. Its data
+            are counted as late.
         """
-        while len(self._steps) > MAX_STEPS or (
-            len(self._steps) > 2 and sum(step.size for step in self) > _MAX_ALL_DATA
+        step = self.steps.get((track, number))
+        if step is None and self._forgotten.has(track, number):
+            self.note_drop("late", str(number))
+        elif step is None:
+            step = self._kind(track, number)
+            self.steps[step.key] = step
+        return step
+
+    def note_drop(self, reason: str, name: str) -> None:
+        """Count data of a step that are dropped."""
+        count(self._run.state, f"{self._kind.SPACE}/{reason}", name=name)
+
+    def ordered(self) -> list[StepT]:
+        """Return the steps, by track and number."""
+        return sorted(self.steps.values(), key=lambda step: step.key)
+
+    def changed(self) -> list[StepT]:
+        """Return the steps whose row would be another one now, by track and number."""
+        return [step for step in self.ordered() if step.changed_ns is not None]
+
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row is sent once nothing more is expected soon."""
+        return len(self.changed())
+
+    def mark_changed(self, step: StepT) -> None:
+        """Note that the state has an older version of *step*."""
+        self._changed.add(step.key)
+
+    def change(self, step: StepT, now_unix_ns: int) -> None:
+        """Note that the row of *step* would be another one now."""
+        step.change(now_unix_ns)
+        self.mark_changed(step)
+
+    def beyond_bound(self, now_unix_ns: int) -> list[Record]:
+        """Forget the steps beyond the bound, those without news for the longest time; return what waits of them."""
+        records: list[Record] = []
+        while len(self.steps) > MAX_STEPS or (
+            len(self.steps) > 2
+            and sum(step.size for step in self.steps.values()) > _MAX_ALL_DATA
         ):
             # By news: each role counts by itself, so the numbers of two steps do not compare.
-            step = min(self, key=lambda step: step.last_ns)
-            # The caller makes its last row first, because a forgotten step has no data left.
-            yield step
-            del self._steps[step.key]
-            self._changed.discard(step.key)
-            self._run.state.delete(step.state_key)
-            # Else late data would begin the step anew, with the id of a row that was sent.
-            self._forgotten.add(step.track, step.number)
+            step = min(self.steps.values(), key=lambda step: step.last_ns)
+            # Its last row first, because a forgotten step has no data left.
+            records += self.last_records(step, now_unix_ns)
+            self.forget_step(step)
+        return records
+
+    def forget_step(self, step: StepT) -> None:
+        """Remove a step."""
+        del self.steps[step.key]
+        self._changed.discard(step.key)
+        self._run.state.delete(step.state_key)
+        # Else late data would begin the step anew, with the id of a row that was sent.
+        self._forgotten.add(step.track, step.number)
 
     def flush(self) -> None:
-        """Write the steps that changed to the state."""
+        """Write what changed to the state."""
         for key in self._changed:
-            step = self._steps[key]
+            step = self.steps[key]
             self._run.state.set(step.state_key, packed(step))
         self._changed.clear()
 
@@ -273,8 +311,8 @@ SpanStepT = TypeVar("SpanStepT", bound=SpanStep)
 StepSpanT = TypeVar("StepSpanT", bound=StepSpan)
 
 
-class SpanStepStore(StepStore[SpanStepT], Generic[SpanStepT, StepSpanT]):
-    """Holds the last steps of one pipeline of spans.
+class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
+    """Holds the last steps of one kind, whose data are spans.
 
     Args:
         run: The run.
@@ -291,7 +329,13 @@ class SpanStepStore(StepStore[SpanStepT], Generic[SpanStepT, StepSpanT]):
         super().__init__(run, kind)
         self._read = read
 
+    @abstractmethod
     def take(
+        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
+    ) -> list[Record]:
+        """Take spans of a process, which came in *frame*; return the records that they complete."""
+
+    def new_spans(
         self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
     ) -> Iterator[tuple[SpanStepT, StepSpanT]]:
         """Yield each span of a process that is new, with its step, to which the caller adds it.
@@ -319,32 +363,20 @@ class SpanStepStore(StepStore[SpanStepT], Generic[SpanStepT, StepSpanT]):
             self._run.axes.reached(axis_of(role), span.step)
             yield step, span
 
-    def change(self, step: SpanStepT, now_unix_ns: int) -> None:
-        """Note that the row of *step* would be another one now."""
-        step.change(now_unix_ns)
-        self.mark_changed(step)
+    def is_whole(self, step: SpanStepT) -> bool:  # noqa: ARG002  # of a subclass
+        """Return whether everything has arrived that the spans of *step* name."""
+        return True
 
-    def is_due(
-        self, step: SpanStepT, now_unix_ns: int, *, is_whole: bool = True
-    ) -> bool:
-        """Return whether the row of *step* has changed, and nothing more is expected soon.
-
-        Args:
-            step: The step.
-            now_unix_ns: Now.
-            is_whole: Whether everything has arrived that its spans name.
-        """
-        if step.changed_ns is None:
-            return False
+    def wait_ns(self, step: SpanStepT, now_unix_ns: int) -> int:  # noqa: ARG002  # of a subclass
+        """Return how long the row waits for further spans."""
         # A later step of the role shows that this one is over; else only the longer silence does.
         is_behind = any(
-            later.track == step.track and later.number > step.number for later in self
+            later.track == step.track and later.number > step.number
+            for later in self.steps.values()
         )
-        options = self._run.options
-        wait_ns = options.step_watermark_ns
-        if is_behind and is_whole:
-            wait_ns = options.row_wait_ns
-        return now_unix_ns >= self._run.receive_clock.due(step.changed_ns, wait_ns)
+        if is_behind and self.is_whole(step):
+            return self._run.options.row_wait_ns
+        return self._run.options.step_watermark_ns
 
 
 class ForgottenSteps:

@@ -276,7 +276,7 @@ class Translator:
     # --- what the report shows --------------------------------------------------------------------
     def waiting(self) -> PendingCounts:
         """Return the numbers of waiting rows, traces, rollouts and steps."""
-        steps = self._spans.waiting_steps + self._metrics.ranks.steps.waiting
+        steps = self._spans.waiting_steps + self._metrics.ranks.waiting
         return PendingCounts(
             self._metrics.rows.waiting, *self.rollouts.waiting(), steps
         )

@@ -14,22 +14,27 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import Record, Row
+from otel_bridge.records import Record, Value
+from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
     GeneratedRollout,
     GeneratedRollouts,
 )
-from otel_bridge.translation.lineage.step import TrainStep, read_train_span
+from otel_bridge.translation.lineage.step import (
+    TrainSpan,
+    TrainStep,
+    read_train_span,
+)
 from otel_bridge.translation.lineage.step_values import step_values
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.step_rows import SpanStepStore
+from otel_bridge.translation.step_rows import SpanPipeline
 
 
-class LineagePipeline:
+class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
     """Collects the training steps of one run.
 
     Args:
@@ -37,9 +42,6 @@ class LineagePipeline:
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it
             makes.
-
-    Attributes:
-        steps: The steps that are open or remembered.
     """
 
     def __init__(
@@ -48,21 +50,22 @@ class LineagePipeline:
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
     ) -> None:
+        super().__init__(run, TrainStep, read_train_span)
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(run, TrainStep, read_train_span)
-        for step in self.steps:
+        for step in self.steps.values():
             # Not stored by themselves: the steps, which are, name the same rollouts.
             for trace_id in (*step.consumed, *step.unused):
                 if generated.get(trace_id) is None:
                     generated.awaited.add(trace_id)
 
     def take(
-        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
+        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
         """Take spans of a process; return the values of the rollouts that they name."""
+        now_unix_ns = frame.now_unix_ns
         records: list[Record] = []
-        for step, span in self.steps.take(context, spans, now_unix_ns):
+        for step, span in self.new_spans(context, spans, now_unix_ns):
             step.add(span)
             for trace_id in span.rollouts:
                 rollout = self._generated.get(trace_id)
@@ -70,34 +73,30 @@ class LineagePipeline:
                     self._generated.awaited.add(trace_id)
                 else:
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
-        for step in self.steps.overdue():
-            if step.changed_ns is not None:
-                records.append(self._row(step))
-            # A rollout that arrives for a forgotten step changes nothing any more.
-            self._generated.awaited.difference_update(step.consumed, step.unused)
-        return records
+        return records + self.beyond_bound(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the values of rollouts that have arrived since they were consumed, and the rows that are due."""
         # Before the rows: a rollout that has arrived changes the row of its step.
-        records = self._arrived(now_unix_ns)
-        if not self.steps.begin_check(now_unix_ns):
-            return records
-        for step in self.steps.changed():
-            is_whole = all(map(self._generated.get, step.consumed))
-            if self.steps.is_due(step, now_unix_ns, is_whole=is_whole):
-                records.append(self._row(step))
-        return records
+        return self._arrived(now_unix_ns) + super().tick(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
-        values = self._arrived(now_unix_ns)
-        return values + [self._row(step) for step in self.steps.changed()]
+        return self._arrived(now_unix_ns) + super().close(now_unix_ns)
+
+    def is_whole(self, step: TrainStep) -> bool:
+        """Return whether all rollouts have arrived that *step* consumed."""
+        return all(map(self._generated.get, step.consumed))
+
+    def forget_step(self, step: TrainStep) -> None:
+        """Remove a step: a rollout that arrives for it changes nothing any more."""
+        super().forget_step(step)
+        self._generated.awaited.difference_update(step.consumed, step.unused)
 
     def flush(self) -> None:
-        """Write the facts in memory to the state."""
+        """Write what changed to the state, with the rollouts that training has used."""
         self._generated.flush()
-        self.steps.flush()
+        super().flush()
 
     def _assign(
         self,
@@ -114,10 +113,10 @@ class LineagePipeline:
         if trace_id not in step.consumed or not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
-        for later in self.steps:
+        for later in self.steps.values():
             # The row of a later step counts this use as well.
             if later.number > step.number and trace_id in later.consumed:
-                self.steps.change(later, now_unix_ns)
+                self.change(later, now_unix_ns)
         # No tracker shows it, so the value would have no place.
         if rollout.is_sampled_out:
             return []
@@ -142,20 +141,20 @@ class LineagePipeline:
         records: list[Record] = []
         for trace_id in self._generated.take_arrived():
             rollout = self._generated.get(trace_id)
-            for step in self.steps:
+            for step in self.steps.values():
                 if rollout is not None and step.names(trace_id):
-                    self.steps.change(step, now_unix_ns)
+                    self.change(step, now_unix_ns)
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
-    def _row(self, step: TrainStep) -> Row:
+    def values(self, step: TrainStep) -> dict[str, Value]:
+        """Return the values of a row of *step*."""
         rollouts = map(self._generated.get, step.consumed)
         consumed = [rollout for rollout in rollouts if rollout is not None]
-        values = step_values(
+        return step_values(
             step.number,
             consumed,
             unknown=len(step.consumed) - len(consumed),
             end_unix_ns=step.end_unix_ns,
             generated=list(self._generated.all()),
         )
-        return self.steps.row(step, values)

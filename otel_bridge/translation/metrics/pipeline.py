@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
-from otel_bridge.records import Record, Row
+from otel_bridge.records import Record
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.frame_decoder import (
@@ -69,7 +69,7 @@ class MetricsPipeline:
             records += self._native_rows(frame, batch)
         return [*records, *self._third_party_rows(frame, inputs)]
 
-    def tick(self, now_unix_ns: int) -> list[Row]:
+    def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows that are due.
 
         Rows of engines are due only while the run has not ended: an engine outlives the jobs that
@@ -82,15 +82,17 @@ class MetricsPipeline:
             records += self.engines.tick(now_unix_ns)
         return records
 
-    def close(self, now_unix_ns: int) -> list[Row]:
+    def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
         records = self.ranks.rows(self.rows.close(), now_unix_ns)
-        records += self.ranks.close()
+        records += self.ranks.close(now_unix_ns)
         return [*records, *self.engines.rows(), *self.engines.close()]
 
-    def forget(self, process: Process, now_unix_ns: int) -> list[Row]:
+    def forget(self, process: Process, now_unix_ns: int) -> list[Record]:
         """Forget a process; return its rows that wait."""
-        return self.ranks.rows(self.rows.forget(process), now_unix_ns)
+        records = self.ranks.rows(self.rows.forget(process), now_unix_ns)
+        self.ranks.forget(process.instance)
+        return records
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
@@ -101,13 +103,13 @@ class MetricsPipeline:
 
     def _native_rows(
         self, frame: DecodedFrame, batch: ResourceMetricsInput
-    ) -> list[Row]:
+    ) -> list[Record]:
         """Return the rows that the fragments of one native process complete.
 
         Only a new row or fragment keeps its process and the run open.
         """
         process = batch.context.process
-        records: list[Row] = []
+        records: list[Record] = []
         for fragment in batch.fragments:
             # A redelivered row must not reopen its process or the run.
             redelivered = self.rows.redelivered

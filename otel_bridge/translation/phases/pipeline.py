@@ -10,29 +10,30 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Row, axis_of
+from otel_bridge.records import Record, Value, axis_of
 from otel_bridge.translation.decode.attributes import text_in
+from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.phases.slow_ranks import (
     AwaitedRank,
     SlowRankOfSteps,
     SlowRanks,
     awaited_rank,
 )
-from otel_bridge.translation.phases.step import PhaseStep, read_phase
+from otel_bridge.translation.phases.step import PhaseSpan, PhaseStep, read_phase
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
-from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
+from otel_bridge.translation.rollouts.step_workers import StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import SpanStepStore
+from otel_bridge.translation.step_rows import SpanPipeline
 
 TOO_MANY_NAMES = "phase/too_many_names"
 UNCLOSED = "phase/unclosed"
@@ -44,63 +45,46 @@ _OTHER = "other"
 """Name of the phases beyond the limit."""
 _RECENT = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
-_NEVER = 1 << 63
 
 
-class PhasePipeline:
+class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
     """Collects the phases of one run.
 
     Args:
         run: The run; key space ``phase/`` of its state.
-
-    Attributes:
-        steps: The steps that are open or remembered.
     """
 
     def __init__(self, run: RunContext) -> None:
-        self._run = run
+        super().__init__(run, PhaseStep, read_phase)
         self._workers = StepWorkers(
             run.state, run.options, run.processes, space=_PACE, every_rank=True
         )
-        self.steps = SpanStepStore(run, PhaseStep, read_phase)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
         self._slow_ranks = SlowRanks()
 
     def take(
-        self,
-        context: ProducerContext,
-        spans: Iterable[Span],
-        now_unix_ns: int,
-        *,
-        received_ns: int,
+        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
-        """Take phases of one process; return the rows of steps that every process has passed.
-
-        Args:
-            context: The process.
-            spans: Its phases.
-            now_unix_ns: Now.
-            received_ns: Time at which a receiver accepted them; 0: the process wrote them here.
-        """
+        """Take phases of one process; return the rows of steps that every process has passed."""
         process = context.process
-        advanced_roles: set[str | None] = set()
-        for step, span in self.steps.take(context, spans, now_unix_ns):
+        now_unix_ns = frame.now_unix_ns
+        has_advanced = False
+        for step, span in self.new_spans(context, spans, now_unix_ns):
             phase = span.time
             if not self._admits(phase.name):
                 phase = replace(phase, name=_OTHER)
             step.add(process, phase)
-            self._new.append(_timeline_phase(context, step, phase, received_ns))
+            self._new.append(_timeline_phase(frame, context, step, phase))
             if self._workers.sent(
                 process.instance, step.role, "", step.number, now_unix_ns
             ):
-                advanced_roles.add(step.role)
-        # Once a role and frame: looking at its steps costs more than adding a phase.
-        records = self._due(now_unix_ns, advanced_roles)
-        for step in self.steps.overdue():
-            if not step.closed or step.changed_ns is not None:
-                records.append(self._row(step))
-        return records
+                has_advanced = True
+        records: list[Record] = []
+        # Once a frame: looking at the steps costs more than adding a phase.
+        if has_advanced:
+            records += self.due(now_unix_ns)
+        return records + self.beyond_bound(now_unix_ns)
 
     def take_new(self) -> list[TimelinePhase]:
         """Return the phases since the last call."""
@@ -108,24 +92,15 @@ class PhasePipeline:
         self._new = []
         return new
 
-    def tick(self, now_unix_ns: int) -> list[Record]:
-        """Return the rows of steps that are due, and of closed steps that changed and are quiet again."""
-        if not self.steps.begin_check(now_unix_ns):
-            return []
-        return self._due(now_unix_ns, {step.role for step in self.steps})
-
-    def close(self) -> list[Record]:
-        """Return the rows of all open and changed steps, since no more data are expected."""
-        return [
-            self._row(step)
-            for step in self.steps.ordered()
-            if not step.closed or step.changed_ns is not None
-        ]
+    @property
+    def waiting(self) -> int:
+        """Number of steps whose row was sent and is to be corrected."""
+        return sum(step.revision > 0 for step in self.changed())
 
     def awaited(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
         """Return the rank that the others of its role wait for, by role."""
         steps: dict[str, list[PhaseStep]] = {}
-        for step in self.steps.ordered():
+        for step in self.ordered():
             if step.track[1] == self._run.axes.current(axis_of(step.role)):
                 steps.setdefault(step.track[0], []).append(step)
         awaited: dict[str, AwaitedRank] = {}
@@ -141,9 +116,9 @@ class PhasePipeline:
         return self._slow_ranks.by_role()
 
     def flush(self) -> None:
-        """Write the facts in memory to the state."""
+        """Write what changed to the state."""
         self._workers.flush()
-        self.steps.flush()
+        super().flush()
 
     def forget(self, instance: str) -> None:
         """Forget the progress of a process."""
@@ -160,63 +135,33 @@ class PhasePipeline:
         self._run.state.set(_NAMES, sorted(self._names))
         return True
 
-    # --- when a step closes -----------------------------------------------------------------------
-    def _due(self, now_unix_ns: int, roles: Collection[str | None]) -> list[Record]:
-        """Return the rows of the open steps of *roles* that are over, and of those that must be corrected."""
-        reaches = {
-            role: self._workers.reach(role or "", "", now_unix_ns) for role in roles
-        }
-        rows: list[Record] = []
-        if not roles:
-            return rows
-        for step in self.steps.ordered():
-            reach = reaches.get(step.role)
-            if reach and now_unix_ns >= self._due_ns(step, reach, now_unix_ns):
-                rows.append(self._row(step))
-        return rows
-
-    def _due_ns(self, step: PhaseStep, reach: StepProgress, now_unix_ns: int) -> int:
-        """Return the time at which the row of *step* is due, if nothing more comes."""
+    # --- the row of a step ------------------------------------------------------------------------
+    def wait_ns(self, step: PhaseStep, now_unix_ns: int) -> int:
+        """Return how long the row of *step* waits after its last phase."""
+        # What came after the row corrects it, and is never a whole step.
+        if step.revision:
+            return super().wait_ns(step, now_unix_ns)
         options = self._run.options
-        if step.closed:
-            if step.changed_ns is None:
-                return _NEVER
-            return step.changed_ns + options.step_watermark_ns
         quiet_ns = options.step_timeout_ns
         if step.track[1] < self._run.axes.current(axis_of(step.role)):
             quiet_ns = options.step_watermark_ns
-        due_ns = self._run.receive_clock.due(step.last_ns, quiet_ns)
-        return min(due_ns, self._passed_ns(step, reach, now_unix_ns))
-
-    def _passed_ns(self, step: PhaseStep, reach: StepProgress, now_unix_ns: int) -> int:
-        """Return the time at which *step* closes because every living process is past it."""
+        reach = self._workers.reach(step.role or "", "", now_unix_ns)
         if step.number >= reach.past_below:
-            step.passed_at(None)
-            return _NEVER
+            return quiet_ns
         if reach.newcomer:
             # It may be a rank whose first phase is long, or one that has no phases at all.
-            return self._run.receive_clock.due(
-                step.last_ns, self._run.options.step_watermark_ns
-            )
-        if not reach.settles:
-            return now_unix_ns
+            return min(quiet_ns, options.step_watermark_ns)
         # Phases that came over a network may still be under way.
-        passed_ns = step.passed_ns or now_unix_ns
-        step.passed_at(passed_ns)
-        return self._run.receive_clock.due(passed_ns, self._run.options.row_wait_ns)
+        return options.row_wait_ns if reach.settles else 0
 
-    # --- its row ----------------------------------------------------------------------------------
-    def _row(self, step: PhaseStep) -> Row:
-        """Return the row of *step*, which is closed from then on.
-
-        Further rows of the step have other ids.
-        """
+    def values(self, step: PhaseStep) -> Mapping[str, Value]:
+        """Return the values of a row of *step*."""
         values = step_values(self._latest_ranks(step))
         # A corrected row is of a step that is counted.
-        if not step.closed:
+        if not step.revision:
             self._count_unclosed(step)
             self._slow_ranks.note(step.track[0], values)
-        return self.steps.row(step, values)
+        return values
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
         """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""
@@ -246,7 +191,7 @@ class PhasePipeline:
 
 
 def _timeline_phase(
-    context: ProducerContext, step: PhaseStep, phase: PhaseTime, received_ns: int
+    frame: DecodedFrame, context: ProducerContext, step: PhaseStep, phase: PhaseTime
 ) -> TimelinePhase:
     role, attempt = step.track
     process = context.process
@@ -260,8 +205,9 @@ def _timeline_phase(
         facts["forked"] = True
     if phase.outer:
         facts["outer"] = phase.outer
-    if received_ns:
-        facts["received_ns"] = received_ns
+    # Only a receiver has a clock of another machine beside that of the sender.
+    if frame.held:
+        facts["received_ns"] = frame.append_unix_ns
     event = TimelineEvent(
         "phase", phase.name, process.instance, phase.start_ns, phase.end_ns, facts
     )

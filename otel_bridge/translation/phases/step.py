@@ -50,33 +50,16 @@ class PhaseStep(SpanStep):
     """Holds one step of one role and attempt, which is closed once its row was sent.
 
     Attributes:
-        passed_ns: Time at which every process was past the step.
         ranks: Instance of each process to its phases.
     """
 
     SPACE: ClassVar[str] = "phase"
     ROW_ID: ClassVar[str] = PHASES_ID
 
-    passed_ns: int | None = None
     ranks: dict[str, RankTimes] = field(default_factory=dict[str, RankTimes])
-
-    @property
-    def closed(self) -> bool:
-        """Whether the row was sent; a phase that arrives later changes it."""
-        return self.revision > 0
-
-    def change(self, now_unix_ns: int) -> None:
-        """Note that the row would be another one now."""
-        # An open step gets its row anyway; only a sent one must be corrected.
-        if self.closed:
-            self.changed_ns = now_unix_ns
 
     def add(self, process: Process, phase: PhaseTime) -> None:
         """Add a phase of *process*."""
         if process.instance not in self.ranks:
             self.ranks[process.instance] = RankTimes(process.rank, process.forked)
         self.ranks[process.instance].phases.append(phase)
-
-    def passed_at(self, passed_ns: int | None) -> None:
-        """Note the time at which every process was past the step."""
-        self.passed_ns = passed_ns

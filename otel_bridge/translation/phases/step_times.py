@@ -7,7 +7,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
@@ -39,11 +39,13 @@ class PhaseTotal(NamedTuple):
     """Holds all phases of one name on one rank, of which there is at least one.
 
     Attributes:
+        rank: Rank of the process.
         seconds: Time during which at least one was open.
         parts: Number of them.
         mean_end_s: Mean of their ends, in Unix seconds.
     """
 
+    rank: int
     seconds: float
     parts: int
     mean_end_s: float
@@ -71,7 +73,7 @@ class RankTimes:
         ):
             by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
         by_name.setdefault(STEP, self._steps())
-        return {name: _total(intervals) for name, intervals in by_name.items()}
+        return {name: self._total(intervals) for name, intervals in by_name.items()}
 
     def idle_and_overlap(self) -> tuple[float, float]:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
@@ -109,10 +111,10 @@ class RankTimes:
         end_ns = max(phase.end_ns for phase in self.phases)
         return steps or [(start_ns, end_ns)]
 
-
-def _total(intervals: Collection[Interval]) -> PhaseTotal:
-    mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS
-    return PhaseTotal(length(intervals) / _NS, len(intervals), mean_end_s)
+    def _total(self, intervals: Collection[Interval]) -> PhaseTotal:
+        mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS
+        seconds = length(intervals) / _NS
+        return PhaseTotal(self.rank, seconds, len(intervals), mean_end_s)
 
 
 def length(intervals: Iterable[Interval]) -> int:
@@ -133,12 +135,11 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     """
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     leading = [rank for rank in ordered if not rank.forked] or ordered
-    totals = _totals_by_phase(ordered, leading)
-    numbers = [rank.rank for rank in ordered]
-    step_s = fmean(total.seconds for total in totals[STEP].values())
+    by_phase = _totals_by_phase(ordered, leading)
+    step_s = fmean(total.seconds for total in by_phase[STEP])
     values: dict[str, float | int] = {}
-    for name, by_rank in totals.items():
-        values |= _phase_values(name, by_rank, numbers, step_s)
+    for name, totals in by_phase.items():
+        values |= _phase_values(name, totals, step_s)
     idle = [rank.idle_and_overlap() for rank in leading]
     values[f"{PREFIX}idle"] = fmean(idle_s for idle_s, _ in idle)
     values[f"{PREFIX}overlap"] = fmean(overlap_s for _, overlap_s in idle)
@@ -147,57 +148,51 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
 
 
 def _totals_by_phase(
-    ranks: list[RankTimes], leading: list[RankTimes]
-) -> dict[str, dict[int, PhaseTotal]]:
-    """Return the total of each phase by index of the rank.
-
-    The whole step only of the *leading* ranks.
-    """
-    totals: dict[str, dict[int, PhaseTotal]] = {}
-    for index, rank in enumerate(ranks):
-        of_rank = rank.totals()
+    ranks: Sequence[RankTimes], leading: Sequence[RankTimes]
+) -> dict[str, list[PhaseTotal]]:
+    """Return the totals of each phase, in the order of *ranks*; the whole step only of the *leading* ones."""
+    by_phase: dict[str, list[PhaseTotal]] = {}
+    for rank in ranks:
+        totals = rank.totals()
         # The extent of a forked child is not that of its step.
         if rank.forked and len(leading) < len(ranks):
-            del of_rank[STEP]
-        for name, total in of_rank.items():
-            totals.setdefault(name, {})[index] = total
-    return totals
+            del totals[STEP]
+        for name, total in totals.items():
+            by_phase.setdefault(name, []).append(total)
+    return by_phase
 
 
 def _phase_values(
-    name: str, by_rank: Mapping[int, PhaseTotal], numbers: list[int], step_s: float
+    name: str, totals: Sequence[PhaseTotal], step_s: float
 ) -> dict[str, float | int]:
     """Return the values of one phase over the ranks that had it.
 
     Args:
         name: Name of the phase.
-        by_rank: Index of a rank to its total.
-        numbers: Index of a rank to its number.
+        totals: Its total on each of these ranks, in their order.
         step_s: Seconds of the step.
     """
-    mean_s = fmean(total.seconds for total in by_rank.values())
+    mean_s = fmean(total.seconds for total in totals)
     values: dict[str, float | int] = {
         f"{PREFIX}{name}": mean_s,
-        f"{PREFIX}max/{name}": max(total.seconds for total in by_rank.values()),
+        f"{PREFIX}max/{name}": max(total.seconds for total in totals),
     }
     if name != STEP and step_s > 0:
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
-    if len(by_rank) > 1:
-        slowest, ratio = _slowest(by_rank)
-        values[f"{PREFIX}slowest_rank/{name}"] = numbers[slowest]
+    if len(totals) > 1:
+        slowest, ratio = _slowest(totals)
+        values[f"{PREFIX}slowest_rank/{name}"] = slowest.rank
         if ratio is not None:
             values[f"{PREFIX}slowest_ratio/{name}"] = ratio
     return values
 
 
-def _slowest(by_rank: Mapping[int, PhaseTotal]) -> tuple[int, float | None]:
-    """Return the index of the slowest of several ranks, and how many times as long it took as the others.
+def _slowest(totals: Sequence[PhaseTotal]) -> tuple[PhaseTotal, float | None]:
+    """Return the slowest of several ranks, and how many times as long it took as the others.
 
     The ratio is ``None`` if the others took no time.
     """
-    ordered = sorted(by_rank, key=lambda index: by_rank[index].seconds)
-    longest = by_rank[ordered[-1]]
-    shorter = [by_rank[index] for index in ordered[:-1]]
+    *shorter, longest = sorted(totals, key=lambda total: total.seconds)
     # The median, so that a second slow rank does not hide the first.
     others_s = median(total.seconds for total in shorter)
     later_s = longest.parts * (
@@ -206,5 +201,5 @@ def _slowest(by_rank: Mapping[int, PhaseTotal]) -> tuple[int, float | None]:
     # It began before the others rather than ended after them: it waits, as all do, for the rank
     # that comes last, which is the one that has to wait least.
     if later_s < (longest.seconds - others_s) / 2:
-        return ordered[0], 1.0
-    return ordered[-1], longest.seconds / others_s if others_s > 0 else None
+        return shorter[0], 1.0
+    return longest, longest.seconds / others_s if others_s > 0 else None

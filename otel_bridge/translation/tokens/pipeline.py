@@ -15,24 +15,20 @@ from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Row
+from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Value
 from otel_bridge.tokens.names import ENGINE, REFERENCES, TRAINER
 from otel_bridge.tokens.statistics import Figure, Numbers, figures_of, floats_of
+from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import SpanStepStore, StepKey
-from otel_bridge.translation.tokens.step import (
-    TokenStep,
-    rollout_values,
-    step_values,
-)
-from otel_bridge.translation.tokens.streams import RolloutStreams, StreamStore
+from otel_bridge.translation.step_rows import SpanPipeline, StepKey
+from otel_bridge.translation.tokens.rollouts import RolloutTokens, TokenRollouts
+from otel_bridge.translation.tokens.step import TokenStep, step_values
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
-from otel_bridge.translation.tokens.views import TokenViews
 
 TWICE = "tokens/twice"
 OTHER_LENGTH = "tokens/length"
@@ -41,7 +37,7 @@ _SENDER = "tokens"
 _NAN = struct.pack("<f", float("nan"))
 
 
-class TokenPipeline:
+class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
     """Collects the tokens of one run.
 
     Args:
@@ -49,9 +45,6 @@ class TokenPipeline:
         generated: The rollouts of the run.
         publish: Callable that takes a value for a rollout, and the time, and returns the records it
             makes.
-
-    Attributes:
-        steps: The steps that are open or remembered.
     """
 
     def __init__(
@@ -60,63 +53,49 @@ class TokenPipeline:
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
     ) -> None:
-        self._state = run.state
+        super().__init__(run, TokenStep, read_token_span)
         self._generated = generated
         self._publish = publish
-        self.steps = SpanStepStore(run, TokenStep, read_token_span)
-        self._streams = StreamStore(run.state, run.options.token_bytes)
-        self._views = TokenViews(self._streams, run.options, run.axes)
+        self._rollouts = TokenRollouts(run)
 
     def take(
-        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
+        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
-        """Take spans of a process."""
-        for step, span in self.steps.take(context, spans, now_unix_ns):
+        """Take spans of a process; return what waits of steps that have no room any more."""
+        now_unix_ns = frame.now_unix_ns
+        for step, span in self.new_spans(context, spans, now_unix_ns):
             figures = span.figures or figures_of_streams(span)
             if twice := step.add(span.rollouts, figures, self._may_show):
-                count(self._state, TWICE, twice, name=f"step {span.step}")
+                count(self._run.state, TWICE, twice, name=f"step {span.step}")
             self._keep(step.key, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
-        for rollout in self._streams.evict():
+        for rollout in self._rollouts.evict():
             # Only then is something lost that no tracker has.
             if rollout.waiting:
-                count(self._state, EVICTED, name=rollout.trace_id)
-        records: list[Record] = []
-        for step in self.steps.overdue():
-            records += self._last(step, now_unix_ns)
-        return records
+                count(self._run.state, EVICTED, name=rollout.trace_id)
+        return self.beyond_bound(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return the rows that are due, and the figures of rollouts that have arrived since."""
-        if not self.steps.begin_check(now_unix_ns):
+        if not self.begin_check(now_unix_ns):
             return []
-        records: list[Record] = [*self._views.due(now_unix_ns)]
-        for step in self.steps.ordered():
-            if self.steps.is_due(step, now_unix_ns):
-                records.append(self._row(step))
+        records: list[Record] = [
+            *self._rollouts.pages(now_unix_ns),
+            *self.due(now_unix_ns),
+        ]
+        for step in self.ordered():
             # Once the row is sent: until then a further span may change the figures.
             if step.changed_ns is None:
                 records += self._facts(step, now_unix_ns)
         return records
 
-    def close(self, now_unix_ns: int) -> list[Record]:
-        """Return everything that waits but pages, since no more data are expected."""
-        records: list[Record] = []
-        for step in self.steps.ordered():
-            records += self._last(step, now_unix_ns)
-        return records
-
-    def close_views(self) -> list[Record]:
+    def close_pages(self) -> list[Record]:
         """Return the pages that wait; call after the last rollouts."""
-        return [*self._views.due(None)]
+        return [*self._rollouts.pages(None)]
 
     def shown(self, rollout: RolloutRecord, now_unix_ns: int) -> None:
         """Note that trackers get *rollout*: its tokens are shown with its messages."""
-        self._views.shown(rollout, now_unix_ns, keep=bool(self.steps))
-
-    def flush(self) -> None:
-        """Write the facts in memory to the state."""
-        self.steps.flush()
+        self._rollouts.show(rollout, now_unix_ns, keep=bool(self.steps))
 
     def _may_show(self, trace_id: str) -> bool:
         """Return whether trackers show a rollout, or may do so once it arrives."""
@@ -127,23 +106,22 @@ class TokenPipeline:
     def _keep(self, key: StepKey, span: TokenSpan, now_unix_ns: int) -> None:
         """Keep the streams of rollouts that trackers may show, and those that wait for their other half."""
         for trace_id, streams in span.streams.items():
-            rollout = self._streams.get(trace_id) or RolloutStreams(trace_id)
-            halves: dict[str, bytes] = {}
-            if not span.has_mismatch:
-                halves = {
-                    name: streams[name] for name in (ENGINE, TRAINER) if name in streams
-                }
+            rollout = self._rollouts.get(trace_id)
+            # The sender had one half only, or has compared nothing.
+            halves: Mapping[str, bytes] = {} if span.has_mismatch else streams
             if TRAINER in halves:
-                rollout.waiting[key] = halves.pop(TRAINER)
-            # Of a rollout that no tracker shows only the half is kept that a mismatch needs.
-            kept_streams = streams if self._may_show(trace_id) else halves
-            rollout.put(kept_streams, span.texts.get(trace_id), span.end_unix_ns)
+                rollout.waiting[key] = halves[TRAINER]
+            texts = span.texts.get(trace_id)
+            if self._may_show(trace_id):
+                rollout.add(streams, texts, span.end_unix_ns)
+            elif ENGINE in halves:
+                # Of a rollout that no tracker shows, a mismatch needs this half alone.
+                rollout.add({ENGINE: halves[ENGINE]}, texts, span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
-                self._views.changed(rollout, now_unix_ns)
-                self._streams.put(rollout)
+                self._rollouts.put(rollout, now_unix_ns)
 
-    def _join(self, rollout: RolloutStreams, now_unix_ns: int) -> None:
+    def _join(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         """Add the mismatch of the steps that wait for the log-probabilities of the engine, if they are there."""
         engine = rollout.streams.get(ENGINE)
         if engine is None:
@@ -151,26 +129,25 @@ class TokenPipeline:
         for key, trainer in rollout.waiting.items():
             step = self.steps.get(key)
             if len(trainer) != len(engine):
-                count(self._state, OTHER_LENGTH, name=rollout.trace_id)
+                count(self._run.state, OTHER_LENGTH, name=rollout.trace_id)
             elif step is None:
-                self.steps.note_drop("late", str(key[1]))
+                self.note_drop("late", str(key[1]))
             else:
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
                 figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
                 step.add((rollout.trace_id,), figures, self._may_show)
-                self.steps.change(step, now_unix_ns)
+                self.change(step, now_unix_ns)
         rollout.waiting.clear()
 
     # --- rows and figures -------------------------------------------------------------------------
-    def _last(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
+    def last_records(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return what waits of *step*: its row, and the figures of its rollouts."""
-        records: list[Record] = []
-        if step.changed_ns is not None:
-            records.append(self._row(step))
-        return records + self._facts(step, now_unix_ns)
+        row = super().last_records(step, now_unix_ns)
+        return row + self._facts(step, now_unix_ns)
 
-    def _row(self, step: TokenStep) -> Row:
-        return self.steps.row(step, step_values(step.totals, len(step.counted)))
+    def values(self, step: TokenStep) -> dict[str, Value]:
+        """Return the values of a row of *step*."""
+        return step_values(step.totals, len(step.counted))
 
     def _facts(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return the figures of the rollouts of *step* that have arrived.
@@ -184,9 +161,9 @@ class TokenPipeline:
             if rollout is None:
                 continue
             facts = step.facts.pop(trace_id)
-            self.steps.mark_changed(step)
+            self.mark_changed(step)
             if not rollout.is_sampled_out:
-                for name, number in rollout_values(facts).items():
+                for name, number in facts.items():
                     records += self._publish(
                         _value(step, trace_id, name, number), now_unix_ns
                     )

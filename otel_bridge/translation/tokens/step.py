@@ -5,7 +5,7 @@ Also the values of both that trackers show. Owns ``tokens/step/`` of the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from typing import ClassVar
@@ -36,11 +36,12 @@ class Total:
     decile_sums: list[float] = field(default_factory=lambda: [0.0] * DECILES)
     buckets: dict[int, int] = field(default_factory=dict[int, int])
 
-    def add(self, count: float, total: float, highest: float) -> None:
-        """Add the tokens of one rollout."""
-        self.count += count
-        self.sum += total
-        self.max = max(self.max, highest)
+    def add(self, figure: Figure, index: int) -> None:
+        """Add the tokens of the rollout at *index* of a figure."""
+        self.count += figure.counts[index]
+        self.sum += figure.sums[index]
+        if figure.maxima:
+            self.max = max(self.max, figure.maxima[index])
 
     def add_positions(self, figure: Figure) -> None:
         """Add what a figure has of all its rollouts together: tenths and buckets."""
@@ -58,8 +59,8 @@ class TokenStep(SpanStep):
         totals: Sums by figure.
         counted: Half of a trace id to a bit for each figure, in the order of `totals`, that counts
             the rollout.
-        facts: Figures of the rollouts that trackers may show: trace id to figure to count, sum and
-            maximum.
+        facts: What trackers show of rollouts that have not arrived yet, or of which more may come:
+            trace id, then name, to the value.
     """
 
     SPACE: ClassVar[str] = "tokens"
@@ -67,8 +68,8 @@ class TokenStep(SpanStep):
 
     totals: dict[str, Total] = field(default_factory=dict[str, Total])
     counted: dict[str, int] = field(default_factory=dict[str, int])
-    facts: dict[str, dict[str, list[float]]] = field(
-        default_factory=dict[str, dict[str, list[float]]]
+    facts: dict[str, dict[str, float]] = field(
+        default_factory=dict[str, dict[str, float]]
     )
 
     @property
@@ -78,7 +79,7 @@ class TokenStep(SpanStep):
 
     def add(
         self,
-        rollouts: tuple[str, ...],
+        rollouts: Sequence[str],
         figures: Mapping[str, Figure],
         is_shown: Callable[[str], bool],
     ) -> int:
@@ -92,7 +93,7 @@ class TokenStep(SpanStep):
             is_shown: Callable that decides whether trackers may show a rollout.
         """
         twice = 0
-        may_show = [is_shown(trace_id) for trace_id in rollouts]
+        visible_ids = set(filter(is_shown, rollouts))
         for name, figure in figures.items():
             # Each figure is a bit of every rollout and several keys of metrics.
             if name not in self.totals and len(self.totals) >= _MAX_FIGURES:
@@ -100,7 +101,6 @@ class TokenStep(SpanStep):
             total = self.totals.setdefault(name, Total())
             bit = 1 << list(self.totals).index(name)
             repeated = 0
-            maxima = figure.maxima or [0.0] * len(rollouts)
             for index, trace_id in enumerate(rollouts):
                 counted_bits = self.counted.get(trace_id[:HALF], 0)
                 # Each rollout counts once a figure; the caller reports what came twice.
@@ -111,14 +111,10 @@ class TokenStep(SpanStep):
                 if not figure.counts[index]:
                     continue
                 self.counted[trace_id[:HALF]] = counted_bits | bit
-                total.add(figure.counts[index], figure.sums[index], maxima[index])
-                if may_show[index]:
+                total.add(figure, index)
+                if trace_id in visible_ids:
                     facts = self.facts.setdefault(trace_id, {})
-                    facts[name] = [
-                        figure.counts[index],
-                        figure.sums[index],
-                        maxima[index],
-                    ]
+                    facts |= rollout_values(name, figure, index)
             # These are sums over all rollouts of a span: no single one can be left out.
             if not repeated:
                 total.add_positions(figure)
@@ -161,13 +157,11 @@ def _of_figure(name: str, total: Total) -> dict[str, Value]:
     return values
 
 
-def rollout_values(facts: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return the figures of one rollout by name, from the count, sum and maximum of each."""
-    values = {
-        f"{PREFIX}{name}": total / count
-        for name, (count, total, _) in facts.items()
-        if count
-    }
-    if ABSOLUTE in facts:
-        values[f"{PREFIX}{MAXIMUM}"] = facts[ABSOLUTE][2]
+def rollout_values(name: str, figure: Figure, index: int) -> dict[str, float]:
+    """Return the values of the rollout at *index* of a figure; nothing if it has no tokens."""
+    values: dict[str, float] = {}
+    if figure.counts[index]:
+        values[f"{PREFIX}{name}"] = figure.sums[index] / figure.counts[index]
+        if name == ABSOLUTE and figure.maxima:
+            values[f"{PREFIX}{MAXIMUM}"] = figure.maxima[index]
     return values

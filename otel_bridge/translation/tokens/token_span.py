@@ -6,13 +6,13 @@ Source: ``semconv/registry/spans.yaml``, ``span.rl.tokens``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy
 import orjson
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
@@ -31,6 +31,8 @@ _TYPES = {
 """Beginning of the keys of attributes that hold many numbers, to the type of these."""
 _NO_DECILES = numpy.zeros(2 * DECILES)
 _NO_BUCKETS = numpy.zeros(0, "<i8")
+_Lists: TypeAlias = dict[str, dict[str, Numbers]]
+"""Beginning of the keys, then the rest of a key, to the numbers."""
 _MAX_FIGURES = 32
 _MAX_NAME_CHARS = 64
 
@@ -62,7 +64,6 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable.
     """
-    lists = [pair for pair in span.attributes if pair.key.startswith((*_TYPES,))]
     attributes = mapping_of(
         pair for pair in span.attributes if not pair.key.startswith((*_TYPES,))
     )
@@ -71,15 +72,15 @@ def read_token_span(span: Span) -> TokenSpan | None:
     if step is None or not rollouts or not span.end_time_unix_nano:
         return None
     try:
-        numbers = {pair.key: _numbers(pair) for pair in lists}
+        lists = _lists(span.attributes)
         return TokenSpan(
             span.span_id.hex(),
             step,
             text_in(attributes, semconv.ROLE) or None,
             span.end_time_unix_nano,
             rollouts,
-            figures=dict(_figures(numbers, len(rollouts))),
-            streams=_streams(numbers, rollouts),
+            figures=dict(_figures(lists, len(rollouts))),
+            streams=_streams(lists, rollouts),
             texts=_texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
         )
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
@@ -87,21 +88,30 @@ def read_token_span(span: Span) -> TokenSpan | None:
         return None
 
 
-def _numbers(pair: KeyValue) -> Numbers:
-    """Return the numbers of an attribute: bytes, or an array, as most SDKs have it.
+def _lists(attributes: Iterable[KeyValue]) -> _Lists:
+    """Return the attributes that hold many numbers.
 
     Raises:
-        ValueError: The attribute is neither, or an entry or the size does not fit.
+        ValueError: One of them is neither bytes nor an array, or an entry or the size does not fit.
     """
-    kind = next(kind for key, kind in _TYPES.items() if pair.key.startswith(key))
-    if pair.value.HasField("bytes_value"):
-        return numpy.frombuffer(pair.value.bytes_value, kind)
-    if not pair.value.HasField("array_value"):
-        raise ValueError(pair.key)
-    # Some SDKs send a double without a fraction as an integer (JavaScript 2.12).
+    lists: _Lists = {beginning: {} for beginning in _TYPES}
+    for pair in attributes:
+        for beginning, kind in _TYPES.items():
+            if pair.key.startswith(beginning):
+                name = pair.key.removeprefix(beginning)[:_MAX_NAME_CHARS]
+                lists[beginning][name] = _numbers(pair.value, kind)
+    return lists
+
+
+def _numbers(value: AnyValue, kind: str) -> Numbers:
+    if value.HasField("bytes_value"):
+        return numpy.frombuffer(value.bytes_value, kind)
+    if not value.HasField("array_value"):
+        raise ValueError(value)
+    # Most SDKs have no bytes. JavaScript's sends a double without a fraction as an integer (2.12).
     entries = [
         entry.int_value if entry.HasField("int_value") else entry.double_value
-        for entry in pair.value.array_value.values
+        for entry in value.array_value.values
     ]
     return numpy.array(entries, kind)
 
@@ -120,54 +130,40 @@ def _rollouts(span: Span) -> tuple[str, ...]:
     return ()
 
 
-def _named(
-    numbers: Mapping[str, Numbers], prefix: str
-) -> Iterator[tuple[str, Numbers]]:
-    for key, entries in numbers.items():
-        if key.startswith(prefix) and len(key) > len(prefix):
-            yield key[len(prefix) :][:_MAX_NAME_CHARS], entries
-
-
-def _figures(
-    numbers: Mapping[str, Numbers], rollouts: int
-) -> Iterator[tuple[str, Figure]]:
+def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
     """Yield the figures by name.
 
     Raises:
         ValueError: One of them has another size.
     """
-    for name, entries in list(_named(numbers, semconv.TOKENS_FIGURES))[:_MAX_FIGURES]:
+    for name, entries in [*lists[semconv.TOKENS_FIGURES].items()][:_MAX_FIGURES]:
         # Maxima are optional: two numbers or three for each rollout.
         counts, sums, *maxima = entries.reshape(-1, rollouts).tolist()
         if len(maxima) > 1:
             raise ValueError(name)
-        deciles = numbers.get(f"{semconv.TOKENS_DECILES}{name}", _NO_DECILES)
+        deciles = lists[semconv.TOKENS_DECILES].get(name, _NO_DECILES)
         decile_counts, decile_sums = deciles.reshape(-1, DECILES).tolist()
-        buckets = numbers.get(f"{semconv.TOKENS_BUCKETS}{name}", _NO_BUCKETS)
-        yield (
-            name,
-            Figure(
-                counts,
-                sums,
-                maxima[0] if maxima else [],
-                decile_counts,
-                decile_sums,
-                Counter(dict(buckets.reshape(-1, 2).tolist())),
-            ),
+        buckets = lists[semconv.TOKENS_BUCKETS].get(name, _NO_BUCKETS)
+        figure = Figure(
+            counts,
+            sums,
+            maxima[0] if maxima else [],
+            decile_counts,
+            decile_sums,
+            Counter(dict(buckets.reshape(-1, 2).tolist())),
         )
+        yield name, figure
 
 
-def _streams(
-    numbers: Mapping[str, Numbers], rollouts: tuple[str, ...]
-) -> dict[str, dict[str, bytes]]:
+def _streams(lists: _Lists, rollouts: tuple[str, ...]) -> dict[str, dict[str, bytes]]:
     """Return the streams by trace id and name.
 
     Raises:
         ValueError: A stream ends within a rollout.
     """
-    lengths = numbers.get(semconv.TOKENS_LENGTHS, _NO_BUCKETS).tolist()
+    lengths = lists[semconv.TOKENS_LENGTHS].get("", _NO_BUCKETS).tolist()
     streams: dict[str, dict[str, bytes]] = {}
-    for name, entries in _named(numbers, semconv.TOKENS_STREAM):
+    for name, entries in lists[semconv.TOKENS_STREAM].items():
         start = 0
         for trace_id, length in zip(rollouts, lengths, strict=False):
             if start >= len(entries):

@@ -1,0 +1,254 @@
+"""Streams of the last rollouts, and a page of each that trackers show, as media beside it. Pure.
+
+Streams wait for the other half of the mismatch, and for what trackers show of their rollout. A page
+is sent when nothing came for it for `TranslationOptions.row_wait_ns`, or when the run ends; streams
+that come later give a further one. Owns ``tokens/streams/`` of the state, an entry a rollout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from otel_bridge.records import (
+    TOKENS_ID,
+    Json,
+    MediaItem,
+    MediaRecord,
+    Message,
+    RolloutRecord,
+)
+from otel_bridge.tokens.names import REFERENCES
+from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
+from otel_bridge.tokens.view import page_of, view_of
+from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import named
+from otel_bridge.translation.step_rows import StepKey
+from otel_bridge.translation.tokens.step import rollout_values
+
+PAGES = "tokens"
+"""Last part of the key of the pages, below the key of the rollouts."""
+_SPACE = "tokens/streams/"
+_ENTRY_BYTES = 512
+_RECENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PageHeader:
+    """Holds what a page needs of a rollout that trackers have.
+
+    Attributes:
+        title: What names it: the id that the program gave, or else the trace id.
+        facts: Name and text of each further fact.
+    """
+
+    key: str
+    role: str | None
+    step: int | None
+    axis: str | None
+    title: str
+    facts: dict[str, str]
+    messages: list[Message]
+
+
+def _header_of(rollout: RolloutRecord) -> PageHeader:
+    rollout_id = rollout.metadata.get("rollout_id")
+    facts: dict[str, Json] = {
+        "step": rollout.step,
+        "group": rollout.group,
+        "reward": rollout.reward,
+        "finish": rollout.finish_reason,
+    }
+    return PageHeader(
+        rollout.key,
+        rollout.role,
+        rollout.step,
+        rollout.axis,
+        rollout_id if isinstance(rollout_id, str) else rollout.id,
+        {name: str(fact) for name, fact in facts.items() if fact is not None},
+        [*rollout.messages],
+    )
+
+
+@dataclass(slots=True)
+class RolloutTokens:
+    """Holds the streams of one rollout.
+
+    Attributes:
+        number: Number in the order of arrival; 0: not stored yet.
+        streams: 32-bit floats by name.
+        times: Unix ns of the span that each stream is of: a later one replaces it.
+        waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of
+            the trainer.
+        texts: Texts of the tokens.
+        header: What its page needs beside the tokens, once trackers have the rollout.
+        paged_ns: Unix ns of the last stream in the page that trackers have; 0: none.
+        pages: Number of pages so far.
+    """
+
+    trace_id: str
+    number: int = 0
+    streams: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    times: dict[str, int] = field(default_factory=dict[str, int])
+    waiting: dict[StepKey, bytes] = field(default_factory=dict[StepKey, bytes])
+    texts: list[str] = field(default_factory=list[str])
+    header: PageHeader | None = None
+    paged_ns: int = 0
+    pages: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the streams, and of what is stored beside them."""
+        streams = (*self.streams.values(), *self.waiting.values())
+        return _ENTRY_BYTES + sum(map(len, streams))
+
+    @property
+    def last_ns(self) -> int:
+        """Unix ns of the last stream; 0 without any."""
+        return max(self.times.values(), default=0)
+
+    def add(
+        self, streams: Mapping[str, bytes], texts: list[str] | None, time_unix_ns: int
+    ) -> None:
+        """Take over *streams*, unless a later span has sent them, and the texts of the tokens, if there are any."""
+        self.texts = texts or self.texts
+        for name, data in streams.items():
+            if time_unix_ns >= self.times.get(name, 0):
+                self.streams[name] = data
+                self.times[name] = time_unix_ns
+
+    def store_as(self, number: int, header: PageHeader | None) -> None:
+        """Note its number, unless it has one, and what its page needs, once trackers have the rollout."""
+        self.number = self.number or number
+        self.header = header or self.header
+
+    def paged(self) -> int:
+        """Note that its page is sent; return how many there were before."""
+        self.paged_ns = self.last_ns
+        self.pages += 1
+        return self.pages - 1
+
+
+class TokenRollouts:
+    """Keeps the streams of the last rollouts, and makes their pages.
+
+    Args:
+        run: The run. Without content in its policy it has no pages, which show texts of messages.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._sizes: dict[str, int] = {}
+        self._number = 0
+        self._unpaged: dict[str, int] = {}
+        """Trace id to the time of the last change that its page lacks."""
+        # A run without tokens stores nothing of its rollouts; the first annotation finds them here.
+        self._recent: dict[str, PageHeader] = {}
+        rollouts = [
+            unpacked(RolloutTokens, value)
+            for value in named(run.state, _SPACE).values()
+        ]
+        # By arrival, in which they are forgotten: the state is ordered by trace id.
+        for rollout in sorted(rollouts, key=lambda rollout: rollout.number):
+            self._number = rollout.number
+            self._note(rollout, 0)
+
+    def get(self, trace_id: str) -> RolloutTokens:
+        """Return the streams of a rollout, none for a new one; call `put` after a change."""
+        stored = self._run.state.get(f"{_SPACE}{trace_id}")
+        if stored is None:
+            return RolloutTokens(trace_id)
+        return unpacked(RolloutTokens, stored)
+
+    def put(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
+        """Store the streams of a rollout."""
+        if not rollout.number:
+            self._number += 1
+        rollout.store_as(self._number, self._recent.pop(rollout.trace_id, None))
+        self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(rollout))
+        self._note(rollout, now_unix_ns)
+
+    def _note(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
+        self._sizes[rollout.trace_id] = rollout.size_bytes
+        if rollout.header is not None and rollout.last_ns > rollout.paged_ns:
+            self._unpaged[rollout.trace_id] = now_unix_ns
+
+    def evict(self) -> Iterator[RolloutTokens]:
+        """Forget the rollouts that came first until the limit of bytes is met, and yield each."""
+        limit = self._run.options.token_bytes
+        # The last one stays even if it is over the limit alone, or it could never be joined.
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > limit:
+            rollout = self.get(next(iter(self._sizes)))
+            del self._sizes[rollout.trace_id]
+            self._unpaged.pop(rollout.trace_id, None)
+            self._run.state.delete(f"{_SPACE}{rollout.trace_id}")
+            yield rollout
+
+    def show(self, record: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
+        """Note that trackers get a rollout.
+
+        With *keep*, also if none of its tokens have come yet.
+        """
+        if self._run.options.content.off:
+            return
+        self._recent[record.id] = _header_of(record)
+        if keep or record.id in self._sizes:
+            self.put(self.get(record.id), now_unix_ns)
+        elif len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def pages(self, now_unix_ns: int | None) -> Iterator[MediaRecord]:
+        """Yield the pages that are due; ``None``: all of them."""
+        wait_ns = self._run.options.row_wait_ns
+        for trace_id, changed_ns in list(self._unpaged.items()):
+            if now_unix_ns is not None and now_unix_ns < changed_ns + wait_ns:
+                continue
+            del self._unpaged[trace_id]
+            rollout = self.get(trace_id)
+            if rollout.header is not None:
+                yield self._page(rollout, rollout.header)
+                self.put(rollout, changed_ns)
+
+    def _page(self, rollout: RolloutTokens, header: PageHeader) -> MediaRecord:
+        numbers = {name: floats_of(data) for name, data in rollout.streams.items()}
+        view = view_of(
+            header.title,
+            {**header.facts, **_figures(numbers)},
+            header.messages,
+            rollout.texts,
+            {name: stream.tolist() for name, stream in numbers.items()},
+        )
+        page = page_of(view).encode()
+        digest = hashlib.sha256(page).hexdigest()
+        steps = self._run.axes.steps()
+        if header.axis is not None and header.step is not None:
+            steps[header.axis] = header.step
+        return MediaRecord(
+            id=f"{TOKENS_ID}{rollout.trace_id}:{rollout.paged()}",
+            role=header.role,
+            key=f"{header.key}/{PAGES}",
+            step=header.step,
+            axis=header.axis,
+            time_unix_ns=rollout.last_ns,
+            items=[MediaItem("html", "text/html", page, digest, header.title)],
+            steps=steps,
+        )
+
+
+def _figures(streams: Mapping[str, Numbers]) -> dict[str, str]:
+    """Return the figures of a rollout as text.
+
+    Nothing when its streams are of different lengths.
+    """
+    values = {
+        name: stream for name, stream in streams.items() if name not in REFERENCES
+    }
+    lengths = set(map(len, values.values()))
+    texts: dict[str, str] = {}
+    if len(lengths) == 1:
+        for name, figure in figures_of(values, [*lengths]).items():
+            for key, number in rollout_values(name, figure, 0).items():
+                texts[key] = f"{number:.4g}"
+    return texts
