@@ -184,12 +184,11 @@ class RunBridge:
             JournalError: The batch was not committed; the next call collects it again.
         """
         # Unread records stay in the segments, where they are as safe as in the ledger.
-        may_wait = self.options.lazy and self.reader.behind()
-        if may_wait and no_writer_ready(
-            self.workers, self.ledger.position, self.processes
+        if (
+            self.options.lazy
+            and self.reader.falls_behind()
+            and no_writer_ready(self.workers, self.ledger.position, self.processes)
         ):
-            # Else the run would count as read: processes would be ended, waiting data released.
-            self.reader.falls_behind()
             return False
         try:
             # Headers are committed alone and first: exporters must exist before their records do.
@@ -369,9 +368,6 @@ class RunBridge:
             self.pipeline.report.set_due()
         if self.pipeline.selection.choose(all_read=self.reader.caught_up):
             self.pipeline.report.set_due()
-        self.workers.follow_name(
-            self.pipeline.describe.brief(self.reader.state.get("run"))
-        )
         self._requests.retry_dead_letters()
         # Only the bridge at the other end needs them: here the processes themselves can be checked.
         if OTLP in self.workers.names:

@@ -29,6 +29,10 @@ class Describe(Protocol):
         """Return the run, and the position up to which its configs are complete."""
         ...
 
+    def brief(self, facts: object) -> RunInfo:
+        """Return the run without keys and configs, from the state's ``run``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
@@ -95,7 +99,6 @@ class DeliveryRequests:
         self._lock = threading.Lock()
         self._dead_letters: list[int] = []
         self._skip_through: Position | None = None
-        self._reopen = False
         self._wake: Callable[[], None] = lambda: None
 
     def wake_by(self, wake: Callable[[], None]) -> None:
@@ -128,12 +131,6 @@ class DeliveryRequests:
             self._skip_through = through
         self._wake()
 
-    def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record, because its project or name has changed."""
-        with self._lock:
-            self._reopen = True
-        self._wake()
-
     def retry_dead_letters(self, ids: Iterable[int]) -> None:
         """Retry these dead letters, in their order."""
         with self._lock:
@@ -147,10 +144,9 @@ class DeliveryRequests:
         with self._lock, contextlib.suppress(ValueError):
             self._dead_letters.remove(number)
 
-    def take(self) -> tuple[Position | None, bool]:
-        """Return the position of `skip_through` and whether `reopen` was called, since the last call."""
+    def take(self) -> Position | None:
+        """Return the position of `skip_through` since the last call; ``None`` without one."""
         with self._lock:
-            requests = (self._skip_through, self._reopen)
+            through = self._skip_through
             self._skip_through = None
-            self._reopen = False
-        return requests
+        return through

@@ -156,6 +156,9 @@ class Delivery(ExporterWorker):
         state = self._position.resume(target[1])
         if self._batch is None:
             # Only between two batches, so that the calls of one are not interrupted.
+            if self._writer.is_renamed():
+                self._give_up_writer()
+                return 0.0
             self._batch = self.dead_letters.next(self._view, state) or self._fetch(
                 state, target[0]
             )
@@ -228,7 +231,7 @@ class Delivery(ExporterWorker):
         """
         # Before an end, since no record follows that would reopen the run under its new name.
         if end is not None and self._writer.is_renamed():
-            self.reopen()
+            self._give_up_writer()
             return None
         return self._writer.opened or self._writer.open(target, state, self._kinds)
 
@@ -432,12 +435,10 @@ class Delivery(ExporterWorker):
 
     # --- requests, and the end of the exporter ----------------------------------------------------
     def _run_requests(self) -> None:
-        through, reopen = self.requests.take()
+        through = self.requests.take()
         if through is not None:
             with contextlib.suppress(OtelBridgeError):  # eviction requests this again
                 self.skip_through(through)
-        if reopen:
-            self.reopen()
 
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable, so that they can be evicted.
@@ -454,12 +455,6 @@ class Delivery(ExporterWorker):
         self._position.save(
             dataclasses.replace(state, durable=min(through, state.written))
         )
-
-    def reopen(self) -> None:
-        """Reopen the run in the tracker with its next record. Raises nothing."""
-        if self._writer.opened is not None:
-            self._give_up_writer()
-            self._batch = None
 
     def close(self) -> None:
         """Release the writer and the connection; written records stay written. Raises nothing."""

@@ -10,7 +10,7 @@ from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition,
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.exporter import OTLP, RunInfo
+from otel_bridge.exporter import OTLP
 from otel_bridge.records import Position
 
 CreateWorker: TypeAlias = Callable[
@@ -39,7 +39,6 @@ class ExporterSet:
         self._names: Names = {}
         self._leaving: list[ExporterWorker] = []
         self._marked = (frozenset[int](), frozenset[str]())
-        self._run_names: tuple[str, str] | None = None
 
     @property
     def names(self) -> Names:
@@ -131,14 +130,6 @@ class ExporterSet:
         """Notify all workers of new records; see `ExporterWorker.notify`."""
         for worker in self.by_name.values():
             worker.notify(retry=retry, flush=flush)
-
-    def follow_name(self, run: RunInfo) -> None:
-        """Reopen every writer when the project or the name of *run* has changed since the last call."""
-        names = (run.project, run.name)
-        if self._run_names not in {None, names}:
-            for worker in self.by_name.values():
-                worker.requests.reopen()
-        self._run_names = names
 
     def retry_dead_letters(self, dead_letters: Mapping[str, Sequence[int]]) -> None:
         """Retry dead letters, ids by exporter.

@@ -332,10 +332,13 @@ class WriterSession:
             )
 
     def is_renamed(self) -> bool:
-        """Return whether the project or the name of the run has changed since its writer was opened."""
+        """Return whether the project or the name of the run has changed since its writer was opened.
+
+        ``False`` while none is open. Then the run is opened under its new name by its next record.
+        """
         if self.opened is None:
             return False
-        _, run = self._describe(self._view, reopened=False)
+        run = self._describe.brief(self._view.state_value("run"))
         return self._run_names != (run.project, run.name)
 
     def query_durable(self, opened: OpenWriter, state: ExporterState) -> None:

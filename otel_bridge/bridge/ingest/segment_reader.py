@@ -187,16 +187,15 @@ class SegmentReader:
         # After the commit: a writer that sees it finds the last records in the ledger.
         self.caught_up = not batch.has_more
 
-    def falls_behind(self) -> None:
-        """Record that there is more to read than any writer can use now.
+    def falls_behind(self) -> bool:
+        """Return whether there is more than was read, by the sizes of the files, and record that in `caught_up`.
 
-        Else `caught_up` would still hold, and processes would be ended and waiting data released.
+        A run whose reader pauses must not count as read: processes would be ended, and waiting data
+        released.
         """
-        self.caught_up = False
-
-    def behind(self) -> bool:
-        """Return whether there is more than was read, by the sizes of the files: nothing is read for that."""
-        return any(tail.cursor.behind() for tail in self.tails.values())
+        behind = any(tail.cursor.behind() for tail in self.tails.values())
+        self.caught_up = self.caught_up and not behind
+        return behind
 
     def close_translation(
         self, status: Status | None = None, *, over: bool = True
