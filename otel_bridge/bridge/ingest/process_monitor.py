@@ -102,7 +102,7 @@ class ProcessMonitor:
                 continue
             # Without a header it is unknown what was requested, so the process counts.
             may_request = tail.header is None or any(tail.header.exporters.values())
-            is_over = tail.segments.dead and not tail.moved and not tail.cursor.behind()
+            is_over = tail.segments.dead and not tail.moved and not tail.behind()
             if may_request and not is_over:
                 return False
         return True
@@ -128,9 +128,7 @@ class ProcessMonitor:
                 continue
             if tail.header is not None and self._is_open(tail):
                 # The time of its last sign of life: the check that noticed its death came later.
-                last_append_ns = (
-                    tail.cursor.last_append_ns or tail.header.created_unix_ns
-                )
+                last_append_ns = tail.last_append_ns or tail.header.created_unix_ns
                 self._bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
                 appended = True
             # After the append: a full disk raises, and the end is tried again.

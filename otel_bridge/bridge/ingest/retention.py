@@ -209,10 +209,8 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
     segments = 0
     for name, tail in reader.tails.items():
         number, offset = forwarded.get(name, (0, 0))
-        if requests_otlp(tail) and (number, offset) < tail.cursor.data_end:
-            segments += (
-                tail.cursor.data_end[0] - max(number, tail.segments.first_number) + 1
-            )
+        if requests_otlp(tail) and (number, offset) < tail.data_end:
+            segments += tail.data_end[0] - max(number, tail.segments.first_number) + 1
     return segments
 
 
@@ -253,6 +251,6 @@ def _keep_from(
     # Not forwarded at all: all segments are needed.
     if position is None:
         return tail.segments.first_number
-    if (position.forwarded_number, position.forwarded_offset) >= tail.cursor.data_end:
+    if (position.forwarded_number, position.forwarded_offset) >= tail.data_end:
         return keep
     return min(keep, position.forwarded_number)

@@ -193,7 +193,7 @@ class SegmentReader:
         A run whose reader pauses must not count as read: processes would be ended, and waiting data
         released.
         """
-        behind = any(tail.cursor.behind() for tail in self.tails.values())
+        behind = any(tail.behind() for tail in self.tails.values())
         self.caught_up = self.caught_up and not behind
         return behind
 
@@ -240,9 +240,7 @@ class SegmentReader:
         Refused segments count as read.
         """
         return {
-            name: _ALL
-            if tail.segments.refused
-            else (tail.cursor.number, tail.cursor.offset)
+            name: _ALL if tail.segments.refused else (tail.number, tail.offset)
             for name, tail in self.tails.items()
         }
 
@@ -281,13 +279,15 @@ class SegmentReader:
         frames = 0
         size_bytes = 0
         flush = False
-        for tail, frame in self._by_append_time(filled):
+        for tail in self._by_append_time(filled):
+            is_first = not tail.last_append_ns
+            frame = tail.take()
             frames += 1
             size_bytes += len(frame.payload)
             if frame.signal is Signal.CONTROL:
                 flush = True
             else:
-                self._use(tail, frame, records)
+                self._use(tail, frame, records, is_first=is_first)
             # Without a tick, which would judge silence while frames that end it are unread.
             if frames >= BATCH_FRAMES or size_bytes >= BATCH_BYTES:
                 return ReadBatch([], records, frames, has_more=True, flush=flush)
@@ -310,10 +310,10 @@ class SegmentReader:
 
     def _by_append_time(
         self, filled: list[tuple[str, SegmentTailer]]
-    ) -> Iterator[tuple[SegmentTailer, Frame]]:
-        """Yield the frames of the processes in the order of their append times.
+    ) -> Iterator[SegmentTailer]:
+        """Yield the process whose next frame was appended first, until no frame is left.
 
-        Each one is used by that. Files are read further only when a process has no frames left.
+        The caller takes that frame before the next step. Files are read further only when a process has no frames left.
         """
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)
@@ -327,7 +327,7 @@ class SegmentReader:
                 if (append_ns, name) > next_other:
                     heapq.heappush(heap, (append_ns, name, tail))
                     break
-                yield tail, tail.cursor.take()
+                yield tail
 
     def _filled(self, tail: SegmentTailer) -> bool:
         """Read more of *tail* when it has no frames left; return whether it has any now.
@@ -341,13 +341,12 @@ class SegmentReader:
         if tail.segments.refused:
             return False
         try:
-            tail.fill()
+            gaps = tail.fill()
         except FormatVersionError as exc:
             tail.segments.refuse()
             self._log_line(f"a segment of {tail.instance_id} is left as it is: {exc}")
             return False
         # In the state: a batch that is collected again after a failure counts them once.
-        gaps = tail.cursor.take_gaps()
         if gaps:
             count(self.state, SEGMENT_GAPS, gaps)
             self._log_line(
@@ -355,7 +354,14 @@ class SegmentReader:
             )
         return bool(tail.frames)
 
-    def _use(self, tail: SegmentTailer, frame: Frame, records: list[Record]) -> None:
+    def _use(
+        self,
+        tail: SegmentTailer,
+        frame: Frame,
+        records: list[Record],
+        *,
+        is_first: bool,
+    ) -> None:
         """Translate one frame and append what results to *records*.
 
         A frame that cannot be translated is counted as ``translation_errors``, logged and passed
@@ -370,7 +376,7 @@ class SegmentReader:
             # Waits of translation then last as long as when the frame had been read at once.
             now = frame.append_unix_ns
         # A successor must find its predecessor ended, or it would be one more process beside it.
-        if tail.begin_use():
+        if is_first:
             self.translator.mark_drained(self._gone(tail))
         try:
             records += self.translator.frame(

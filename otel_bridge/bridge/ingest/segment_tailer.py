@@ -16,7 +16,7 @@ from otel_bridge.bridge.ledger.rows import SegmentPosition
 from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
 from otel_bridge.journal.files import cut, size_of_regular
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.frames import Frame, ScanResult
+from otel_bridge.journal.frames import Frame, ScanResult, Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import header_in, read_segment
 from otel_bridge.translation.processes.process import ProcessStart
@@ -114,183 +114,6 @@ class ProcessSegments:
         return size_of_regular(self._path)
 
 
-class SegmentCursor:
-    """Reads the frames of one process in order, from one position on. One thread.
-
-    Attributes:
-        number: Number of the segment that is read.
-        offset: Offset up to which the segment was read.
-        frames: Frames of this segment that were read and are not used yet.
-        used: Number and offset up to which all frames are used.
-        data_end: Number and offset after the last readable frame.
-        header: Header of the segment read last; ``None`` until one could be read here.
-        gaps: Number of stretches without a readable frame since the last call of `take_gaps`.
-        last_append_ns: When the frame used last was appended; 0 before one was used.
-        final_read: Whether the last segment was read to its end after its process had ended.
-    """
-
-    def __init__(self, segments: ProcessSegments, number: int, offset: int) -> None:
-        self._segments = segments
-        self.number = number
-        self.offset = offset
-        self.used = (number, offset)
-        self.data_end = (number, offset)
-        self.frames: deque[Frame] = deque()
-        self.header: SegmentHeader | None = None
-        self.gaps = 0
-        self.last_append_ns = 0
-        self.final_read = False
-
-    def fill(self) -> None:
-        """Read more frames if none are left; without new frames, `frames` stays empty.
-
-        At most `_READS` chunks without a frame are passed over at a time: what lies in a file may
-        be anything, and other processes must not wait for it.
-
-        Raises:
-            FormatVersionError: A newer version wrote the segment.
-            JournalError: The segment exists and cannot be read.
-        """
-        for _ in range(_READS):
-            if self.frames:
-                return
-            size = self._segments.size(self.number)
-            is_last = self.number >= self._segments.last_number
-            # A process that rolled or died appends no more to this segment; that was checked before
-            # the size.
-            final = not is_last or self._segments.dead
-            # The size alone: most polls find nothing new, and opening the file costs more.
-            if size is None or size <= self.offset:
-                if is_last:
-                    self.final_read = self._segments.dead
-                    return
-                self.number = self._segments.after(self.number)
-                self.offset = 0
-                self.used = (self.number, 0)
-                continue
-            start = self.offset
-            self._read(final)
-            # An unfinished frame: its process is still appending it.
-            if self.offset == start:
-                return
-
-    def take(self) -> Frame:
-        """Return the next frame, which is used by that.
-
-        With the last frame, what was read behind it is used too: a torn end or a gap.
-        """
-        frame = self.frames.popleft()
-        self.last_append_ns = frame.append_unix_ns
-        self.used = (self.number, frame.end if self.frames else self.offset)
-        return frame
-
-    def take_gaps(self) -> int:
-        """Return the number of unreadable stretches that were found since the last call."""
-        gaps = self.gaps
-        self.gaps = 0
-        return gaps
-
-    def behind(self) -> bool:
-        """Return whether there is more than was used; an unfinished frame counts as more."""
-        if self._segments.refused:
-            return False
-        size = self._segments.size(self.number) or 0
-        return (
-            bool(self.frames)
-            or self.number < self._segments.last_number
-            or size > self.offset
-        )
-
-    def _read(self, final: bool) -> None:
-        """Read frames from `offset` on.
-
-        *final*: whether nothing more will be appended to the segment.
-
-        Raises:
-            FormatVersionError: A newer version wrote the segment.
-            JournalError: The segment exists and cannot be read.
-        """
-        path = self._segments.path(self.number)
-        try:
-            header, scanned = read_segment(
-                path, self.offset, limit_bytes=CHUNK_BYTES, final=final
-            )
-        except FormatVersionError:
-            # The reader leaves the segment as it is, and reports it.
-            raise
-        except JournalError:
-            if path.exists():
-                raise
-            return  # deleted meanwhile: the next listing shows that
-        self._note_header(header, scanned)
-        whole_end = self.offset
-        if scanned.frames:
-            whole_end = scanned.frames[-1].end
-        self.offset = scanned.end
-        self.gaps += scanned.gaps
-        if scanned.torn:
-            # Its process died during the write, or the write did not fit: `log()` had not returned,
-            # nothing is lost.
-            self.gaps -= 1
-            if self._segments.cut and self.number >= self._segments.last_number:
-                with contextlib.suppress(OSError):
-                    cut(path, whole_end)
-                    self.offset = whole_end
-        if scanned.frames:
-            # Of whole frames only: a torn tail is never forwarded, so nothing must wait for it.
-            self.data_end = (self.number, whole_end)
-            self.frames.extend(scanned.frames)
-        else:
-            # Passed over without frames: else a restart would read and count the gap again.
-            self.used = (self.number, self.offset)
-
-    def _note_header(self, header: SegmentHeader | None, scanned: ScanResult) -> None:
-        """Store the header that was read at the start of a segment, or one in place of a damaged one.
-
-        Without a header no frame of the process could be translated, and readable records would be
-        lost.
-        """
-        if header is not None:
-            self.header = header
-        elif self.offset == 0 and self.header is None:
-            # A segment gets its name when its header is written, so that this one is damaged, not
-            # unfinished.
-            first_ns = (
-                scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
-            )
-            self.header = self._segments.replaced_header(self.number, first_ns)
-
-
-def _header_of_lost(
-    run_id: str, instance_id: str, number: int, unix_ns: int
-) -> SegmentHeader:
-    """Return a header for a process of which only the names of its folder and file are known, and its first time.
-
-    It names no exporter: the run's other processes decide. Without a process id the process counts
-    as dead unless it holds the lock of its name.
-    """
-    resource = Resource()
-    for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
-        resource.attributes.add(key=name).value.string_value = value
-    header = SegmentHeader.of_this_process(
-        "process",
-        instance_id,
-        run_id=run_id,
-        project="",
-        run_name="",
-        resource=resource.SerializeToString(),
-    )
-    # No pid: it counts as dead unless it holds the lock of its name.
-    return replace(
-        header,
-        pid=0,
-        start_ticks=0,
-        number=number,
-        created_unix_ns=unix_ns,
-        started_unix_ns=unix_ns,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Sender:
     """Holds the header of a process as the ledger stores it, and as translation needs it."""
@@ -323,8 +146,13 @@ class SegmentTailer:
 
     Attributes:
         segments: The same.
-        cursor: Reads the frames.
-        frames: Frames that were read and are not used yet.
+        number: Number of the segment that is read.
+        offset: Offset up to which the segment was read.
+        frames: Frames of this segment that were read and are not used yet.
+        used: Number and offset up to which all frames are used.
+        data_end: Number and offset after the last readable frame.
+        last_append_ns: When the record used last was appended; 0 before one was used.
+        final_read: Whether the last segment was read to its end after its process had ended.
         ended: Whether the end of the process is known: the process sent one, or the bridge wrote
             it.
     """
@@ -338,17 +166,21 @@ class SegmentTailer:
         self._sender = _Sender(
             None, b"", SegmentInfo(segments.instance_id, "process", b"")
         )
-        if source is None:
-            self.cursor = SegmentCursor(segments, segments.first_number, 0)
-            self.ended = False
-        else:
-            self.cursor = SegmentCursor(segments, source.number, source.offset)
+        self.number = segments.first_number
+        self.offset = 0
+        self.ended = False
+        if source is not None:
+            self.number = source.number
+            self.offset = source.offset
             self.ended = source.ended
             with contextlib.suppress(InvalidRecordError, JournalError):
                 self._sender = _Sender.of(SegmentHeader.from_bytes(source.header))
-        self.frames = self.cursor.frames
-        self._is_new_header = False
-        self._is_used = False
+        self.used = (self.number, self.offset)
+        self.data_end = self.used
+        self.frames: deque[Frame] = deque()
+        self.last_append_ns = 0
+        self.final_read = False
+        self._new_header: SegmentHeader | None = None
         self._committed = self.source
 
     @property
@@ -370,7 +202,7 @@ class SegmentTailer:
     def source(self) -> SegmentPosition:
         """Return the position of the used frames, for the ledger."""
         return SegmentPosition(
-            self.segments.instance_id, *self.cursor.used, self._sender.data, self.ended
+            self.segments.instance_id, *self.used, self._sender.data, self.ended
         )
 
     @property
@@ -381,41 +213,144 @@ class SegmentTailer:
     @property
     def used_up(self) -> bool:
         """Return whether all existing frames have been used, and no more can come."""
-        is_at_last = (
-            self.cursor.final_read and self.cursor.number >= self.segments.last_number
-        )
+        is_at_last = self.final_read and self.number >= self.segments.last_number
         return self.segments.dead and is_at_last and not self.frames
 
-    def fill(self) -> None:
+    def fill(self) -> int:
         """Read more frames if none are left; without new frames, `frames` stays empty.
+
+        Return the number of unreadable stretches that were passed over.
+
+        At most `_READS` chunks without a frame are passed over at a time: what lies in a file may
+        be anything, and other processes must not wait for it.
 
         Raises:
             FormatVersionError: A newer version wrote the segment.
             JournalError: The segment exists and cannot be read.
         """
-        last_header = self.cursor.header
+        gaps = 0
+        for _ in range(_READS):
+            if self.frames:
+                break
+            size = self.segments.size(self.number)
+            is_last = self.number >= self.segments.last_number
+            # A process that rolled or died appends no more to this segment; that was checked before
+            # the size.
+            final = not is_last or self.segments.dead
+            # The size alone: most polls find nothing new, and opening the file costs more.
+            if size is None or size <= self.offset:
+                if is_last:
+                    self.final_read = self.segments.dead
+                    break
+                self.number = self.segments.after(self.number)
+                self.offset = 0
+                self.used = (self.number, 0)
+                continue
+            start = self.offset
+            try:
+                gaps += self._read(final)
+            except FormatVersionError:
+                # What was found before it is counted first; the next call raises.
+                if gaps:
+                    break
+                raise
+            # An unfinished frame: its process is still appending it.
+            if self.offset == start:
+                break
+        return gaps
+
+    def take(self) -> Frame:
+        """Return the next frame, which is used by that.
+
+        With the last frame, what was read behind it is used too: a torn end or a gap.
+        """
+        frame = self.frames.popleft()
+        # Not of a flush, which holds nothing to translate.
+        if frame.signal is not Signal.CONTROL:
+            self.last_append_ns = frame.append_unix_ns
+        self.used = (self.number, frame.end if self.frames else self.offset)
+        return frame
+
+    def behind(self) -> bool:
+        """Return whether there is more than was used; an unfinished frame counts as more."""
+        if self.segments.refused:
+            return False
+        size = self.segments.size(self.number) or 0
+        return (
+            bool(self.frames)
+            or self.number < self.segments.last_number
+            or size > self.offset
+        )
+
+    def _read(self, final: bool) -> int:
+        """Read frames from `offset` on; return the number of unreadable stretches among them.
+
+        A torn end is not one: its `log()` had not returned. It is cut off the file of a dead process
+        of this machine, or a later reader would count it.
+
+        *final*: whether nothing more will be appended to the segment.
+
+        Raises:
+            FormatVersionError: A newer version wrote the segment.
+            JournalError: The segment exists and cannot be read.
+        """
+        path = self.segments.path(self.number)
         try:
-            self.cursor.fill()
-        finally:
-            # Also after an error: an earlier segment with its header may have been read before it.
-            header = self.cursor.header
-            if header is not None and header is not last_header:
-                self._sender = _Sender.of(header)
-                self._is_new_header = True
+            header, scanned = read_segment(
+                path, self.offset, limit_bytes=CHUNK_BYTES, final=final
+            )
+        except FormatVersionError:
+            # The reader leaves the segment as it is, and reports it.
+            raise
+        except JournalError:
+            if path.exists():
+                raise
+            return 0  # deleted meanwhile: the next listing shows that
+        self._note_header(header, scanned)
+        whole_end = self.offset
+        if scanned.frames:
+            whole_end = scanned.frames[-1].end
+        self.offset = scanned.end
+        gaps = scanned.gaps
+        if scanned.torn:
+            # Its process died during the write, or the write did not fit: `log()` had not returned,
+            # nothing is lost.
+            gaps -= 1
+            if self.segments.cut and self.number >= self.segments.last_number:
+                with contextlib.suppress(OSError):
+                    cut(path, whole_end)
+                    self.offset = whole_end
+        if scanned.frames:
+            # Of whole frames only: a torn tail is never forwarded, so nothing must wait for it.
+            self.data_end = (self.number, whole_end)
+            self.frames.extend(scanned.frames)
+        else:
+            # Passed over without frames: else a restart would read and count the gap again.
+            self.used = (self.number, self.offset)
+        return gaps
+
+    def _note_header(self, header: SegmentHeader | None, scanned: ScanResult) -> None:
+        """Store the header that was read at the start of a segment, or one in place of a damaged one.
+
+        Without a header no frame of the process could be translated, and readable records would be
+        lost.
+        """
+        if header is None and self.offset == 0 and self.header is None:
+            # A segment gets its name when its header is written, so that this one is damaged, not
+            # unfinished.
+            first_ns = (
+                scanned.frames[0].append_unix_ns if scanned.frames else time.time_ns()
+            )
+            header = self.segments.replaced_header(self.number, first_ns)
+        if header is not None:
+            self._sender = _Sender.of(header)
+            self._new_header = header
 
     def take_header(self) -> SegmentHeader | None:
         """Return the header if one was read since the last call that translation does not know, else ``None``."""
-        is_new = self._is_new_header
-        self._is_new_header = False
-        if is_new:
-            return self.header
-        return None
-
-    def begin_use(self) -> bool:
-        """Mark a frame as used; return whether it is the first since this object was made."""
-        is_first = not self._is_used
-        self._is_used = True
-        return is_first
+        header = self._new_header
+        self._new_header = None
+        return header
 
     def mark_ended(self) -> None:
         """Mark the end of the process as known."""
@@ -424,3 +359,33 @@ class SegmentTailer:
     def committed(self) -> None:
         """Mark the used frames as committed."""
         self._committed = self.source
+
+
+def _header_of_lost(
+    run_id: str, instance_id: str, number: int, unix_ns: int
+) -> SegmentHeader:
+    """Return a header for a process of which only the names of its folder and file are known, and its first time.
+
+    It names no exporter: the run's other processes decide. Without a process id the process counts
+    as dead unless it holds the lock of its name.
+    """
+    resource = Resource()
+    for name, value in ((semconv.RUN_ID, run_id), (semconv.INSTANCE_ID, instance_id)):
+        resource.attributes.add(key=name).value.string_value = value
+    header = SegmentHeader.of_this_process(
+        "process",
+        instance_id,
+        run_id=run_id,
+        project="",
+        run_name="",
+        resource=resource.SerializeToString(),
+    )
+    # No pid: it counts as dead unless it holds the lock of its name.
+    return replace(
+        header,
+        pid=0,
+        start_ticks=0,
+        number=number,
+        created_unix_ns=unix_ns,
+        started_unix_ns=unix_ns,
+    )

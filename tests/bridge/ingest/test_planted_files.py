@@ -156,7 +156,7 @@ def test_a_tail_passes_over_a_bounded_part_of_what_holds_no_frame_at_one_time(
 
     tail.fill()
 
-    assert 0 < tail.cursor.offset < 100 << 20
+    assert 0 < tail.offset < 100 << 20
 
 
 def _instance(folder: RunFolder) -> str:
