@@ -8,7 +8,6 @@ callback replaces the signal.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import netrc
@@ -94,31 +93,19 @@ def abilities(wandb: Wandb) -> WandbAbilities:
 
     Raise `BlockedError` when it lacks a required call or setting.
     """
-    return _abilities(wandb, str(wandb.__version__))
-
-
-@functools.lru_cache(maxsize=8)
-def _abilities(wandb: Wandb, _version: str) -> WandbAbilities:
     return abilities_of(wandb, tuple(_QUIET) + _TUNING)
 
 
-def credentials_missing(wandb: Wandb, settings: WandbSettings) -> bool:
-    """Return whether wandb finds no API key and would have to prompt for it.
-
-    This function does not prompt.
-    """
+def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
+    """Raise `BlockedError` if wandb finds no API key: it would prompt for one, on the user's terminal under `run`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return False
+        return
     wandb_settings = wandb.setup().settings
     base_url = str(getattr(wandb_settings, "base_url", "")).rstrip("/")
+    # The session's key is that of its own server.
     if getattr(wandb_settings, "api_key", None) and settings.base_url in {"", base_url}:
-        return False
-    return not _in_netrc(settings.base_url or base_url)
-
-
-def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
-    """Raise `BlockedError` without a key."""
-    if credentials_missing(wandb, settings):
+        return
+    if not _in_netrc(settings.base_url or base_url):
         raise BlockedError(
             "W&B has no key for this server and none is asked for here", help=LOGIN_HELP
         )
@@ -325,9 +312,10 @@ def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
 
 
 def _in_netrc(base_url: str) -> bool:
-    """Return whether a netrc file has an entry for the server, or, for the default server, one of its two names.
+    """Return whether a netrc file has an entry for the server, or, for the default server, one of its names.
 
-    The files are those that wandb reads: ``NETRC``, else both names in the home folder.
+    The files are those that wandb reads: ``NETRC``, else both names in the home folder. They are
+    read here, because wandb prompts for a key that it does not find.
     """
     path = os.environ.get("NETRC")
     paths = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]
@@ -399,12 +387,10 @@ def leave_open(run: Any) -> None:
 
 
 def close_failed_init(wandb: Any, run_id: str, error: BaseException) -> None:
-    """Close the stream of *run_id* after *error* of its ``init()``.
+    """Close the stream of *run_id* after *error* of its ``init()``; never one of a run that is open here.
 
-    A run that is open in this process is not touched.
-
-    If the service does not answer in time, this is tried again after the next failure, which is
-    then "in use".
+    If the service does not answer in time, a warning is logged, and this is tried again after the
+    next failure, which is then "in use".
     """
     # Another writer of this process has the run open: its stream must stay.
     if _IN_USE in str(error) and run_id not in _UNCLOSED:
