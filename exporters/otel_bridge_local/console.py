@@ -61,10 +61,7 @@ class ConsoleSettings:
         return {}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that follows the bridge's log.
-
-        Empty under `run`, whose terminal has the lines.
-        """
+        """Return the command that follows the bridge's log; empty under `run`, whose terminal has the lines."""
         if self.launched:
             return ""
         return f"tail -f {shlex.quote(str(RunFolder.at(run.folder).log_path))}"

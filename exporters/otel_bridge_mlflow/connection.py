@@ -196,7 +196,7 @@ def connect(settings: MlflowSettings) -> Connection:
 def probe(settings: MlflowSettings) -> tuple[str, ...]:
     """Return one sentence for each ability that the installed MLflow, or the server, lacks.
 
-    Create no store.
+    A database is not opened, because that would create it.
 
     Raises:
         RetryableError: The server cannot be reached now.
@@ -331,9 +331,12 @@ def _is_ambiguous(name: str) -> bool:
 
 
 def _server_version(connection: Connection) -> str | None:
-    """Return the version of the server, ``None`` when it gives none, e.g.
+    """Return the version of the server, ``None`` when it gives none.
 
-    Because a gateway passes API calls only.
+    A gateway, for instance, passes API calls only. Its calls then count as those of an old server.
+
+    Raises:
+        RetryableError: The server cannot be reached now.
     """
     try:
         # Flask's default: the bare number, as text/html.

@@ -120,9 +120,9 @@ class Names:
             self._add(identity, name)
 
     def name(self, key: str) -> str:
-        """Return the name of *key*.
+        """Return the name of *key*; a new key gets one, with a warning if it differs from the key.
 
-        A new one that must be changed is logged once. `store` keeps it.
+        Call `store` before data is sent under it.
         """
         name = self._names.get(key)
         if name is None:

@@ -284,9 +284,9 @@ def _hash(text: str) -> str:
 
 
 def _names_with_plus(client: Any) -> bool:
-    """Return whether this MLflow joins the parts of an image's name by ``+``.
+    """Return whether this MLflow joins the parts of an image's name by ``+``; older ones used ``%``.
 
-    Older ones used ``%``.
+    Its source is read, because nothing else shows it. ``False`` when that cannot be read.
     """
     try:
         log_image: Callable[..., None] = client.log_image

@@ -170,9 +170,9 @@ class ParamWriter:
 def leaves(
     config: Mapping[str, Json], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the path of each leaf of *config*, and the leaf as text.
+    """Yield the path of each leaf of *config*, and the leaf as text; nothing of an empty map.
 
-    Lists as JSON, nothing of an empty map.
+    A list is JSON: MLflow's params are texts.
     """
     for key, value in config.items():
         path = (*above, key)

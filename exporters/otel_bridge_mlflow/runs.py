@@ -166,7 +166,7 @@ def quoted(text: str) -> tuple[str, str]:
 def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | None:
     """Return the run whose id was requested or written to before; ``None`` without such an id.
 
-    Also if the run that was written to is gone: its data still needs one.
+    ``None`` also when the run that was written to is gone: its data still needs one.
 
     Raises:
         BlockedError: The requested run does not exist. Another run would hide the mistake.

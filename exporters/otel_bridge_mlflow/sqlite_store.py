@@ -178,7 +178,7 @@ def write_ahead(path: Path) -> None:
 
 
 def _look(path: Path) -> _Tables | None:
-    """Return the tables of the file, ``None`` without a file."""
+    """Return the tables of the file, ``None`` without a file; raises `sqlite3.Error`."""
     if not path.exists():
         return None
     with closing(_connected(path)) as database:

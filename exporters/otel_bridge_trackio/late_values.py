@@ -71,8 +71,8 @@ def add_late_values(
 def _add(metadata: Payload, value: Evaluation) -> None:
     """Put *value* where it stands when it comes before the trace is written.
 
-    A value without a number changes only label and explanation. Its name is noted in any case, by
-    which a reader sees what came late.
+    A value without a number changes only label and explanation. Its name is noted in any case, so
+    that a reader sees what came late.
     """
     number: float | str | None = None
     if value.value is not None:

@@ -97,9 +97,9 @@ def listed_name(path: Path, run_id: str) -> str:
 
 
 def rename_rows(path: Path, run_id: str, name: str) -> None:
-    """Set the name of all rows of a run to *name*, in one transaction.
+    """Set the name of all rows of a run to *name*, in one transaction; nothing without rows.
 
-    Trackio's own call for this loses the ids of the rows.
+    Trackio's own call for this loses the ids of the rows, by which a redelivery is recognised.
 
     Raises:
         sqlite3.Error: The database cannot be written; nothing was changed.

@@ -306,9 +306,7 @@ class RemoteStore(EntrySink):
     def _batches(
         self, entries: Sequence[StoreEntry], config: Payload | None
     ) -> Iterator[list[bytes]]:
-        """Yield the JSON of *entries* in requests within the limits.
-
-        Ends before one that cannot be encoded.
+        """Yield the JSON of *entries* in requests within the limits, up to one that cannot be encoded.
 
         One entry alone may exceed the limit of bytes: it cannot be divided.
         """

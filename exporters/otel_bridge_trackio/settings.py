@@ -200,10 +200,7 @@ def _inbox(env: Mapping[str, str], directory: Path) -> bool:
 
 
 def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return the token that a variable holds, or ``hf auth login`` has stored.
-
-    ``None`` without one.
-    """
+    """Return the token that a variable holds, or ``hf auth login`` has stored, ``None`` without one."""
     variable = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()

@@ -272,7 +272,7 @@ def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
 def _imported(directory: Path) -> tuple[Any, TrackioAbilities]:
     """Import Trackio with its folder set, and return its storage and what it can do.
 
-    One thread at a time.
+    One thread at a time: Trackio reads its folder from the environment of the process, once.
 
     Raises:
         BlockedError: Trackio cannot be imported, lacks a call, or was imported with another folder.

@@ -100,9 +100,8 @@ def of_inbox() -> TrackioAbilities:
 def of_server(server_version: str) -> TrackioAbilities:
     """Return what a server with *server_version*, from its ``/version``, can do.
 
-    Nothing newer if it is empty.
-
     The version decides, because before the project has a trace no other answer shows the abilities.
+    An empty one counts as the oldest.
     """
     return _of_release(f"the server's Trackio {server_version}", server_version)
 

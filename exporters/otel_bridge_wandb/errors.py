@@ -93,9 +93,9 @@ def outcome(
 
 
 def _help_of(exc: BaseException, text: str) -> str | None:
-    """Return what a person must do about *exc*, whose message is *text*.
+    """Return what a person must do about *exc*, whose message is *text*; ``None`` when it passes by itself.
 
-    ``None`` when it passes by itself.
+    The texts of wandb decide where no status is named: its own errors have no codes.
     """
     # The status first: words such as "connection" also stand in the text of an answer.
     status = status_of(text)
@@ -163,9 +163,9 @@ _TAIL_BYTES = 256 << 10
 
 
 def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
-    """Return the reason from the service's log for an ``init()`` that was refused without a message.
+    """Return why an ``init()`` was refused, from the service's log.
 
-    Else empty.
+    Empty if *error* has a message of its own, or the log has no such line.
 
     Args:
         error: The exception of ``init()``.

@@ -104,10 +104,7 @@ def probe(_settings: ExporterSettings) -> Sequence[str]:
 
 
 def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
-    """Warn if the machines of a job write runs of their own, with what makes them one.
-
-    Else nothing.
-    """
+    """Warn if the machines of a job write runs of their own, with what would make them one."""
     if settings.unshared:
         _log.warning(
             "W&B: an offline run cannot be shared: each machine writes one of its own, here %s, in the group %s",
@@ -378,7 +375,11 @@ def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
     """Send the files of media that killed writers left once more, and delete their copies.
 
     The server may hold the line of a picture and not its file, which wandb sends later. Everything
-    else is in the ledger, or confirmed.
+    else is in the ledger, or confirmed. Nothing without a *folder*, which is the user's then.
+
+    Raises:
+        OSError: A file cannot be moved.
+        Exception: wandb's own.
     """
     if folder is None:
         return

@@ -53,11 +53,10 @@ class ServerTraces:
         return unwritten
 
     def _start(self, trace: TraceContent) -> None:
-        """Create *trace* with its rewards.
+        """Create *trace* with its rewards, by the only call of a server that takes several assessments.
 
-        MLflow takes its status, tags and texts from the spans, which follow.
-
-        The only call of a server that takes several assessments. Raises as `Connection.request`.
+        MLflow takes its status, tags and texts from the spans, which follow. Raises as
+        `Connection.request`.
         """
         entities = self._connection.entities
         begin_ms = min(span.start_time_unix_nano for span in trace.spans) // 1_000_000

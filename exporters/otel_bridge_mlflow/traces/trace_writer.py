@@ -171,9 +171,8 @@ class TraceWriter:
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Set the tags that MLflow did not create from the roots' attributes.
 
-        Nothing on a newer MLflow.
-
-        As long as no trace could be read back, nothing is set. Raises as `Connection.request`.
+        A newer MLflow lacks none. As long as no trace could be read back, none is set. Raises as
+        `Connection.request`.
         """
         # Read from a stored trace, so that no version of a server has to be known.
         if self._tags_missing is None:
@@ -194,9 +193,11 @@ class TraceWriter:
             self._set_tags(rollout, tags)
 
     def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
-        """Set *tags* of one rollout.
+        """Set *tags* of one rollout; they are left out, with a warning, if it was deleted meanwhile.
 
-        Of one that was deleted meanwhile they are left out, with a warning.
+        Raises:
+            RetryableError: As `Connection.request`.
+            BlockedError: As `Connection.request`.
         """
         try:
             with as_bridge_errors(

@@ -61,9 +61,13 @@ def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
 
 
 def _require_size(line: Mapping[str, object], bins: int, position: int) -> None:
-    """Raise `PermanentError` if W&B would skip *line*, whose histograms have *bins* in all.
+    """Check that W&B would not skip *line*, whose histograms have *bins* in all.
 
-    Counted only if near.
+    It skips a longer line with a warning, and goes on. The exact size is computed only for a line
+    that may be too long, because that encodes every key.
+
+    Raises:
+        PermanentError: The line is over W&B's limit.
     """
     # A character is at most six bytes of JSON, and a bin is two numbers.
     upper_bytes = sum(map(len, line)) * 6 + (len(line) + 2 * bins) * _NUMBER_BYTES

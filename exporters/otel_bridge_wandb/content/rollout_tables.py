@@ -159,9 +159,9 @@ class Tables:
 
 
 def _undo(opened: _Open, row_count: int) -> None:
-    """Remove the rows behind the first *row_count*.
+    """Remove the rows behind the first *row_count*, which were not logged, so that a later try adds them once.
 
-    A table that wandb takes them for logged in is closed.
+    If wandb has noted them as logged, the table is closed instead: the next rows get a new one.
     """
     # After `_last_logged_idx` wandb uploads only later rows: removing these would shift the rest.
     logged: object = getattr(opened.table, "_last_logged_idx", None)
@@ -215,7 +215,10 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
 
 
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:
-    """Return rarely sorted facts as one column: indices, cut or missing content, and the tools."""
+    """Return rarely sorted facts as one column: indices, cut or missing content, and the tools.
+
+    Facts without a value are left out; a column for each would be empty in most tables.
+    """
     facts: dict[str, Json] = {
         "dataset_index": rollout.dataset_index,
         "prompt_index": rollout.prompt_index,

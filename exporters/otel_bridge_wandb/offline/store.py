@@ -127,9 +127,7 @@ class OfflineStore:
             yield []
 
     def _replace_older(self, positions: Sequence[Position]) -> None:
-        """Replace the older directories before the first records are logged.
-
-        Later calls do nothing.
+        """Replace the older directories before the first records are logged; later calls change nothing.
 
         One that cannot be replaced becomes permanent, so that its warning comes once and it stays.
         """

@@ -147,7 +147,10 @@ class OnlineStore:
         return self._lines.durable()
 
     def left(self) -> Position | None:
-        """Check nothing: lines that did not arrive are found when the run is opened again."""
+        """Take over what arrived of a run that stays open, and return the last position that the server holds.
+
+        What did not arrive is found when the run is opened again.
+        """
         self._timeouts.completed()
         self._apply(self._uploads.progress())
         return self._lines.durable()
@@ -170,10 +173,8 @@ class OnlineStore:
     def _make_room(self, position: Position, count: int) -> None:
         """Wait until *count* more lines fit under the limit of unconfirmed ones.
 
-        *position* is in each error.
-
         The limit bounds what a dead upload makes the bridge send again. A call larger than it is
-        let through once nothing else is outstanding.
+        let through once nothing else is outstanding. Errors name *position*.
 
         Raises:
             RetryableError: The server did not confirm enough within two polls, or the upload is
@@ -197,9 +198,9 @@ class OnlineStore:
                 )
 
     def _raise_dead(self, position: Position | None = None) -> None:
-        """Raise the error of a dead upload, with *position*.
+        """Raise the error of a dead upload, with *position*; nothing while the upload works.
 
-        A retryable one makes the next waits longer.
+        After a retryable one the next waits are longer, since the server may only be slow.
         """
         dead = self._uploads.dead()
         if dead is not None:

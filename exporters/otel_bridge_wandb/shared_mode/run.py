@@ -102,7 +102,7 @@ class SharedRun:
         """Check from time to time what the server stores: adopt new entries, and send lost entries again.
 
         A server that does not answer is asked at the next turn. Repairs stop after `_MAX_REPAIRS`
-        in a row.
+        in a row, since two machines with one role may disagree for good.
         """
         now_s = self._clock_s()
         if now_s < self._next_look_s:
