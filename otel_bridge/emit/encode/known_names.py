@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,13 +13,14 @@ from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import header_in
 
 _MAX_SEGMENTS = 64
+"""Most segments that are opened: `init()` waits for it."""
 
 
-class _Known(NamedTuple):
+class _KnownText(NamedTuple):
     """Holds a project or name, and whether its process generated the text."""
 
-    text: str
     generated: bool
+    text: str
 
 
 def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
@@ -26,53 +28,43 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
 
     Args:
         identity: The run; a run without a given id is found by its names, which therefore stay.
-        folder: The run's folder on this machine, if there is one.
+        folder: The run's folder on this machine; where there is none, nothing is known.
     """
-    if not (
-        identity.id_given and (identity.project_generated or identity.name_generated)
-    ):
+    if not (identity.id_given and identity.generated):
         return identity
-    known_pairs = [*_of_report(folder), *_of_headers(folder)]
-    projects = [project for project, _ in known_pairs if project.text]
-    names = [name for _, name in known_pairs if name.text]
-    if identity.project_generated and projects:
-        # A chosen text goes before a generated one; of several the first, that of the report.
-        project = min(projects, key=lambda known_text: known_text.generated)
+    report = read_report(folder)
+    projects: list[_KnownText] = []
+    names: list[_KnownText] = []
+    if report is not None:
+        generated = report.generated.split(",")
+        projects.append(_KnownText("project" in generated, report.project))
+        names.append(_KnownText("name" in generated, report.name))
+    for header in _headers(folder):
+        projects.append(_KnownText("project" in header.generated, header.project))
+        names.append(_KnownText("run_name" in header.generated, header.run_name))
+    project = _best(projects)
+    if identity.project_generated and project is not None:
         identity = replace(
             identity, project=project.text, project_generated=project.generated
         )
-    if identity.name_generated and names:
-        name = min(names, key=lambda known_text: known_text.generated)
+    name = _best(names)
+    if identity.name_generated and name is not None:
         identity = replace(identity, name=name.text, name_generated=name.generated)
     return identity
 
 
-def _of_report(folder: RunFolder) -> list[tuple[_Known, _Known]]:
-    report = read_report(folder)
-    if report is None:
-        return []
-    generated = report.generated.split(",")
-    return [
-        (
-            _Known(report.project, "project" in generated),
-            _Known(report.name, "name" in generated),
-        )
-    ]
+def _best(texts: Iterable[_KnownText]) -> _KnownText | None:
+    """Return the first text that somebody chose, else the first generated one; ``None`` when all are empty."""
+    known_texts = [known for known in texts if known.text]
+    return min(known_texts, key=lambda known: known.generated, default=None)
 
 
-def _of_headers(folder: RunFolder) -> list[tuple[_Known, _Known]]:
-    """Return project and name from the headers of the run's processes, in order of their start."""
+def _headers(folder: RunFolder) -> Sequence[SegmentHeader]:
+    """Return the headers of the run's processes, in order of their start; a damaged one is left out."""
     files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
     headers: list[SegmentHeader] = []
     for file in files:
         header = header_in(file.path)
         if header is not None and header.kind in {"process", "launcher"}:
             headers.append(header)
-    headers.sort(key=lambda header: header.created_unix_ns)
-    return [
-        (
-            _Known(header.project, "project" in header.generated),
-            _Known(header.run_name, "run_name" in header.generated),
-        )
-        for header in headers
-    ]
+    return sorted(headers, key=lambda header: header.created_unix_ns)
