@@ -53,7 +53,10 @@ _NO_NAME = "span"
 
 
 def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
-    """Apply *policy* to each span, log record or metric of *scope*."""
+    """Apply *policy* to each span, log record or metric of *scope*.
+
+    Return the number of texts of which less leaves.
+    """
     if isinstance(scope, ScopeSpans):
         return sum(apply_to_span(span, policy) for span in scope.spans)
     if isinstance(scope, ScopeLogs):

@@ -241,6 +241,8 @@ def without_messages(report: Report) -> Sequence[str]:
 def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -> str:
     """Return a sentence on records that are not delivered when ``finish()`` returns.
 
+    They are kept in any case.
+
     Args:
         folder: The run folder.
         delivered_by: Process that continues to deliver: ``launcher``, ``bridge``, or ``None``.

@@ -40,7 +40,8 @@ class _Exit:
 def watch_process_end(end_runs: Callable[[EndStatus], object]) -> None:
     """Note how this process ends; in a worker of multiprocessing also call *end_runs* when it ends.
 
-    May be called for every run that begins, and again in a forked child.
+    May be called for every run that begins, and again in a forked child: the outermost frame may be
+    another one there, and a finalizer of the parent is not the child's.
     """
     _note_exit_codes()
     _Exit.outermost = _outermost_frame()

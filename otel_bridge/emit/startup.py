@@ -107,7 +107,10 @@ def begin(
     *,
     shared: SharedBridges | None = None,
 ) -> Run:
-    """Begin the run of this process.
+    """Begin the run of this process, or return one that records nothing.
+
+    It records nothing in a bridge, with the exporter ``none``, and where no exporter is chosen and
+    nothing can be kept. Lines that cannot be printed stop nothing.
 
     Args:
         request: What the entry asks for.
@@ -416,7 +419,10 @@ def _resumed(earlier_report: Report, role: str | None) -> str:
 
 
 def _notes_of_folder(facts: RunStart, state: _FolderState) -> list[str]:
-    """Return lines on a bridge or folder that is not the usual one, on records that are held, and on ranks."""
+    """Return lines on a bridge or folder that is not the usual one, on records that are held, and on ranks.
+
+    Else nothing.
+    """
     notes: list[str] = []
     if state.other is not None:
         notes.append(

@@ -26,7 +26,8 @@ class ChildEnvironment:
     def set(self, variables: Mapping[str, str | None]) -> None:
         """Set *variables*; the value ``None`` removes a variable.
 
-        Null characters are left out, which no environment can hold.
+        Null characters are left out: no environment can hold them, and Python would raise. The
+        first value of a variable is kept for `restore`.
         """
         for name, value in variables.items():
             # The first value is the user's; later ones were set here.

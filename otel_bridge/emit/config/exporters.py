@@ -94,7 +94,8 @@ def choose(
     """Choose and check the exporters.
 
     A launcher's choice applies to all its children. ``otlp`` is not loaded: it has no writer, and
-    its variables are OpenTelemetry's.
+    its variables are OpenTelemetry's. A launcher has checked those itself, and its children's lead
+    to its receiver.
 
     Args:
         argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.

@@ -111,7 +111,10 @@ class Identity:
 def identify(
     request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched: bool = False
 ) -> Identity:
-    """Determine the identity of the run.
+    """Determine the identity of the run; what nothing names is derived or generated.
+
+    An id given to ``init()`` leaves a name that was generated for another run aside: the folder of
+    the id may know its own.
 
     Args:
         request: What the entry asks for.

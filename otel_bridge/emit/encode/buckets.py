@@ -161,6 +161,8 @@ def _point(counts: list[int], edges: list[float]) -> BucketPoint:
 def encode_buckets(point: BucketPoint, time_unix_ns: int, attributes: bytes) -> bytes:
     """Encode the data part of a ``Metric``: field 9, ``Histogram``, delta, one point.
 
+    Without inner edges the field of bounds is left out, as protobuf leaves out empty fields.
+
     Args:
         point: The point.
         time_unix_ns: Time of the point.

@@ -100,7 +100,10 @@ def distribution_of_array(numbers: _Doubles) -> HistogramPoint:
 def _point(
     numbers: _Numbers, positive: _Numbers, negative: _Numbers, total: float
 ) -> HistogramPoint:
-    """Return the point of *numbers*, whose positive ones and negated negative ones are given too."""
+    """Return the point of *numbers*, whose positive ones and negated negative ones are given too.
+
+    Both signs have one scale, the coarser of the two, as the format has one field for it.
+    """
     sides = [_ends(side) for side in (positive, negative) if len(side)]
     scale = min((_scale_of(*ends) for ends in sides), default=MAX_SCALE)
     low, high = _ends(numbers)
@@ -130,6 +133,8 @@ def bucket_index(number: float, scale: int) -> int:
 
 def encode_point(point: HistogramPoint, time_unix_ns: int, attributes: bytes) -> bytes:
     """Encode the data part of a ``Metric``: field 10, ``ExponentialHistogram``, delta, one point.
+
+    Scale and offset are left out when 0, as protobuf leaves out default values.
 
     Args:
         point: The point.
@@ -162,7 +167,11 @@ def _encode_buckets(field: int, buckets: Buckets) -> bytes:
 
 
 def _scale_of(low: float, high: float) -> int:
-    """Return the finest scale at which the buckets from *low* to *high*, both above 0, fit the limit."""
+    """Return the finest scale at which the buckets from *low* to *high*, both above 0, fit the limit.
+
+    Buckets of one scale halve at the next finer one, so that the logarithm of the span gives it but
+    for rounding.
+    """
     span = math.log2(high) - math.log2(low)
     if span > 0:
         scale = min(MAX_SCALE, math.frexp(MAX_BUCKETS / span)[1])

@@ -63,6 +63,9 @@ def _attribute_head(key: str, digits: int) -> bytes:
 def _prefix(name: str, suffix_bytes: int) -> bytes:
     """Return the bytes of a gauge with one point, from the metric's tag to the time's.
 
+    The lengths are those of a point with a time and one number, 18 bytes, and its attributes: they
+    are constant for a key.
+
     Args:
         name: Name of the metric.
         suffix_bytes: Size of the point's attributes.
@@ -218,7 +221,10 @@ def _distribution(
     step: int,
     role: str | None,
 ) -> bytes:
-    """Encode a metric whose one point is a distribution."""
+    """Encode a metric whose one point is a distribution.
+
+    Its attributes have another field in each kind of point.
+    """
     if isinstance(value, HistogramPoint):
         point = encode_point(
             value, time_unix_ns, _distribution_attributes(1, step, role)

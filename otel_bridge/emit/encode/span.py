@@ -88,7 +88,9 @@ def span(
     links: bytes = b"",
     error: str | None = None,
 ) -> bytes:
-    """Encode one ``Span``.
+    """Encode one ``Span``; events and links are encoded before, in the order of their fields.
+
+    Without an error the status is written all the same, empty, as the SDK's exporter does.
 
     Args:
         ids: Trace (16 bytes), span (8 bytes) and parent (8 bytes; ``None`` for a root).

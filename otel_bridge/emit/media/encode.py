@@ -208,7 +208,8 @@ class MediaEncoder:
     def _json(self, columns: list[str], cells: list[list[Json]]) -> bytes:
         """Return a table as JSON under the content policy.
 
-        A column whose name is that of a secret has no texts.
+        A column whose name is that of a secret has no texts; numbers stay. With policy ``off``
+        cells with text are empty.
         """
         data = dumps(
             {"columns": cast("list[Json]", columns), "rows": cast("list[Json]", cells)}

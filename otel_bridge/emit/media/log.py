@@ -127,7 +127,10 @@ class MediaLog:
 
 
 def _described(item: EncodedMedium) -> Mapping[str, Attribute]:
-    """Return what an event says of an item, whose bytes are in the event's body."""
+    """Return what an event says of an item, whose bytes are in the event's body.
+
+    A caption only where there is one.
+    """
     facts: dict[str, Attribute] = {
         "type": item.kind,
         "mime_type": item.mime_type,

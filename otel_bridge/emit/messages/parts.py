@@ -295,7 +295,10 @@ class Parts:
             self.parts.append(self._generic("unknown", fields))
 
     def _add_known(self, meaning: str, fields: ReadFields) -> None:
-        """Add a part of a known *meaning*; a text that is itself a list of parts adds these."""
+        """Add a part of a known *meaning*.
+
+        A text that is itself a list of parts adds these, one without content an empty text.
+        """
         if meaning == TEXT:
             text = first(fields, shapes.TEXT_KEYS)
             if isinstance(text, str) or text is None:
@@ -407,7 +410,10 @@ class Parts:
         return {"type": "text", "content": f"[{modality}: {type(source).__name__}]"}
 
     def _address(self, address: str, modality: str) -> dict[str, Json]:
-        """Encode the address of a medium; a data URL holds the medium itself."""
+        """Encode the address of a medium.
+
+        A data URL holds the medium itself, which the limit of texts would cut.
+        """
         if not address.startswith("data:"):
             return {
                 "type": "uri",

@@ -108,7 +108,10 @@ def is_message(entry: object) -> bool:
 
 
 def _is_certain(message: Message) -> bool:
-    """Return whether a message names a role and has content: less may be data of any kind."""
+    """Return whether a message names a role and has content, or is an item of one part.
+
+    With less it may be data of any kind: a prompt in JSON, a row of a table.
+    """
     if message.fields is None or not (
         message.role in shapes.CHAT_ROLES or "role" in message.fields
     ):

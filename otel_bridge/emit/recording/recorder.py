@@ -150,7 +150,11 @@ class Recorder:
         time_unix_ns: object = None,
         reduce: object = None,
     ) -> None:
-        """Append a row. This is `Run.log` itself, and the arguments are those of it."""
+        """Append a row. This is `Run.log` itself, and the arguments are those of it.
+
+        Values are read here only inside another call, as of a signal handler; else where the row is
+        written, under the same lock. What cannot be recorded is counted.
+        """
         with self._lock:
             count = self._appender.drops.count
             if reduce is not None and self._rules.merges_ranks:
@@ -175,7 +179,10 @@ class Recorder:
         *,
         whole: bool = False,
     ) -> None:
-        """Append one encoded record; a *whole* one is a request with resources of its own."""
+        """Append one encoded record.
+
+        A *whole* one is a request with resources of its own; never raises.
+        """
         self._do(self._appender.append_other, signal, payload, time_unix_ns, whole)
 
     def event(

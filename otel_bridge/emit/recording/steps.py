@@ -24,6 +24,8 @@ class LastSteps:
     ) -> int:
         """Return the step of a row, which is the last one of *role* from now on.
 
+        It may be below the one before: a program that goes back to a checkpoint says so.
+
         Args:
             step: The step that the call gives. One that is not a number is counted by *drop*, and
                 its row gets the step of a row without one.

@@ -231,9 +231,10 @@ def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:
 
 
 def group_names(prompts: Sequence[object]) -> list[str]:
-    """Return the group of each prompt.
+    """Return the group of each prompt: equal prompts share one in every process and at every step.
 
-    Equal prompts share one in every process and at every step, others do not.
+    So the samples of a prompt meet although several workers log them. Different prompts have
+    different groups.
     """
     names: dict[object, str] = {}
     groups: list[str] = []

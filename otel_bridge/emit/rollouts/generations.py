@@ -326,7 +326,10 @@ class Generations:
         return messages
 
     def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the facts of each turn of a rollout that was trained turn by turn."""
+        """Return the facts of each turn of a rollout that was trained turn by turn.
+
+        Empty for one turn, which has none of its own.
+        """
         if len(entries) < 2:
             return []
         return [

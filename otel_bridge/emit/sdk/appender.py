@@ -71,7 +71,10 @@ class SdkAppender:
         self._pid = os.getpid()
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
-        """Append *spans*."""
+        """Append *spans*; a failure is counted.
+
+        A live rollout that one of them belongs to has spans of others from then on.
+        """
         # Before the encoding, which may fail: the rollout then knows that it has spans of others.
         for span in spans:
             context = span.get_span_context()

@@ -125,7 +125,11 @@ def _replaced(
 
 
 def _processors() -> dict[str, Callable[..., object]]:
-    """Return processors by the SDK's argument: our exporters get each record at once, others get batches."""
+    """Return processors by the SDK's argument.
+
+    Our exporters get each record at once, others get batches. At once, so that a kill loses no
+    record that has ended; the network of others would make the program wait for each.
+    """
     from otel_bridge.emit.sdk.exporters import JournalLogExporter, JournalSpanExporter  # noqa: PLC0415  # after the run began
 
     def span_processor(exporter: Any, *args: Any, **kwargs: Any) -> object:

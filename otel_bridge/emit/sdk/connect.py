@@ -165,7 +165,10 @@ def _resource(run: Run) -> Resource:
 
 
 def _connect_traces(run: Run, appender: SdkAppender) -> None:
-    """Add a processor to the process's tracer provider, which is made where there is none."""
+    """Add a processor to the process's tracer provider, which is made where there is none.
+
+    Another provider than the SDK's is left alone, with a warning.
+    """
     provider: object = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         # The SDK's own generator draws from the global `random`, whose seed is the program's.
@@ -206,7 +209,10 @@ def _connect_metrics(run: Run, reader: MetricReader) -> None:
 
 
 def _connect_logs(run: Run, appender: SdkAppender) -> None:
-    """Add a processor to the process's logger provider, which is made where there is none."""
+    """Add a processor to the process's logger provider, which is made where there is none.
+
+    A placeholder of the API counts as none. Another provider is left alone, with a warning.
+    """
     provider: object = _logs.get_logger_provider()
     if type(provider).__module__.startswith("opentelemetry._logs"):
         provider = LoggerProvider(resource=_resource(run))

@@ -425,6 +425,10 @@ def dumps(value: Json) -> bytes:
 
 
 def _encodable(value: Json) -> Json:
+    """Return JSON data without what orjson refuses: lone surrogates, integers beyond 64 bits.
+
+    Other values as they are.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int):
