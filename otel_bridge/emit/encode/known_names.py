@@ -55,8 +55,8 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
 
 def _best(texts: Iterable[_KnownText]) -> _KnownText | None:
     """Return the first text that somebody chose, else the first generated one; ``None`` when all are empty."""
-    known_texts = [known for known in texts if known.text]
-    return min(known_texts, key=lambda known: known.generated, default=None)
+    known_texts = [candidate for candidate in texts if candidate.text]
+    return min(known_texts, key=lambda candidate: candidate.generated, default=None)
 
 
 def _headers(folder: RunFolder) -> Sequence[SegmentHeader]:
