@@ -33,9 +33,10 @@ def records(data: bytes, offset: int = HEADER_BYTES) -> Iterator[bytes]:
     record: bytes | None = None
     while offset + _CHUNK.size <= len(data):
         block_rest = BLOCK_BYTES - offset % BLOCK_BYTES
-        kind = 0
-        if block_rest >= _CHUNK.size:
-            crc, size, kind = _CHUNK.unpack_from(data, offset)
+        if block_rest < _CHUNK.size:
+            offset += block_rest
+            continue
+        crc, size, kind = _CHUNK.unpack_from(data, offset)
         # LevelDB: the rest of a block that is too short for a chunk is filled with zeros.
         if kind == 0:
             offset += block_rest
