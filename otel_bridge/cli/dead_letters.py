@@ -318,18 +318,15 @@ def _print_counts(
     if as_json:
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
-    parts = [
-        f"{count} {outcome.replace('_', ' ')}"
-        for outcome, count in counts.items()
-        if count or outcome != "waiting"
-    ]
+    parts: list[str] = []
+    for outcome, count in counts.items():
+        if count or outcome != "waiting":
+            parts.append(f"{count} {outcome.replace('_', ' ')}")
+    line = f"{folder.run_id}: {', '.join(parts)}"
     report = read_report(folder)
-    reasons = [
-        f"{name} is {exporter.trouble}"
-        for name, exporter in (report.exporters if report else {}).items()
-        if exporter.trouble and counts["waiting"]
-    ]
-    echo("; ".join([f"{folder.run_id}: {', '.join(parts)}", *reasons]))
+    if report is not None and counts["waiting"]:
+        line = "; ".join([line, *report.troubles()])
+    echo(line)
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:

@@ -93,14 +93,8 @@ def undelivered_reason(
     lines = [] if remaining is None else _unexplained(remaining, hanging)
     lines += _not_received(report, requested)
     if not report.ended:
-        troubles = [
-            f"{name} is {exporter.trouble}"
-            for name, exporter in report.exporters.items()
-            if exporter.trouble
-        ]
-        lines = [*troubles, *lines, *_living(remaining)] or [
-            "its delivery was stopped early"
-        ]
+        lines = [*report.troubles(), *lines, *_living(remaining)]
+        lines = lines or ["its delivery was stopped early"]
     return "; ".join(lines)
 
 
@@ -125,11 +119,10 @@ def _not_received(report: Report, requested: Collection[str]) -> list[str]:
     Deleted ones are named only if this call *requested* the exporter: another drain cannot mend
     that. Those that are owed always, since they are still there.
     """
-    lines = [
-        missed_line(name, exporter.missed)
-        for name, exporter in report.exporters.items()
-        if exporter.missed and name in requested
-    ]
+    lines: list[str] = []
+    for name, exporter in report.exporters.items():
+        if exporter.missed and name in requested:
+            lines.append(missed_line(name, exporter.missed))
     for name, count in report.owed.items():
         remedy = f"deliver them with --exporters {name}, or give them up with --discard {name}"
         lines.append(f"{owed_line(name, count)} ({remedy})")
@@ -149,12 +142,11 @@ def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
 
     A reason is already shown with its exporter.
     """
-    lines = [
-        _waiting(run, name, hanging)
-        for name, state in run.exporters.items()
-        if not state.reason
-    ]
-    return [line for line in lines if line]
+    lines: list[str] = []
+    for name, exporter in run.exporters.items():
+        if not exporter.reason:
+            lines += filter(None, [_waiting(run, name, hanging)])
+    return lines
 
 
 def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:

@@ -107,11 +107,9 @@ def command(
             trusts_folders=trusts_folders,
         )
     _require_usable(chosen, discarded)
-    folders = [
-        folder
-        for directory in directories or (None,)
-        for folder in existing_folders(directory)
-    ]
+    folders: list[RunFolder] = []
+    for directory in directories or (None,):
+        folders += existing_folders(directory)
     if not folders:
         return
     # Before any folder is drained: giving up records cannot be undone.

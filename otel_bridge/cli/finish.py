@@ -109,11 +109,10 @@ def _result_line(folder: RunFolder, report: Report, status: str) -> str:
     line = f"{report.project}/{report.name} ({folder.run_id}) {report.status}"
     if report.status != status:
         line += ": its processes reported this status themselves, and it is kept"
-    waiting = [
-        name
-        for name, exporter in report.exporters.items()
-        if exporter.written < report.position
-    ]
-    return line + (
-        f"; still to be delivered to {', '.join(waiting)}" if waiting else ""
-    )
+    waiting: list[str] = []
+    for name, exporter in report.exporters.items():
+        if exporter.written < report.position:
+            waiting.append(name)
+    if waiting:
+        line += f"; still to be delivered to {', '.join(waiting)}"
+    return line

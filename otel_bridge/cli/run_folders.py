@@ -80,11 +80,10 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     if run is None or not folders:
         return folders
     names = [_name_of(folder) for folder in folders]
-    matching = [
-        folder
-        for folder, name in zip(folders, names, strict=True)
-        if run == name or folder.run_id.startswith(run)
-    ]
+    matching: list[RunFolder] = []
+    for folder, name in zip(folders, names, strict=True):
+        if run == name or folder.run_id.startswith(run):
+            matching.append(folder)
     if not matching:
         runs = ", ".join(
             f"{name} ({folder.run_id})" if name else folder.run_id

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
@@ -238,6 +238,12 @@ class Report:
         """
         states = {exporter.state for exporter in self.exporters.values()}
         return self.ended or (bool(states) and states <= {"blocked", "ended"})
+
+    def troubles(self) -> Iterator[str]:
+        """Yield one line for each exporter that retries or is blocked."""
+        for name, exporter in self.exporters.items():
+            if exporter.trouble:
+                yield f"{name} is {exporter.trouble}"
 
     @property
     def lacks_exporter(self) -> bool:

@@ -151,11 +151,10 @@ def replaced_trackers(
     if variables.get(settings.CAPTURE_MODE.name) != "replace":
         return ""
     captured_names = settings.CAPTURE.read(variables)
-    titles = [
-        title
-        for name, title in _TRACKER_NAMES.items()
-        if name in captured_names and name not in choice.names
-    ]
+    titles: list[str] = []
+    for name, title in _TRACKER_NAMES.items():
+        if name in captured_names and name not in choice.names:
+            titles.append(title)
     if not titles:
         return ""
     subject = " and ".join(f"{title} itself" for title in titles)

@@ -32,7 +32,7 @@ from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.journal.folder import base_dir, run_folders
-from otel_bridge.journal.report import read_report, unread_bytes
+from otel_bridge.journal.report import Report, read_report, unread_bytes
 from otel_bridge.text.counts import counted
 
 if TYPE_CHECKING:
@@ -322,22 +322,16 @@ class _Service:
         remaining = self._host.stop(_STOP_S)
         if self._receiver is not None:
             self._try(self._receiver.stop)
-        lines = [
-            f"{run.run_id}: {line}"
-            for run in remaining.values()
-            for line in undelivered(run, self._host.hanging)
-        ]
-        for line in lines:
-            self._log.log_line(line, level="warning")
-        rest = (
-            f"not everything is delivered, the remaining records stay in {self._base}"
-            if lines
-            else "nothing remains"
-        )
+        code = 0
+        for run in remaining.values():
+            for line in undelivered(run, self._host.hanging):
+                self._log.log_line(f"{run.run_id}: {line}", level="warning")
+                code = 1
+        rest = "nothing remains"
+        if code:
+            rest = f"not everything is delivered, the remaining records stay in {self._base}"
         self._log.log_line(f"ended; {rest}")
-        if lines:
-            return 1
-        return 0
+        return code
 
     def _try(self, end: Callable[[], None]) -> None:
         """Shut down a part of the receiver; its failure is logged and raises nothing."""
@@ -353,20 +347,16 @@ class _Service:
         """Return what ``/metrics`` shows: the service, and each run that a bridge has read."""
         from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
-        folders = run_folders(self._base)
-        reports = {
-            folder.run_id: self._states.reports.read(folder) for folder in folders
-        }
-        unread = {
-            folder.run_id: unread_bytes(folder.segments(), reports[folder.run_id])
-            for folder in folders
-        }
-        known_reports = {
-            run_id: report for run_id, report in reports.items() if report is not None
-        }
+        reports: dict[str, Report] = {}
+        unread: dict[str, int] = {}
+        for folder in run_folders(self._base):
+            report = self._states.reports.read(folder)
+            unread[folder.run_id] = unread_bytes(folder.segments(), report)
+            if report is not None:
+                reports[folder.run_id] = report
         return [
             *of_host(self._host.state()),
-            *of_runs(known_reports, time.time_ns(), unread=unread),
+            *of_runs(reports, time.time_ns(), unread=unread),
         ]
 
     def _status(self) -> bytes:

@@ -104,11 +104,10 @@ def warnings(report: Report) -> Sequence[str]:
         f"{name}: {_records(name, count)} were deleted to free space before they were delivered"
         for name, count in report.evicted.items()
     ]
-    lines += [
-        f"dropped {count}: {_meaning(reason)}{first_key(report.drop_keys.get(reason, ''))}"
-        for reason, count in sorted(report.drops.items())
-        if count
-    ]
+    for reason, count in sorted(report.drops.items()):
+        if count:
+            key = first_key(report.drop_keys.get(reason, ""))
+            lines.append(f"dropped {count}: {_meaning(reason)}{key}")
     if report.missing_rows:
         lines.append(f"{report.missing_rows} rows are missing (gaps in their numbers)")
     return [*lines, *without_messages(report)]

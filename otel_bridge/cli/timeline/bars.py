@@ -32,19 +32,18 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         steps: Steps of the role.
         width: Columns of the longest bar.
     """
-    ranks = {step.step: _ranks(step) for step in steps}
-    values = {
-        number: step_values(of_step) for number, of_step in ranks.items() if of_step
-    }
+    values: dict[int, dict[str, float | int]] = {}
+    names: list[str] = []
+    for step in steps:
+        ranks = _ranks(step)
+        if ranks:
+            values[step.step] = step_values(ranks)
+            names += _outermost(ranks)
     if not values:
         return []
+    names = list(dict.fromkeys(names))
     # A step without a duration must not divide by zero.
     longest_s = max(of_step[PREFIX + STEP] for of_step in values.values()) or 1.0
-    names = list(
-        dict.fromkeys(
-            name for of_step in ranks.values() for name in _outermost(of_step)
-        )
-    )
     lines = [_legend(names)]
     for number, of_step in values.items():
         columns = max(round(width * of_step[PREFIX + STEP] / longest_s), 1)
@@ -84,9 +83,12 @@ def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
 
     Nested ones would count the same seconds twice.
     """
-    phases = [phase for rank in ranks for phase in rank.phases if phase.is_outermost]
-    phases.sort(key=lambda phase: (phase.start_ns, phase.name))
-    return [phase.name for phase in phases]
+    starts: list[tuple[int, str]] = []
+    for rank in ranks:
+        for phase in rank.phases:
+            if phase.is_outermost:
+                starts.append((phase.start_ns, phase.name))
+    return [name for _, name in sorted(starts)]
 
 
 def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:

@@ -64,13 +64,12 @@ def command(
     for folder in _chosen(directory, run):
         with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
             timeline_steps = read_timeline(reader, *_range(steps))
+        events = [event for step in timeline_steps for event in step.events]
         # Marks alone are rows, of which a bar or a track shows nothing.
-        if not any(
-            event.kind != "mark" for step in timeline_steps for event in step.events
-        ):
+        if {event.kind for event in events} <= {"mark"}:
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
-        clocks = clocks_of(event for step in timeline_steps for event in step.events)
+        clocks = clocks_of(events)
         # Of unaligned machines the times would name a rank that does not hold up the others.
         timeline_steps = aligned(timeline_steps, clocks)
         if output is not None:
