@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
-    "complexity": 2,
+    "complexity": 1,
     "nested-ternary": 0,
     "packed-assignment": 35,
-    "generic-name": 164,
+    "generic-name": 163,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""

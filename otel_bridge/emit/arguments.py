@@ -51,13 +51,15 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     needs, is counted as ``internal_error`` and returns ``None``.
     """
     parameters = inspect.signature(call).parameters.values()
-    names = {parameter.name for parameter in parameters}
-    positional = [
-        parameter.name for parameter in parameters if parameter.kind in _POSITIONAL
-    ]
-    takes_any = any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
-    )
+    names: set[str] = set()
+    positional: list[str] = []
+    takes_any = False
+    for parameter in parameters:
+        names.add(parameter.name)
+        if parameter.kind in _POSITIONAL:
+            positional.append(parameter.name)
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_any = True
 
     @wraps(call)
     def counted(*arguments: _P.args, **keywords: _P.kwargs) -> _T:

@@ -37,10 +37,7 @@ def printable_json(text: str) -> str:
     """Return JSON *text* that a terminal may show, with control characters as JSON escapes."""
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else _json_escape(char)
-        for char in text
-    )
+    return "".join(map(_json_shown, text))
 
 
 def is_printable_json(data: bytes) -> bool:
@@ -51,7 +48,10 @@ def is_printable_json(data: bytes) -> bool:
     return b"\\" not in data and data.decode().isprintable()
 
 
-def _json_escape(char: str) -> str:
+def _json_shown(char: str) -> str:
+    """Return a character of JSON text as it is, or a control character as its escape."""
+    if char.isprintable() or char == "\n":
+        return char
     # JSON escapes UTF-16 units, so that a character beyond U+FFFF is two of them.
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(
@@ -72,7 +72,7 @@ def _all(value: object) -> object:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [_all(entry) for entry in cast("list[object]", value)]
+        return list(map(_all, cast("list[object]", value)))
     if isinstance(value, dict):
         return {
             _all(key): _all(entry)

@@ -221,7 +221,7 @@ def names_of(items: Sequence[object], key: str) -> Iterator[str]:
 
 def _all_redacted(value: Json) -> Json:
     if isinstance(value, list):
-        return [_all_redacted(item) for item in value]
+        return list(map(_all_redacted, value))
     if isinstance(value, dict):
         return {name: _all_redacted(item) for name, item in value.items()}
     if isinstance(value, str) and value:

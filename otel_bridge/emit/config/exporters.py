@@ -122,12 +122,12 @@ def choose(
         refused=any(NONE in exporters for exporters in by_signal.values()),
     )
     find = described if elsewhere else load
-    settings = {
-        name: find(name).read_settings(env, cwd)
-        for name in choice.names
-        if name != OTLP
-    }
-    destinations = {name: destination_of(settings[name]) for name in settings}
+    settings: dict[str, ExporterSettings] = {}
+    destinations: dict[str, Mapping[str, str]] = {}
+    for name in choice.names:
+        if name != OTLP:
+            settings[name] = find(name).read_settings(env, cwd)
+            destinations[name] = destination_of(settings[name])
     if OTLP in choice.names:
         if (
             not launched

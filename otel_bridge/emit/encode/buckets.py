@@ -66,8 +66,8 @@ def point_of_buckets(
         drop: Callable that counts a histogram that is left out, by reason.
     """
     try:
-        numbers = [_whole(count) for count in _listed(counts)]
-        ends = [_finite(edge) for edge in _listed(edges)]
+        numbers = list(map(_whole, _listed(counts)))
+        ends = list(map(_finite, _listed(edges)))
     except (TypeError, ValueError, OverflowError):
         drop("bad_histogram", 1)
         return None

@@ -148,7 +148,7 @@ class MediaEncoder:
             ).decode("utf-8", "replace")
         if isinstance(value, (bytes, bytearray)):  # the encoding of a page may be any
             value = value.decode("utf-8", "replace")
-        text = value if isinstance(value, str) else str(self._plain(value))
+        text = self._as_text(value)
         if len(text) > self.limit_bytes:
             raise MediaDropped("media_too_large")
         limit = self.policy.limit
@@ -157,6 +157,9 @@ class MediaEncoder:
         ):  # half of a page is not valid
             raise MediaDropped("media_html_cut")
         return self._filter().text(text).encode("utf-8", "replace")
+
+    def _as_text(self, value: object) -> str:
+        return value if isinstance(value, str) else str(self._plain(value))
 
     def _filter(self) -> ContentFilter:
         return ContentFilter(self.policy, self.limit_bytes)
@@ -171,10 +174,7 @@ class MediaEncoder:
         """
         if self._size + len(data) > self.limit_bytes:
             raise MediaDropped("media_too_large")
-        if isinstance(medium.caption, str):
-            caption = medium.caption
-        else:
-            caption = str(self._plain(medium.caption))
+        caption = self._as_text(medium.caption)
         if caption:
             caption = self._filter().text(caption[: MAX_CAPTION_CHARS + MARGIN_CHARS])[
                 :MAX_CAPTION_CHARS

@@ -68,7 +68,7 @@ class MediaLog:
                 continue
             pairs: dict[str, Attribute] = {
                 semconv.MEDIA_KEY: key,
-                semconv.MEDIA_ITEMS: [_described(item) for item in items],
+                semconv.MEDIA_ITEMS: list(map(_described, items)),
                 semconv.STEP: step,
             }
             if role is not None:

@@ -24,6 +24,7 @@ from otel_bridge.emit.media.pictures import (
     pillow_image,
     scale_of,
 )
+from otel_bridge.emit.values.scalars import number_of
 
 WAV = "audio/wav"
 GIF = "image/gif"
@@ -82,14 +83,8 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
     Raises:
         MediaDropped: There is no rate, the shape is not that of sound, or it is too large.
     """
-    if not isinstance(sample_rate, (int, float)):
-        item: object = getattr(sample_rate, "item", None)
-        sample_rate = item() if callable(item) else None
-    if (
-        not isinstance(sample_rate, (int, float))
-        or not 0 < sample_rate < 1 << 31
-        or samples.ndim not in {1, 2}
-    ):
+    rate = number_of(sample_rate)
+    if rate is None or not 0 < rate < 1 << 31 or samples.ndim not in {1, 2}:
         raise MediaDropped("media_format")
     if 2 * samples.size > limit_bytes:
         raise MediaDropped("media_too_large")
@@ -101,7 +96,7 @@ def _wav(samples: Any, sample_rate: object, limit_bytes: int) -> bytes:
     with wave.open(file, "wb") as sound:
         sound.setnchannels(samples.shape[1] if samples.ndim == 2 else 1)
         sound.setsampwidth(2)
-        sound.setframerate(sample_rate)
+        sound.setframerate(rate)
         sound.writeframes(data)
     return file.getvalue()
 

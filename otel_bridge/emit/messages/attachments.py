@@ -50,7 +50,7 @@ def _media_in(value: object) -> Sequence[object] | None:
     else:
         entries = (value,)
     if entries and is_picture(entries[0]):
-        return [Image(picture) for picture in entries]
+        return list(map(Image, entries))
     return None
 
 

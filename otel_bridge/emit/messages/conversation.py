@@ -318,7 +318,7 @@ def content_of(
         role: Role of bare texts.
         media: Media beside the messages, which become parts of the first one.
     """
-    entries = [replayable(entry) for entry in messages_of(messages, role)]
+    entries = list(map(replayable, messages_of(messages, role)))
     losses = Losses()
     media_parts = parts_of(media, losses)
     if media_parts:

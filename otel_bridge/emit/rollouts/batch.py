@@ -203,7 +203,7 @@ def sampled_columns(
     Rewards that are not numbers are counted together as ``rollout_reward``, also of rollouts that
     are sampled out, which nothing reads again.
     """
-    rewards = [coerce.number(reward) for reward in columns["reward"]]
+    rewards = list(map(coerce.number, columns["reward"]))
     missing = sum(reward is None for reward in columns["reward"])
     bad = rewards.count(None) - missing
     if bad:
@@ -212,7 +212,7 @@ def sampled_columns(
     return SampledColumns(
         indices,
         rewards,
-        groups=[coerce.name(group) for group in columns["group"]],
+        groups=list(map(coerce.name, columns["group"])),
         failed=[
             index for index, error in enumerate(columns["error"]) if error is not None
         ],

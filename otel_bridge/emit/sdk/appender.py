@@ -82,7 +82,7 @@ class SdkAppender:
                 mark_instrumented(context.trace_id)
         self._append(
             Signal.TRACES,
-            lambda: encode_spans([well_formed(span) for span in spans]),
+            lambda: encode_spans(list(map(well_formed, spans))),
             len(spans),
         )
 
@@ -90,7 +90,7 @@ class SdkAppender:
         """Append *records*."""
         self._append(
             Signal.LOGS,
-            lambda: encode_logs([well_formed(record) for record in records]),
+            lambda: encode_logs(list(map(well_formed, records))),
             len(records),
         )
 

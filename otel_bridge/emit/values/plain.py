@@ -436,5 +436,5 @@ def _encodable(value: Json) -> Json:
     if isinstance(value, dict):
         return {str(_encodable(key)): _encodable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_encodable(item) for item in value]
+        return list(map(_encodable, value))
     return value
