@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.metric_axes import whole
@@ -46,15 +46,15 @@ CountCell: TypeAlias = Callable[[str, str], None]
 """Callable with a column and the type of a cell that has no counterpart."""
 
 
-class _Roles(NamedTuple):
-    """Names the columns of one sample by meaning: indices, and names of rewards and of further facts."""
-
-    prompt: int | None
-    response: int
-    rewards: dict[str, int]
-    advantage: int | None
-    step: int | None
-    facts: dict[str, int]
+_PROMPTS = "prompts"
+_RESPONSES = "responses"
+_REWARDS = "rewards"
+_ADVANTAGES = "advantages"
+_OWN_STEP = "step"
+_WHOLE_TEXTS = "texts"
+_FACT = ""
+_Sample: TypeAlias = "dict[int, str]"
+"""Columns of one sample in a row: index to what it is, a parameter of `log_generations` or one of the above."""
 
 
 @dataclass(slots=True)
@@ -74,11 +74,13 @@ class RolloutTable:
 
     Attributes:
         labels: Names of the columns, all different.
+        names: The same in lower case, those of a wide table without their numbers: names of rewards.
         samples: Columns of each sample in a row: several of a wide table.
     """
 
     labels: Sequence[str]
-    samples: Sequence[_Roles]
+    names: Sequence[str]
+    samples: Sequence[_Sample]
 
     @classmethod
     def of(
@@ -99,19 +101,22 @@ class RolloutTable:
                 reward function.
         """
         labels = _distinct([str(name) for name in columns])
-        names = [label.strip().lower() for label in labels]
-        samples = _wide_roles(names, labels)
+        names = _distinct([label.strip().lower() for label in labels])
+        samples, stems = _wide_samples(names)
         if not samples:
-            roles = _roles(
-                names, labels, range(len(names)), rows, _reward_functions(logged)
-            )
-            samples = [] if roles is None else [roles]
+            stems = names
+            sample = _sample_of(names, range(len(names)))
+            if _ADVANTAGES in sample.values():
+                # One column for each reward function, under any name.
+                reward_columns = _reward_columns(sample, names, rows, logged)
+                sample |= dict.fromkeys(reward_columns, _REWARDS)
+            samples = [sample] if sample else []
         whole_rows = [row for row in rows if len(row) == len(names)]
         has_texts = all(
-            _holds_texts(roles, row) for row in whole_rows for roles in samples
+            _holds_texts(sample, row) for row in whole_rows for sample in samples
         )
         if samples and has_texts:
-            return cls(labels, samples)
+            return cls(labels, stems, samples)
         return None
 
     def rollouts(
@@ -134,16 +139,48 @@ class RolloutTable:
             if len(row) != len(self.labels):
                 count("", f"row of {len(row)} cells in place of {len(self.labels)}")
                 continue
-            for roles in self.samples:
-                step = None if roles.step is None else whole(row[roles.step])
-                is_prompted = roles.prompt is not None and not is_missing(
-                    row[roles.prompt]
-                )
+            for sample in self.samples:
+                step = whole(_cell(sample, _OWN_STEP, row))
+                is_prompted = not is_missing(_cell(sample, _PROMPTS, row))
                 group = groups.setdefault((step, is_prompted), TableRollouts(step))
-                _add(group.columns, roles, row, count, is_prompted=is_prompted)
+                self._add(group.columns, sample, row, count)
+                if not is_prompted:
+                    group.columns.pop(_PROMPTS, None)
                 if ids:
                     group.columns.setdefault("ids", []).append(ids[number])
         return list(groups.values())
+
+    def _add(
+        self,
+        columns: dict[str, Any],
+        sample: _Sample,
+        row: Sequence[Any],
+        count: CountCell,
+    ) -> None:
+        """Append one sample to the lists of `log_generations`.
+
+        What its columns do not mean is a fact of it. Each list gets one entry, ``None`` where the
+        cell is empty or not a number: the lists are parallel. With one reward column its value is
+        the reward; of several each is a part.
+        """
+        values: dict[str, Any] = {}
+        rewards: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
+        for index, kind in sample.items():
+            cell: Any = None if is_missing(row[index]) else row[index]
+            if not _can_be(kind, cell):
+                facts[self.labels[index]] = cell
+                cell = None
+            if kind == _REWARDS:
+                rewards[self.names[index]] = cell
+            elif kind not in {_FACT, _OWN_STEP}:
+                values[kind] = cell
+        if len(rewards) == 1:
+            values[_REWARDS] = next(iter(rewards.values()))
+        elif rewards:
+            _append_to(columns.setdefault(_REWARDS, {}), rewards)
+        values["metadata"] = _facts_of(facts, count) or None
+        _append_to(columns, values)
 
     def evaluation_of(self, column: str) -> str | None:
         """Return as which evaluation a later cell of *column* completes its rollout.
@@ -156,21 +193,15 @@ class RolloutTable:
         """
         if len(self.samples) > 1 or column not in self.labels:
             return None
-        roles = self.samples[0]
-        index = self.labels.index(column)
-        if index in {roles.prompt, roles.response, roles.step}:
+        sample = self.samples[0]
+        kind = sample[self.labels.index(column)]
+        if kind in {_PROMPTS, _RESPONSES, _OWN_STEP}:
             return None
-        if index == roles.advantage:
+        if kind == _ADVANTAGES:
             return "advantage"
-        if list(roles.rewards.values()) == [index]:
+        if kind == _REWARDS and list(sample.values()).count(_REWARDS) == 1:
             return "reward"
         return column
-
-
-def _reward_functions(logged: Iterable[str]) -> set[str]:
-    """Return the names of the reward functions whose means were logged, in lower case: TRL logs them so."""
-    matches = map(_REWARD_KEY.search, logged)
-    return {match[1].lower() for match in matches if match is not None}
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
@@ -214,100 +245,81 @@ def _without_clocks(row: Iterable[str]) -> list[str]:
     return [name for name in row if name.rpartition("/")[2] not in _CLOCKS]
 
 
-def _roles(
-    names: Sequence[str],
-    labels: Sequence[str],
-    indices: Iterable[int],
-    rows: Sequence[Sequence[Any]],
-    functions: Collection[str] = (),
-) -> _Roles | None:
-    """Return the meaning of the columns *indices*.
+def _sample_of(names: Sequence[str], indices: Iterable[int]) -> _Sample:
+    """Return what each of the columns *indices* is.
 
-    ``None`` when no response, or nothing besides it, is found.
-
-    A response alone, such as ``text`` beside a label, may be data of a classifier.
+    Empty when no response, or nothing besides it, is found: a response alone, such as ``text``
+    beside a label, may be data of a classifier.
 
     Args:
         names: Names of all columns in lower case.
-        labels: Their names as given.
         indices: The columns to look at.
-        rows: Rows, in which a column of numbers may be a reward.
-        functions: Names of reward functions.
     """
-    meaning: dict[str, int] = {}
-    rewards: dict[str, int] = {}
-    unnamed: dict[str, int] = {}
+    sample: _Sample = {}
     for index in indices:
-        role = _role_of(names[index], meaning)
-        if role == "reward":
-            rewards.setdefault(names[index], index)
-        elif role is not None:
-            meaning.setdefault(role, index)
-        else:
-            unnamed.setdefault(names[index], index)
-    prompt = meaning.get("prompt")
-    if prompt is None and not rewards:
-        return None
-    # A column of whole texts counts only where no column is the response.
-    response = meaning.get("response", meaning.get("text"))
-    if response is None:
-        return None
-    advantage = meaning.get("advantage")
-    if advantage is not None:  # one column for each reward function, under any name
-        rewards |= _reward_columns(unnamed, rows, functions)
-    step = meaning.get("step")
-    used = {prompt, response, advantage, step, *rewards.values()}
-    facts = {labels[index]: index for index in indices if index not in used}
-    return _Roles(prompt, response, rewards, advantage, step, facts)
+        kind = _kind_of(names[index])
+        # Of several columns of a kind, except rewards, the first counts.
+        is_repeated = kind != _REWARDS and kind in sample.values()
+        sample[index] = _FACT if is_repeated else kind
+    for index, kind in sample.items():
+        # A column of whole texts counts only where no column is the response.
+        if kind == _WHOLE_TEXTS:
+            is_response = _RESPONSES not in sample.values()
+            sample[index] = _RESPONSES if is_response else _FACT
+    kinds = set(sample.values())
+    if _RESPONSES in kinds and (_PROMPTS in kinds or _REWARDS in kinds):
+        return sample
+    return {}
 
 
 def _reward_columns(
-    columns: Mapping[str, int],
+    sample: _Sample,
+    names: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    functions: Collection[str],
-) -> dict[str, int]:
-    """Return the columns of reward functions by name: those of known functions, else those of numbers.
+    logged: Iterable[str],
+) -> list[int]:
+    """Return the columns of reward functions among the facts: those of known functions, else those of numbers.
 
-    Without names of functions all columns of numbers count, except sizes, counters and the like
-    (`_NOT_REWARD`).
+    TRL logs the mean of each function by name. Without such names all columns of numbers count,
+    except sizes, counters and the like (`_NOT_REWARD`).
     """
+    matches = map(_REWARD_KEY.search, logged)
+    functions = {match[1].lower() for match in matches if match is not None}
+    facts = [index for index, kind in sample.items() if kind == _FACT]
     # TRL puts columns of its data set beside those of its reward functions.
-    of_functions = {name: index for name, index in columns.items() if name in functions}
-    return of_functions or {
-        name: index
-        for name, index in columns.items()
-        if _numbers(rows, index) and not _NOT_REWARD.fullmatch(name)
-    }
+    of_functions = [index for index in facts if names[index] in functions]
+    return of_functions or [
+        index
+        for index in facts
+        if _numbers(rows, index) and not _NOT_REWARD.fullmatch(names[index])
+    ]
 
 
-def _role_of(name: str, meaning: Collection[str]) -> str | None:
-    """Return what a column of that name is.
-
-    ``None`` for any other, and for a second prompt or response.
+def _kind_of(name: str) -> str:
+    """Return what a column of that name is; `_FACT` for any other.
 
     A column of the truth, such as ``correct_answer_label``, is not the response.
     """
     if name in _ADVANTAGE:
-        return "advantage"
+        return _ADVANTAGES
     if name in _STEP:
-        return "step"
+        return _OWN_STEP
     if _REWARD.match(name):
-        return "reward"
-    if "prompt" not in meaning and _PROMPT.match(name):
-        return "prompt"
-    if "response" not in meaning and _RESPONSE.match(name) and not _TRUTH.search(name):
-        return "response"
-    return "text" if name in _TEXT else None
+        return _REWARDS
+    if _PROMPT.match(name):
+        return _PROMPTS
+    if _RESPONSE.match(name) and not _TRUTH.search(name):
+        return _RESPONSES
+    return _WHOLE_TEXTS if name in _TEXT else _FACT
 
 
-def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
-    """Return the columns of each sample of a wide table.
+def _wide_samples(names: Sequence[str]) -> tuple[list[_Sample], list[str]]:
+    """Return the columns of each sample of a wide table, and the names of all columns without numbers.
 
-    Such as ``input_1``, ``output_1``, ``score_1``, ``input_2``, ….
+    Such as ``input_1``, ``output_1``, ``score_1``, ``input_2``, …. Columns of no sample are facts,
+    or the step, of every one.
 
-    Columns of no sample are facts of every one.
-
-    Empty where no number has the columns of a sample. Only columns with such a name are rewards.
+    No sample where no number has the columns of one. Only columns with such a name are rewards.
     """
     numbered: dict[str, list[int]] = {}
     stems = list(names)
@@ -316,25 +328,38 @@ def _wide_roles(names: Sequence[str], labels: Sequence[str]) -> list[_Roles]:
         if match is not None:
             stems[index] = match[1].rstrip("_ ")
             numbered.setdefault(match[2], []).append(index)
+    samples = [_sample_of(stems, indices) for indices in numbered.values()]
+    samples = [sample for sample in samples if sample]
+    shared: _Sample = dict.fromkeys(range(len(names)), _FACT)
     step = next((index for index, name in enumerate(names) if name in _STEP), None)
-    samples: list[_Roles] = []
-    of_samples = {step}
-    for indices in numbered.values():
-        roles = _roles(stems, labels, indices, ())
-        if roles is not None:
-            samples.append(roles._replace(step=step))
-            of_samples.update(indices)
-    shared = {
-        labels[index]: index for index in range(len(names)) if index not in of_samples
-    }
-    return [roles._replace(facts={**roles.facts, **shared}) for roles in samples]
+    if step is not None:
+        shared[step] = _OWN_STEP
+    for sample in samples:
+        for index in sample:
+            shared.pop(index)
+    return [{**sample, **shared} for sample in samples], stems
 
 
-def _holds_texts(roles: _Roles, row: Sequence[Any]) -> bool:
+def _cell(sample: _Sample, kind: str, row: Sequence[Any]) -> Any:
+    """Return the first cell of a kind; ``None`` where the sample has no such column."""
+    for index, column_kind in sample.items():
+        if column_kind == kind:
+            return row[index]
+    return None
+
+
+def _can_be(kind: str, cell: Any) -> bool:
+    """Return whether *cell* can be what its column is; if not, it is a fact of its sample."""
+    if kind in {_REWARDS, _ADVANTAGES}:
+        return coerce.number(cell) is not None
+    if kind == _OWN_STEP:
+        return whole(cell) is not None
+    return kind != _FACT
+
+
+def _holds_texts(sample: _Sample, row: Sequence[Any]) -> bool:
     """Return whether prompt and response of a row are texts or messages, as far as the row has them."""
-    cells = [
-        row[index] for index in (roles.prompt, roles.response) if index is not None
-    ]
+    cells = [_cell(sample, kind, row) for kind in (_PROMPTS, _RESPONSES)]
     return all(is_missing(cell) or _is_text(cell) for cell in cells)
 
 
@@ -368,72 +393,20 @@ def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
     return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
 
 
-def _add(
-    columns: dict[str, Any],
-    roles: _Roles,
-    row: Sequence[Any],
-    count: CountCell,
-    *,
-    is_prompted: bool,
-) -> None:
-    """Append one sample to the lists of `log_generations`.
-
-    What its columns do not mean is a fact of it.
-
-    Each list gets one entry, ``None`` where the cell is empty or not a number: the lists of
-    `log_generations` are parallel. With one reward column its value is the reward; of several each
-    is a part.
-    """
-    facts = dict(roles.facts)
-    response = row[roles.response]
-    sample: dict[str, Any] = {"responses": None if is_missing(response) else response}
-    if is_prompted and roles.prompt is not None:
-        sample["prompts"] = row[roles.prompt]
-    if roles.advantage is not None:
-        sample["advantages"] = _number(row, "advantage", roles.advantage, facts)
-    if roles.step is not None and whole(row[roles.step]) is None:
-        facts["step"] = roles.step
-    rewards = {
-        name: _number(row, name, index, facts) for name, index in roles.rewards.items()
-    }
-    if len(rewards) == 1:
-        sample["rewards"] = next(iter(rewards.values()))
-    elif rewards:
-        _append_to(columns.setdefault("rewards", {}), rewards)
-    sample["metadata"] = _facts_of(row, facts, count) or None
-    _append_to(columns, sample)
-
-
 def _append_to(columns: dict[str, Any], sample: Mapping[str, Any]) -> None:
     for name, value in sample.items():
         columns.setdefault(name, []).append(value)
 
 
-def _number(row: Sequence[Any], name: str, index: int, facts: dict[str, int]) -> Any:
-    """Return a cell that can be read as a number.
+def _facts_of(facts: Mapping[str, Any], count: CountCell) -> dict[str, Any]:
+    """Return those of *facts* that are not empty.
 
-    Any other is a fact under its name, and gives ``None``.
-    """
-    cell = row[index]
-    if coerce.number(cell) is not None:
-        return cell
-    facts[name] = index
-    return None
-
-
-def _facts_of(
-    row: Sequence[Any], facts: Mapping[str, int], count: CountCell
-) -> dict[str, Any]:
-    """Return the cells of *facts* that are not empty.
-
-    Those that only a tracker's page can show are counted.
-
-    HTML and Markdown are kept as their text, which every tracker shows.
+    Those that only a tracker's page can show are counted. HTML and Markdown are kept as their text,
+    which every tracker shows.
     """
     cells: dict[str, Any] = {}
-    for name, index in facts.items():
-        cell = row[index]
-        if is_missing(cell):
+    for name, cell in facts.items():
+        if cell is None:
             continue
         media = None if type(cell) in _PLAIN else media_of(cell)
         page_only = _page_only(cell, media)
