@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.capture.counts import counts
@@ -75,16 +76,11 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(real)
     def save(*given: Any, **named: Any) -> None:
-        caller = inspect.currentframe()
-        # The function does not get the tokenizer, which its caller has.
-        owner = (
-            None
-            if caller is None or caller.f_back is None
-            else caller.f_back.f_locals.get("self")
-        )
+        # The function does not get the tokenizer, which the actor has whose method calls it.
+        actor = calling_object(lambda caller: hasattr(caller, "tokenizer"))
         _record(
             functools.partial(shape.bind, *given, **named),
-            getattr(owner, "tokenizer", None),
+            getattr(actor, "tokenizer", None),
         )
         write(*given, **named)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from otel_bridge.tokens.names import LOSS_MASK
 
 if TYPE_CHECKING:
-    from otel_bridge.emit.rollouts.rollout import Rollout
     from otel_bridge.emit.run import Run
 
 
@@ -77,7 +76,7 @@ def _rows(tensor: Any) -> Any:
 
 def log_training_batch(
     run: Run,
-    rollouts: Sequence[dict[str, Any] | Rollout],
+    rollouts: Sequence[dict[str, Any]],
     step: int,
     role: str | None = None,
 ) -> list[str]:
@@ -92,16 +91,10 @@ def log_training_batch(
         step: The training step.
         role: Another role than the run's own.
     """
-    ids = [_with_id(rollout) for rollout in rollouts]
+    ids: list[str] = []
+    for rollout in rollouts:
+        rollout["id"] = str(rollout.get("id") or new_rollout_id())
+        ids.append(rollout["id"])
     run.log_rollouts(rollouts, step=step, split="train", role=role)
     run.train_on(step, ids, role=role)
     return ids
-
-
-def _with_id(rollout: dict[str, Any] | Rollout) -> str:
-    """Return the id of *rollout*, which gets one if it has none."""
-    if isinstance(rollout, dict):
-        rollout["id"] = rollout.get("id") or new_rollout_id()
-        return str(rollout["id"])
-    rollout.id = rollout.id or new_rollout_id()
-    return rollout.id

@@ -28,6 +28,8 @@ from otel_bridge.text.secret_patterns import REDACTED
 _FILE = "captured.json"
 _MAX_BYTES = 64 << 20
 _EVERY_S = 10.0
+_CONFIG = "config"
+_SUMMARY = "summary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,12 @@ def earlier_run(run: Run) -> EarlierRun | None:
         return None
     report = read_report(recorder.folder)
     saved = _read(recorder.folder.path / _FILE)
-    if report is None:
-        last = None
-    else:
-        last = report.steps.get(axis_of(run.role))
-    if last is None and saved is None:
+    last = None if report is None else report.steps.get(axis_of(run.role))
+    if last is None and not any(saved.values()):
         return None
-    parts = saved or {"config": {}, "summary": {}}
     return EarlierRun(
-        _plain(parts["config"]),
-        _plain(parts["summary"]),
+        _plain(saved[_CONFIG]),
+        _plain(saved[_SUMMARY]),
         None if last is None else last + 1,
     )
 
@@ -99,9 +97,9 @@ class SavedRun:
         self._config.update(config or {})
         if self._path is None or (time.monotonic() < self._due and not at_once):
             return
-        values_by_part = {"config": self._config, "summary": summary}
+        values_by_part = {_CONFIG: self._config, _SUMMARY: summary}
         try:  # what other processes of the run saved stays
-            earlier_parts = _read(self._path) or {"config": {}, "summary": {}}
+            earlier_parts = _read(self._path)
             merged_parts = {
                 part: earlier_parts[part] | config_of(values, count_nothing)
                 for part, values in values_by_part.items()
@@ -114,18 +112,18 @@ class SavedRun:
         self._due = time.monotonic() + _EVERY_S
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]] | None:
-    """Return config and summary of the file; ``None`` where it is missing, over 64 MiB, or in another form."""
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Return config and summary of the file; empty where it is missing, over 64 MiB, or in another form."""
+    parts: dict[str, dict[str, Any]] = {_CONFIG: {}, _SUMMARY: {}}
     try:
         content: Any = orjson.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError):
-        return None
-    parts = cast(
-        "dict[str, dict[str, Any]]", content if isinstance(content, dict) else {}
-    )
-    if all(isinstance(parts.get(part), dict) for part in ("config", "summary")):
         return parts
-    return None
+    for part in parts:
+        entries: Any = content.get(part) if isinstance(content, dict) else None
+        if isinstance(entries, dict):
+            parts[part] = entries
+    return parts
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
