@@ -327,6 +327,7 @@ _READ_BYTES = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says
 
 
 def _number(path: Path) -> int:
+    """Return the number in the name of a file, 0 for a name that only a user can have given."""
     digits = path.stem.rpartition("-")[2]
     if digits.isdigit():
         return int(digits)

@@ -326,6 +326,7 @@ def _rules() -> KeyRules:
 
 
 def _is_ambiguous(name: str) -> bool:
+    """Return whether *name*, read as a path, is another name or leaves its folder, as MLflow 3.17 judges it."""
     normal = posixpath.normpath(name)
     return normal != name or normal == "." or normal.startswith(("..", "/"))
 

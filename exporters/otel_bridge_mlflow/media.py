@@ -258,6 +258,7 @@ def _table_path(record: MediaRecord) -> str:
 
 
 def _stem(record: MediaRecord) -> str:
+    """Return the name of a record's files: the same at each redelivery, and another for each record."""
     return f"step-{record.step or 0}-{_hash(record.id)[:12]}"
 
 

@@ -184,6 +184,7 @@ class MetricWriter:
         return points, refused
 
     def _values_of(self, row: Row) -> Mapping[str, Value]:
+        """Return the values of *row* that become points: without the numbers of rollouts, unless they are wanted."""
         if self._all_series:
             return row.values
         return row.charted_values

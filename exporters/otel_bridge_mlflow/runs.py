@@ -145,6 +145,7 @@ def run_name(run: RunInfo, limit: int) -> str:
 
 
 def _shortened(name: str, limit: int) -> str:
+    """Return *name*, cut to *limit* with a hash, so that long names with one beginning stay different."""
     if len(name) <= limit:
         return name
     return cut_name(name, limit, name)
@@ -198,6 +199,10 @@ def _named(connection: Connection, run: RunInfo, memory: WriterMemory) -> Any | 
 
 
 def _searched(connection: Connection, run: RunInfo) -> Any:
+    """Return the run of *run* in its experiment: by the bridge's tag, else by name, else a new one.
+
+    Raises as `_experiment` and `_created`.
+    """
     experiment_id = _experiment(connection, run)
     return (
         _by_tag(connection, run, experiment_id)

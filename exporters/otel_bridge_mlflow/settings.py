@@ -140,6 +140,7 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
 
 
 def _refusal(scheme: str) -> str:
+    """Return why a store of *scheme* is not accepted, and what is."""
     if scheme in {"", "file"}:
         return (
             "MLflow's file store keeps no traces, duplicates redelivered data, and is no longer maintained; "

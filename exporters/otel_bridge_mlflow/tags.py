@@ -234,6 +234,7 @@ class SummaryWriter:
         )
 
     def _set_tag(self, name: str, text: str) -> None:
+        """Set a tag of the run, unless it has that value; raises MLflow's own errors."""
         value = clean_text(text)[: self._connection.rules.tag_length]
         if self._tags.get(name) != value:
             self._connection.client.set_tag(self._run_id, name, value)
@@ -259,6 +260,7 @@ def _listed(tags: Mapping[str, str]) -> set[str]:
 
 
 def _version() -> str | None:
+    """Return the version of otel-bridge, ``None`` when it runs without being installed."""
     try:
         return version("otel-bridge")
     except PackageNotFoundError:

@@ -156,6 +156,7 @@ def _above(keys: Iterable[str]) -> Iterable[str]:
 
 
 def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, Json]]:
+    """Yield path and value of each leaf; an empty map is one, or the key would be lost."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, (*above, key))

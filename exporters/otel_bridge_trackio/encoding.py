@@ -59,6 +59,7 @@ def _dumped(record: Payload) -> bytes:
 
 
 def _named_number(value: Json) -> Json:
+    """Return a number by the name that Trackio gives it, if it is not finite; anything else unchanged."""
     if isinstance(value, float):
         return number_or_name(value)
     return value

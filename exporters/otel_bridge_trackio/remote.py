@@ -366,6 +366,7 @@ class RemoteStore(EntrySink):
             raise
 
     def _count(self, condition: str) -> int:
+        """Return how many records fulfil *condition*, 0 without a database; raises as `_select`."""
         rows = self._select(f"COUNT(*) AS held FROM metrics WHERE {condition}")
         if rows:
             return int(str(rows[0]["held"]))
@@ -487,6 +488,7 @@ class RemoteStore(EntrySink):
         )
 
     def _help(self) -> str:
+        """Return what to do when the address does not answer as a Trackio server."""
         if self._server.space:
             return f"make the Space once: trackio sync --project {self._project} --space-id {self._server.space}"
         return "check TRACKIO_SERVER_URL: no Trackio server of a known version answers there"

@@ -298,6 +298,7 @@ def _imported(directory: Path) -> tuple[Any, TrackioAbilities]:
 
 
 def _raise_if_unusable(exc: Exception) -> None:
+    """Raise `BlockedError` if *exc* shows that this Trackio lacks something: no record is at fault then."""
     blocked = unusable(exc)
     if blocked is not None:
         raise blocked from exc

@@ -345,6 +345,7 @@ def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> En
 
 
 def _sink(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
+    """Open the server, the inbox or the local store that *settings* name; raises as its class."""
     project = project_of(run)
     if settings.remote is not None:
         return RemoteStore(settings.remote, project, run.id, run.name, memory)

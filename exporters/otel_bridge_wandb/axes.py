@@ -124,6 +124,7 @@ class WandbAxes:
                 self._declare(key, axis)
 
     def _declare(self, name: str, axis: str | None) -> None:
+        """Define *name*, and in shared mode note that the run must keep the definition."""
         self._define(name, axis)
         if self._shared is not None:
             self._declared.add(name)

@@ -555,6 +555,7 @@ def _missed(
 
 
 def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
+    """Return which of axes and config the server has less of than was sent; raises as `Server.stored`."""
     stored = server.stored().config
     return [
         *(["the axes"] if names and definitions_count(stored) < names else []),

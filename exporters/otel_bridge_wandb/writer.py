@@ -331,12 +331,24 @@ class WandbRunWriter:
             opened.store.close()
 
     def _open(self) -> OpenRun:
+        """Return the open run.
+
+        Raises:
+            RetryableError: It was closed, also by an end that failed: the bridge opens a new
+                writer.
+        """
         if not self._is_open:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
 
 
 def _finish_run(opened: OpenRun, exit_code: int) -> None:
+    """Finish wandb's run; below 0.27 with a time limit of our own.
+
+    Raises:
+        TimeoutError: The limit has passed; the call goes on in its thread.
+        Exception: wandb's own.
+    """
     if opened.deadline_s is None:
         opened.run.finish(exit_code)
     else:

@@ -51,6 +51,7 @@ def open_writer(
 
 
 def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
+    """Give *writer* configs and summaries of *run*, as the bridge does right after each open."""
     for role, config in run.configs.items():
         writer.write_config(role, config)
     if isinstance(writer, WritesSummary):

@@ -123,6 +123,7 @@ class WandbMedia:
             raise
 
     def _shown(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
+        """Return W&B's object of one item; raises as `_file`, or what wandb raises for a table."""
         if item.kind == "table":
             return self._table(record, item, folder)
         if item.kind in {"text", "markdown", "html"}:
@@ -192,6 +193,7 @@ def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
 
 
 def _safe_part(part: str) -> str:
+    """Return a part of a key as the name of a file: without ``..``, control characters and overlength."""
     if part in {".", ".."}:
         return "_" * len(part)
     return _cut(

@@ -129,6 +129,11 @@ def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
 
 
 def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
+    """Return *line* with the keys that W&B would overwrite renamed.
+
+    Raises:
+        PermanentError: A key is empty.
+    """
     if "" in line:
         raise refused("a key is empty", row.position)
     return {shown_key(key, row.axis): value for key, value in line.items()}
@@ -167,6 +172,7 @@ def beside_roles(
 
 
 def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) -> str:
+    """Return the name of an entry at the top: longer by ``_value`` until neither a role nor an entry has it."""
     name = key
     while (name and name in configs) or (name != key and name in top):
         name += "_value"

@@ -379,6 +379,7 @@ def _decode(key: str, value: bytes) -> LineEntry:
 
 
 def _read_held(memory: WriterMemory) -> tuple[int, Position]:
+    """Return the confirmed lines and the last position of them, 0 and 0 at the first opening."""
     stored = memory.get(_HELD)
     lines, position = json.loads(stored) if stored else (0, 0)
     return int(lines), int(position)

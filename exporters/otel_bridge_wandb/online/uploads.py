@@ -173,6 +173,7 @@ class Server:
         return sorted(times)
 
     def _versions(self, name: str) -> Iterable[Any]:
+        """Return the versions of the artifact *name*, newest first where this wandb can order them."""
         listing: Callable[..., Iterable[Any]] = self._api.artifacts
         order = {}
         if "order" in inspect.signature(listing).parameters:

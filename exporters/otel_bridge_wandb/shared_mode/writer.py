@@ -209,6 +209,7 @@ def became_primary(memory: WriterMemory) -> bool:
 
 
 def _unlisted(memory: WriterMemory) -> list[str | None]:
+    """Return the roles that got a run of their own, each once, in the order in which they came."""
     stored = memory.get(_UNLISTED)
     if stored:
         return list(dict.fromkeys(json.loads(stored)))
