@@ -80,6 +80,8 @@ def figures_of(
 ) -> dict[str, Figure]:
     """Return the figures of flat *streams* by name, with the mismatch when both log-probabilities are among them.
 
+    Tokens without a finite value count in no figure of theirs. Nothing without rollouts.
+
     Args:
         streams: Stream by name, each with the tokens of all rollouts; without ids and masks of tokens.
         lengths: Number of tokens of each rollout.
@@ -130,6 +132,7 @@ def _edges(lengths: Sequence[int]) -> Numbers:
 
 
 def _mismatch(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
+    """Return the quantities of `MISMATCH` of each token, not finite where one side has no value."""
     with numpy.errstate(all="ignore"):
         # In doubles: the third estimator is a difference of nearly equal numbers.
         ratio = numpy.subtract(trainer, engine, dtype="f8")
@@ -143,6 +146,13 @@ def _mismatch(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
 
 
 def _figure(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
+    """Return the figure of one quantity, without buckets.
+
+    Args:
+        values: The tokens of all rollouts; what is not finite is left out.
+        edges: Result of `_edges`.
+        with_maxima: Whether the maximum of each rollout is of use: a further pass over all tokens.
+    """
     shape = (-1, DECILES)
     counts = numpy.diff(edges).astype("f8")
     with numpy.errstate(all="ignore"):
@@ -182,6 +192,7 @@ def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
 
 # --- quantiles --------------------------------------------------------------------------------------------------------
 def _buckets(values: Numbers) -> Counter[int]:
+    """Return the number of tokens in each bucket, by the size of the value; not finite ones are left out."""
     # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.
     halves = values.astype("<f4", copy=False).view("<u2")[1::2]
     counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:_NOT_FINITE]

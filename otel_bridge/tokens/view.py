@@ -63,7 +63,9 @@ def view_of(
     texts: Sequence[str],
     streams: Mapping[str, Sequence[float]],
 ) -> TokenView:
-    """Return the view of a rollout.
+    """Return the view of a rollout; tokens beyond `_MAX_TOKENS` are left out, so that the page is bounded.
+
+    A token without text is shown by its id, one without either by a dot.
 
     Args:
         title: What names the rollout.
@@ -105,7 +107,11 @@ def _rounded(values: Iterable[float]) -> list[float | None]:
 
 
 def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str, Json]]:
-    """Return the messages, each with the range of its tokens where these give its text, in order."""
+    """Return the messages, each with the range of its tokens where these give its text, in order.
+
+    Others have no range: texts that were cut or redacted differ from the tokens, and tokens are of
+    what the model sampled, not of the user's messages.
+    """
     whole = "".join(tokens)
     starts: dict[int, int] = {}
     position = 0
@@ -161,7 +167,7 @@ def page_of(view: TokenView) -> str:
 
 
 def view_in(page: str) -> TokenView | None:
-    """Return the view that *page* holds; ``None`` when it is another page."""
+    """Return the view that *page* holds; ``None`` when it is another page, or lacks a field of the view."""
     _, begin, rest = page.partition(_BEGIN)
     try:
         data: dict[str, Any] = orjson.loads(rest.partition(_END)[0]) if begin else {}

@@ -75,14 +75,20 @@ class FeaturedKeys:
         self._is_changed = False
 
     def rows(self, records: Iterable[Record]) -> list[Record]:
-        """Return *records* with the section, where the setting asks for it, and note the values of the curves."""
+        """Return *records* with the section, where the setting asks for it, and note the values of the curves.
+
+        Other records than rows stay as they are.
+        """
         return [
             self._noted(record) if isinstance(record, Row) else record
             for record in records
         ]
 
     def _noted(self, row: Row) -> Row:
-        """Note the values of a row for the curves; return the row with its section."""
+        """Note the values of a row for the curves; return the row with its section.
+
+        The row itself without the setting: a default must not add keys that nobody asked for.
+        """
         section: dict[str, Value] = {}
         for key, value in row.values.items():
             place = self._place(key)

@@ -114,7 +114,11 @@ class GeneratedRollouts:
             self._number = rollouts[half].number
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
-        """Remember a rollout; one that is known keeps its training steps."""
+        """Remember a rollout; one that is known keeps its training steps and its place in the order.
+
+        Beyond `_LIMIT` the oldest one is forgotten: the row of a step that names it counts it as
+        unknown.
+        """
         half = trace_id[:_HALF]
         earlier = self._rollouts.get(half)
         if earlier is not None:
@@ -162,7 +166,10 @@ class GeneratedRollouts:
         self.changed(trace_id)
 
     def take_arrived(self) -> list[str]:
-        """Return the awaited rollouts that have arrived since the last call, and used ones with another reward."""
+        """Return the awaited rollouts that have arrived since the last call, and used ones with another reward.
+
+        Each is returned once: the caller corrects the rows of the steps that named it.
+        """
         arrived = list(self._arrived)
         self._arrived.clear()
         return arrived
@@ -172,7 +179,10 @@ class GeneratedRollouts:
         return iter(self._rollouts.values())
 
     def flush(self) -> None:
-        """Write the facts in memory to the state."""
+        """Write what changed to the state.
+
+        Without arrived rollouts their key goes, and is not written again with every batch.
+        """
         for half in self._changed:
             self._state.set(f"{_ROLLOUTS}{half}", packed(self._rollouts[half]))
         self._changed.clear()

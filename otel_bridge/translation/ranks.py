@@ -58,7 +58,10 @@ class KeyTotals:
             self.high = value
 
     def values(self, key: str) -> Iterator[tuple[str, float]]:
-        """Yield the four results: the chosen one under *key*, the others below it."""
+        """Yield the four results: the chosen one under *key*, the others below it.
+
+        The mean is NaN when all weights are 0, as it would be of no values.
+        """
         results = {
             "mean": self.weighted / self.weight if self.weight else math.nan,
             "min": self.low,
@@ -92,7 +95,11 @@ class RankStep(CollectedStep):
     )
 
     def add(self, row: Row, process: Process, now_unix_ns: int) -> None:
-        """Add the row of one rank."""
+        """Add the row of one rank, or a further one of it: all its values count.
+
+        The last row decides on the size of the world, which a restart may have changed, and a key
+        keeps the reduction that a row named last.
+        """
         self.world = max(process.merge_world, 1)
         self.arrive(now_unix_ns, row.time_unix_ns)
         self.ranks.add(process.rank)
@@ -137,7 +144,10 @@ class RankMerge(StepPipeline[RankStep]):
         )
 
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
-        """Return *rows* with merged rows in the place of those that ranks sent."""
+        """Return *rows* with merged rows in the place of those that ranks sent.
+
+        Rows of a process without ``OTEL_BRIDGE_RANKS=merge``, or of a forgotten one, stay as they are.
+        """
         records: list[Record] = []
         for row in rows:
             # A row names its process nowhere but in its id, ``m:<instance>:<number>``.
@@ -149,7 +159,10 @@ class RankMerge(StepPipeline[RankStep]):
         return records
 
     def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Record]:
-        """Add the row of a rank; return the rows of the steps that every rank has passed."""
+        """Add the row of a rank; return the rows of the steps that every rank has passed.
+
+        Nothing of a row whose step is forgotten; it is counted as ``ranks/late``.
+        """
         track = (row.role or "", row.attempt)
         number = row.step or 0
         step = self.find(track, number)
@@ -166,7 +179,10 @@ class RankMerge(StepPipeline[RankStep]):
         return step.values()
 
     def wait_ns(self, step: RankStep, now_unix_ns: int) -> int:
-        """Return how long the row waits for the rows of further ranks."""
+        """Return how long the row waits for the rows of further ranks; 0 once all have passed its step.
+
+        A rank passes a step with a row of a later one, since it may log one step several times.
+        """
         role = step.track[0]
         reach = self._workers.reach(role, "", now_unix_ns)
         living = self._workers.living(role, now_unix_ns)
@@ -196,7 +212,10 @@ class RankMerge(StepPipeline[RankStep]):
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Yield each key with the reduction and weight that the row names for it."""
+    """Yield each key with the reduction and weight that the row names for it.
+
+    They are values of the row, ``rl.reduce/<reduction>/<key>``: so they arrive with it, in one frame.
+    """
     for key, value in row.values.items():
         _, prefix, suffix = key.partition(REDUCE_PREFIX)
         reduction, _, name = suffix.partition("/")
@@ -205,7 +224,11 @@ def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
 
 
 def _joined(first: Distribution, second: Distribution) -> Distribution:
-    """Return both together. Of other edges than the first one's the counts go to the bucket of their middle."""
+    """Return both together, in the finer of their edges; without buckets when neither has any.
+
+    Counts of other edges go to the bucket of their middle, those beyond the edges to the outermost
+    one: how numbers lie within their bucket is unknown.
+    """
     edges = first.edges if len(first.edges) >= len(second.edges) else second.edges
     middles: list[float] = []
     for part in (first, second):

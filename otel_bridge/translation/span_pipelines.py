@@ -68,7 +68,10 @@ class SpanPipelines:
     def take(
         self, frame: DecodedFrame, context: ProducerContext, received: ScopeSpans
     ) -> list[Record]:
-        """Process the spans of one scope."""
+        """Process the spans of one scope; return the records that they complete.
+
+        Spans of no other kind are those of rollouts, or of traces on which `other_traces` decides.
+        """
         is_native = received.scope.name == semconv.SCOPE_NAME
         by_kind: dict[str, list[Span]] = {}
         for span in received.spans:
@@ -111,7 +114,10 @@ class SpanPipelines:
         return records
 
     def close(self, now_unix_ns: int) -> list[Record]:
-        """Return everything that waits, since no more data are expected."""
+        """Return everything that waits, since no more data are expected.
+
+        Pages come after the rollouts, whose messages they show.
+        """
         # The values of consumed rollouts become part of those that still wait for their step.
         values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
         rollouts = self.rollouts.close(now_unix_ns)

@@ -147,7 +147,11 @@ class StepPipeline(ABC, Generic[StepT]):
         return records
 
     def due(self, now_unix_ns: int) -> Iterator[Row]:
-        """Yield the row of each changed step for which nothing more is expected soon."""
+        """Yield the row of each changed step for which nothing more is expected soon.
+
+        A wait counts by the clock of receiving, so that a row does not come due because the bridge
+        was away.
+        """
         for step in self.changed():
             wait_ns = self.wait_ns(step, now_unix_ns)
             due_ns = self._run.receive_clock.due(step.changed_ns or 0, wait_ns)
@@ -173,7 +177,10 @@ class StepPipeline(ABC, Generic[StepT]):
         return [self.row(step)]
 
     def row(self, step: StepT) -> Row:
-        """Return the row of *step*, which counts as sent from then on."""
+        """Return the row of *step*, which counts as sent from then on.
+
+        Values beyond the limit of keys are left out and counted by the axes.
+        """
         role, attempt = step.track
         axis = axis_of(step.role)
         values = self.values(step)
@@ -259,7 +266,7 @@ class StepPipeline(ABC, Generic[StepT]):
         return records
 
     def forget_step(self, step: StepT) -> None:
-        """Remove a step."""
+        """Remove a step; data that come for it later are counted as late."""
         del self.steps[step.key]
         self._changed.discard(step.key)
         self._run.state.delete(step.state_key)
@@ -340,7 +347,8 @@ class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
     ) -> Iterator[tuple[SpanStepT, StepSpanT]]:
         """Yield each span of a process that is new, with its step, to which the caller adds it.
 
-        Spans that cannot be read or have no room are counted.
+        Spans that cannot be read or have no room are counted, as ``invalid`` and ``too_many`` below
+        the space of the steps, those of a forgotten step as ``late``.
         """
         for received in spans:
             span = self._read(received)
@@ -368,7 +376,10 @@ class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
         return True
 
     def wait_ns(self, step: SpanStepT, now_unix_ns: int) -> int:  # noqa: ARG002  # of a subclass
-        """Return how long the row waits for further spans."""
+        """Return how long the row waits for further spans.
+
+        Other ranks may send theirs later, and nothing announces how many there are.
+        """
         # A later step of the role shows that this one is over; else only the longer silence does.
         is_behind = any(
             later.track == step.track and later.number > step.number
@@ -393,7 +404,10 @@ class ForgottenSteps:
         self._last = unpacked(dict[Track, int], state.get(key) or [])
 
     def has(self, track: Track, step: int) -> bool:
-        """Return whether *step* is forgotten, or earlier than a forgotten one."""
+        """Return whether *step* is forgotten, or earlier than a forgotten one.
+
+        One number a track is stored and not a list of steps, so that the state stays small.
+        """
         last = self._last.get(track)
         return last is not None and step <= last
 

@@ -109,7 +109,11 @@ def _numbers(family: Metric, time_ns: int, start_ns: int) -> Iterable[pb.Metric]
 
 
 def _histogram(family: Metric, time_ns: int, start_ns: int) -> Iterator[pb.Metric]:
-    """Yield the metric of a histogram: its samples are the buckets, sum and count of each series."""
+    """Yield the metric of a histogram: its samples are the buckets, sum and count of each series.
+
+    Raises:
+        ValueError: A sample is none of these.
+    """
     metric = pb.Metric(name=family.name)
     metric.histogram.aggregation_temporality = _CUMULATIVE
     series: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}

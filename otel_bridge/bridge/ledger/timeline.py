@@ -63,7 +63,12 @@ class TimelineStore:
         phases: Iterable[TimelinePhase],
         records: Sequence[Record],
     ) -> None:
-        """Store what a batch brought, in the transaction of *sql*."""
+        """Store what a batch brought, in the transaction of *sql*; nothing with a limit of 0.
+
+        Raises:
+            sqlite3.Error: The caller rolls the batch back, which is stored again later. The size
+                counts it twice then: some steps are deleted too early, and `_evict` counts anew.
+        """
         if not self._limit:
             return
         parts: dict[tuple[str, int], list[TimelineEvent]] = {}
@@ -95,7 +100,10 @@ class TimelineStore:
         self._size += size
 
     def _evict(self, sql: sqlite3.Connection) -> None:
-        """Delete whole steps until the timeline is within its limit."""
+        """Delete whole steps until the timeline is within its limit.
+
+        Whole ones, because a step that lacks some ranks would show another slow one.
+        """
         rows = sql.execute(
             "SELECT role, step, min(id), max(id), sum(size), max(end_ns) - min(start_ns) FROM timeline "
             "GROUP BY role, step, iif(step = ?, id, 0) ORDER BY max(id) DESC",
@@ -133,7 +141,10 @@ class _StoredStep(NamedTuple):
 def _within(
     steps: Sequence[_StoredStep], room: int
 ) -> tuple[list[_StoredStep], list[_StoredStep]]:
-    """Return the steps that fit in *room* bytes, the first ones first, and the others."""
+    """Return the steps that fit in *room* bytes, the first ones first, and the others.
+
+    A step that is too large is passed over, so that it does not push out all that follow.
+    """
     fitting: list[_StoredStep] = []
     too_many: list[_StoredStep] = []
     for step in steps:
@@ -164,7 +175,7 @@ def _marks(
 
 
 def _rates_of(row: Row) -> dict[str, float]:
-    """Return the numbers of *row* whose keys name a rate, a queue or the use of a GPU."""
+    """Return the numbers of *row* whose keys name a rate, a queue or the use of a GPU, the first `_MAX_RATES`."""
     rates: dict[str, float] = {}
     for key, value in row.values.items():
         if (
@@ -188,6 +199,7 @@ def _step_of(record: RolloutRecord) -> int:
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
+    """Yield the event of a rollout, and of its first spans behind the root, which has the same times."""
     facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
     facts = {name: value for name, value in facts.items() if value is not None}
     yield TimelineEvent(

@@ -110,6 +110,9 @@ class EnginePipeline:
     ) -> list[Config]:
         """Take what one engine measured; return the config of the role, if the engine changes it.
 
+        Engines and series beyond a limit are counted (`TOO_MANY`, `TOO_MANY_SERIES`), and so is an
+        engine that began to count again (`RESTARTED`). A redelivered reading changes nothing.
+
         Args:
             address: The engine.
             metrics: Families of the engine.
@@ -148,7 +151,11 @@ class EnginePipeline:
         return self._config(address, metrics, engine.last_ns)
 
     def rows(self) -> list[Row]:
-        """Return the row of the step that the trainer has reached since the last row, if any."""
+        """Return the row of the step that the trainer has reached since the last row, if any.
+
+        None without a trainer, and none when no engine was read since: the next row covers the time.
+        A step that another rank logs again is the same step.
+        """
         axis = self._axis()
         step = None
         if axis is not None:
@@ -163,7 +170,10 @@ class EnginePipeline:
         return self._row(f"{ENGINES_ID}{axis}:{step}:a{attempt}", axis, step)
 
     def tick(self, now_unix_ns: int) -> list[Row]:
-        """Return a row without a step when no step is known for a while."""
+        """Return a row without a step when no step is known for a while.
+
+        None once there is a trainer: its steps place the rows, however long they take.
+        """
         if self._axis() is not None or now_unix_ns - self._row_ns < _UNPLACED_NS:
             return []
         self._row_ns = now_unix_ns
@@ -174,7 +184,10 @@ class EnginePipeline:
         return self._row(f"{ENGINES_ID}:{self._row_count}", None, None)
 
     def problems(self) -> list[str]:
-        """Return which families engines no longer send, as of the last row, one text for each engine."""
+        """Return which families engines no longer send, as of the last row, one text for each engine.
+
+        A family that is renamed in another version would otherwise end its curve unnoticed.
+        """
         return [
             f"{address} no longer sends {first_ones(families, 1)}"
             for address, families in self._missing.items()
@@ -195,7 +208,11 @@ class EnginePipeline:
     def _config(
         self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int
     ) -> list[Config]:
-        """Return the new config of the role, if the engine at *address* has other facts than before."""
+        """Return the new config of the role, if the engine at *address* has other facts than before.
+
+        Kept by family, since a Collector may send the families of one reading in several parts. In
+        memory: after a restart of the bridge `Configs` recognises that the next reading changes nothing.
+        """
         last_facts = self._facts.get(address, {})
         facts = dict(last_facts)
         for family, labels in info_labels(metrics):
@@ -210,7 +227,10 @@ class EnginePipeline:
         )
 
     def _axis(self) -> str | None:
-        """Return the axis of the trainer: of the owner role, of a run without roles, or the only one."""
+        """Return the axis of the trainer: of the owner role, of a run without roles, or the only one.
+
+        ``None`` before the first step, and with several other roles: rows are placed by time then.
+        """
         axes = self._axes.steps()
         for axis in (self._owner_axis, axis_of(None)):
             if axis in axes:
@@ -221,7 +241,10 @@ class EnginePipeline:
         return None
 
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
-        """Return one row of all that was added since the last one; none when nothing was."""
+        """Return one row of all that was added since the last one; none when nothing was.
+
+        Engines beyond `_MAX_SHOWN` are counted as `NOT_SHOWN`, and are in the values of all engines.
+        """
         every_series: list[tuple[SeriesName, Series]] = []
         shares: dict[str, dict[str, float]] = {}
         # By address, so that each row shows, and leaves out, the same engines.
@@ -260,7 +283,11 @@ class EnginePipeline:
         ]
 
     def _begin_row(self, time_ns: int) -> None:
-        """Let every series begin anew after a row of *time_ns*, and forget the engines that have been silent."""
+        """Let every series begin anew after a row of *time_ns*, and forget the engines that have been silent.
+
+        Only here, and by the time of the row: so the same engines are forgotten after a kill of the
+        bridge as without one.
+        """
         self._missing.clear()
         for address, engine in list(self._engines.items()):
             if time_ns - engine.last_ns > _FORGOTTEN_NS:
@@ -277,7 +304,10 @@ class EnginePipeline:
 
 
 def _missing_families(engine: _Engine) -> list[str]:
-    """Return the families that the engine has sent before, and not lately."""
+    """Return the families that the engine has sent before, and not lately.
+
+    None of an engine that sends nothing at all: the scraper names that one.
+    """
     latest_ns: dict[str, int] = {}
     for name, series in engine.series.items():
         latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.last.time_ns)
@@ -290,7 +320,11 @@ def _missing_families(engine: _Engine) -> list[str]:
 
 
 def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:
-    """Yield each key, with its ending, and its value: of one engine or of all engines together."""
+    """Yield each key, with its ending, and its value: of one engine or of all engines together.
+
+    A ratio is that of sums, and none while its denominator has not grown: a mean of ratios would
+    weigh an idle engine as a busy one.
+    """
     by_key: dict[str, list[Series]] = {}
     counted: dict[str, float] = {}
     for name, series in pairs:

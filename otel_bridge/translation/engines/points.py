@@ -54,12 +54,19 @@ class SeriesName:
 
 
 def is_of_engine(metric: pb.Metric) -> bool:
-    """Return whether *metric* is a family of an engine, as Prometheus has it."""
+    """Return whether *metric* is a family of an engine, as Prometheus has it.
+
+    Others of that name, such as a delta sum, are shown as points of any third party.
+    """
     return metric.name.startswith(_PREFIXES) and bool(_points(metric)[0])
 
 
 def engine_of(resource: Mapping[str, object]) -> str:
-    """Return the address of the engine that a resource describes; empty when nothing names it."""
+    """Return the address of the engine that a resource describes; empty when nothing names it.
+
+    The bridge names it itself. A Collector's Prometheus receiver puts the scraped address into
+    ``service.instance.id``, and its parts into ``server.*``.
+    """
     explicit_address = text_in(resource, semconv.ENGINE) or text_in(
         resource, semconv.SERVICE_INSTANCE_ID
     )
@@ -73,7 +80,11 @@ def engine_of(resource: Mapping[str, object]) -> str:
 
 
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:
-    """Yield the readings of an engine's metrics; points without a finite number are left out."""
+    """Yield the readings of an engine's metrics.
+
+    Points without a finite number, and histograms without their last bucket, are left out
+    uncounted; the other series arrive.
+    """
     for metric in metrics:
         if metric.name.endswith((_CREATED, _INFO)):
             continue
@@ -89,7 +100,10 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading
 
 
 def info_labels(metrics: Iterable[pb.Metric]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each family of facts with the labels of its first series, without those of parts."""
+    """Yield each family of facts with the labels of its first series, without those of parts.
+
+    An engine has a series for each of its parts, all with the same facts.
+    """
     for metric in metrics:
         # The value of a fact is 1. vllm:lora_requests_info has the time of the last request.
         points = [point for point in metric.gauge.data_points if number(point) == 1]
@@ -141,6 +155,7 @@ def _reading(kind: str, point: _Point) -> Reading | None:
 
 
 def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
+    """Return the name of a series: labels of parts are not in its key, and keep its readings apart."""
     # A label with an empty value is the same as none: prometheus.io, "Data model".
     present = {name: value for name, value in labels.items() if value != ""}
     parts: dict[str, object] = {}

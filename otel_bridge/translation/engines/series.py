@@ -58,7 +58,7 @@ class Series:
 
     @classmethod
     def begun(cls, reading: Reading) -> Series:
-        """Return a series of one reading."""
+        """Return a series of one reading: a gauge has its first value, everything else no difference yet."""
         series = cls(reading)
         if reading.kind == GAUGE:
             series._add(reading.numbers, 1)
@@ -106,7 +106,10 @@ class Series:
 
 
 def _has_restarted(reading: Reading, previous: Reading) -> bool:
-    """Return whether *reading* does not continue *previous*: smaller, of another form, or begun later."""
+    """Return whether *reading* does not continue *previous*: smaller, of another form, or begun later.
+
+    Two engines behind one address look so too.
+    """
     is_another_form = (reading.kind, reading.bounds) != (previous.kind, previous.bounds)
     # The start time shows a restart even if the new counts are already higher.
     if is_another_form or reading.start_ns > previous.start_ns > 0:
@@ -130,6 +133,7 @@ def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    """Yield the mean, and the sum of several: a share is read by the one, a queue by the other."""
     means = [member.added[0] / member.covered for member in series]
     yield "", sum(means) / len(means)
     if len(means) > 1:
@@ -137,6 +141,7 @@ def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+    """Yield the sum of the rates, each over the time that its own readings cover."""
     yield (
         "/per_s",
         sum(member.added[0] * SECOND_NS / member.covered for member in series),
@@ -144,7 +149,10 @@ def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
 
 def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ."""
+    """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ.
+
+    Nothing without bounds, or when nothing was observed.
+    """
     forms = Counter(member.last.bounds for member in series)
     bounds, _ = forms.most_common(1)[0]
     if not bounds:

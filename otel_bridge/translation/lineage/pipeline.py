@@ -62,7 +62,11 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
-        """Take spans of a process; return the values of the rollouts that they name."""
+        """Take spans of a process; return the values of the rollouts that they name.
+
+        Rollouts that have not arrived are awaited, without a time limit, while their step is
+        remembered. A span without a step, time or link is counted as ``lineage/invalid``.
+        """
         now_unix_ns = frame.now_unix_ns
         records: list[Record] = []
         for step, span in self.new_spans(context, spans, now_unix_ns):
@@ -105,7 +109,11 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
         step: TrainStep,
         now_unix_ns: int,
     ) -> list[Record]:
-        """Note what *step* did with a rollout; return the value that trackers show on it."""
+        """Note what *step* did with a rollout; return the value that trackers show on it.
+
+        Nothing when the step left the rollout out or has counted it before, or when no tracker
+        shows it.
+        """
         if trace_id in step.unused:
             rollout.leave_out(step.unused[trace_id])
             self._generated.changed(trace_id)
@@ -137,7 +145,10 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
         return self._publish(value, now_unix_ns)
 
     def _arrived(self, now_unix_ns: int) -> list[Record]:
-        """Assign the rollouts that have arrived, or have another reward now, to the steps that named them before."""
+        """Assign the rollouts that have arrived, or have another reward now, to the steps that named them before.
+
+        Nothing for a step that is forgotten: its row can no longer be corrected.
+        """
         records: list[Record] = []
         for trace_id in self._generated.take_arrived():
             rollout = self._generated.get(trace_id)

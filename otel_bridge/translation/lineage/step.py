@@ -30,9 +30,10 @@ class TrainSpan(StepSpan):
 
 
 def read_train_span(span: Span) -> TrainSpan | None:
-    """Return the training step that *span* describes.
+    """Return the training step that *span* describes, each rollout once.
 
-    ``None`` without a step, a time or a link to a rollout.
+    ``None`` without a step, a time or a link to a rollout; the caller counts it then. Links with
+    another length of id than 16 bytes are ignored: they name no trace.
     """
     attributes = mapping_of(span.attributes)
     step = int_in(attributes, semconv.STEP)

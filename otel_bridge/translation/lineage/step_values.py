@@ -32,6 +32,9 @@ def step_values(
         unknown: Number of further ones that no process has recorded, or that are forgotten.
         end_unix_ns: Time of the step, by the clock of its process.
         generated: All rollouts of the run that are remembered.
+
+    Returns:
+        The number of rollouts alone while none of them is known: everything else is a fact of theirs.
     """
     values: dict[str, Value] = {f"{PREFIX}consumed": len(consumed) + unknown}
     if unknown:
@@ -65,7 +68,7 @@ def _staleness_values(
 ) -> dict[str, Value]:
     """Return how far behind the weights of the consumed rollouts are.
 
-    Nothing if no rollout names a version or step.
+    Nothing if no rollout names a version or step; those that name none are left out.
     """
     stalenesses = (_staleness(step, rollout) for rollout in consumed)
     staleness = [
@@ -80,9 +83,10 @@ def _staleness_values(
 
 
 def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
-    """Return how many steps the weights of *rollout* are behind.
+    """Return how many steps the weights of *rollout* are behind; ``None`` without a version and step.
 
-    Without a policy version, the step of the rollout is used instead.
+    Without a policy version, the step of the rollout is used instead: weights are commonly
+    numbered by the step that made them.
     """
     version = rollout.step if rollout.policy_version is None else rollout.policy_version
     if version is None:
@@ -116,7 +120,10 @@ def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, V
 
 
 def _composition(consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
-    """Return the share of each dataset among the consumed rollouts, the most frequent ones only."""
+    """Return the share of each dataset among the consumed rollouts, the most frequent ones only.
+
+    Each is a key of the run. Nothing when no rollout names a dataset.
+    """
     datasets = Counter(rollout.dataset for rollout in consumed if rollout.dataset)
     return {
         f"{PREFIX}dataset/{dataset}": number / len(consumed)
@@ -130,6 +137,8 @@ def _is_before(rollout: GeneratedRollout, step: int) -> bool:
 
 def _unused(step: int, passed: Sequence[GeneratedRollout]) -> dict[str, Value]:
     """Return the share of the rollouts that training has passed without a use, in all and by reason.
+
+    Nothing when none is older. Newer ones are left out, since a replay buffer may still use them.
 
     Args:
         step: The training step.

@@ -66,7 +66,11 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
-        """Take phases of one process; return the rows of steps that every process has passed."""
+        """Take phases of one process; return the rows of steps that every process has passed.
+
+        A span without a name, a step or possible times is counted as ``phase/invalid``, one of a
+        forgotten step as ``phase/late``. A redelivered one changes nothing.
+        """
         process = context.process
         now_unix_ns = frame.now_unix_ns
         has_advanced = False
@@ -87,18 +91,24 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         return records + self.beyond_bound(now_unix_ns)
 
     def take_new(self) -> list[TimelinePhase]:
-        """Return the phases since the last call."""
+        """Return the phases since the last call, for the timeline: it has them before their row is due."""
         new = self._new
         self._new = []
         return new
 
     @property
     def waiting(self) -> int:
-        """Number of steps whose row was sent and is to be corrected."""
+        """Number of steps whose row was sent and is to be corrected.
+
+        An open step is not counted: a running job always has one, and `status` would name it.
+        """
         return sum(step.revision > 0 for step in self.changed())
 
     def awaited(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
-        """Return the rank that the others of its role wait for, by role."""
+        """Return the rank that the others of its role wait for, by role; a role without one is left out.
+
+        Only steps of the current attempt count: of an earlier one nothing more is awaited.
+        """
         steps: dict[str, list[PhaseStep]] = {}
         for step in self.ordered():
             if step.track[1] == self._run.axes.current(axis_of(step.role)):
@@ -137,12 +147,16 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
 
     # --- the row of a step ------------------------------------------------------------------------
     def wait_ns(self, step: PhaseStep, now_unix_ns: int) -> int:
-        """Return how long the row of *step* waits after its last phase."""
+        """Return how long the row of *step* waits after its last phase; 0 when no process can add to it.
+
+        The longest wait is that for a silent process, since a phase may last for hours.
+        """
         # What came after the row corrects it, and is never a whole step.
         if step.revision:
             return super().wait_ns(step, now_unix_ns)
         options = self._run.options
         quiet_ns = options.step_timeout_ns
+        # The role was started again: of the attempt before, only what is under way can arrive.
         if step.track[1] < self._run.axes.current(axis_of(step.role)):
             quiet_ns = options.step_watermark_ns
         reach = self._workers.reach(step.role or "", "", now_unix_ns)
@@ -164,7 +178,11 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         return values
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:
-        """Return the ranks of *step*, without those of a process that another one has succeeded within the step."""
+        """Return the ranks of *step*, without those of a process that another one has succeeded within the step.
+
+        Both have the same rank, and it would count twice. A forgotten process stays: whether it has
+        a successor is unknown.
+        """
         processes = [
             self._run.processes[instance]
             for instance in step.ranks
@@ -182,7 +200,11 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         ]
 
     def _count_unclosed(self, step: PhaseStep) -> None:
-        """Count the phases that were open when their process ended, as far as phases inside them name them."""
+        """Count the phases that were open when their process ended, as far as phases inside them name them.
+
+        A phase is sent when it ends, so that of one cut off by a crash there is no other trace.
+        Those of a running process are not counted: they may still end.
+        """
         for instance, rank in step.ranks.items():
             process = self._run.processes.get(instance)
             if process is None or process.status is not None or process.drained:
@@ -193,6 +215,7 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
 def _timeline_phase(
     frame: DecodedFrame, context: ProducerContext, step: PhaseStep, phase: PhaseTime
 ) -> TimelinePhase:
+    """Return a phase as an event of the timeline; facts with their usual value are left out to save room."""
     role, attempt = step.track
     process = context.process
     facts: dict[str, Any] = {

@@ -41,7 +41,10 @@ class SlowRank:
 
 
 def slow_rank_of(values: Mapping[str, float | int]) -> SlowRank | None:
-    """Return the slow rank of a step, in the phase that costs the others most; ``None`` without one.
+    """Return the slow rank of a step, in the phase that costs the others most.
+
+    ``None`` when no phase has a rank that took `_SLOW` times as long as the others. By cost and not
+    by ratio, since a short phase has large ratios that delay nobody.
 
     Args:
         values: Result of `step_values`.
@@ -88,7 +91,7 @@ class SlowRanks:
         self._steps.setdefault(role, deque(maxlen=_LAST)).append(slow_rank_of(values))
 
     def by_role(self) -> dict[str, SlowRankOfSteps]:
-        """Return the slow rank of each role that has one."""
+        """Return the slow rank of each role that has one; none before `_LAST` / 2 slow steps have come."""
         slow_ranks: dict[str, SlowRankOfSteps] = {}
         for role, steps in self._steps.items():
             ratios: dict[tuple[int, str], list[float]] = {}
@@ -120,7 +123,10 @@ class StragglerCauses:
         self._rules = [rule for rule in rules if rule.kind is AlertKind.STRAGGLER]
 
     def row(self, row: Row) -> list[Alert]:
-        """Return the alerts that *row* raises; of rows that are not of phases none."""
+        """Return the alerts that *row* raises; none of rows that are not of phases, or without rules.
+
+        Made of the row and not of the phases, so that an alert comes behind the row that shows why.
+        """
         rules = [rule for rule in self._rules if rule.watches_role(row.role)]
         if not rules or not row.id.startswith(PHASES_ID):
             return []
@@ -138,7 +144,10 @@ class StragglerCauses:
         return alerts
 
     def _judged(self, rule: AlertRule, row: Row, slow: SlowRank) -> list[Alert]:
-        """Note one phase of one step; return the alert if the rank is slow for long enough."""
+        """Note one phase of one step; return the alert if the rank is slow for long enough.
+
+        Nothing at further steps of a cause: it has had its alert.
+        """
         key = f"{_SPACE}{_digest(rule.text, row.role or '', slow.phase)}"
         cause = cast("list[int] | None", self._state.get(key))
         rank, steps, *last = cause or [-1, 0]
@@ -203,10 +212,12 @@ def awaited_rank(
 ) -> AwaitedRank | None:
     """Return the rank that is awaited in the newest of *steps*.
 
-    ``None`` when there is none, or there are several.
+    ``None`` when none is missing, or several are. Of several phases the one that the others ended
+    last counts: that is where they wait now.
 
     Args:
-        steps: Steps of one role and attempt, open ones and the last closed ones, in order.
+        steps: Steps of one role and attempt, at least one, open ones and the last closed ones, in
+            order.
         living: Instances of the role's processes that run.
     """
     *earlier, newest = steps
@@ -231,7 +242,10 @@ def awaited_rank(
 
 
 def _rank_before(steps: Sequence[PhaseStep], phase: str, instance: str) -> int | None:
-    """Return the rank of a process that had *phase* in one of *steps*; ``None`` when it had not."""
+    """Return the rank of a process that had *phase* in one of *steps*.
+
+    ``None`` when it had not: some phases are of one rank alone, such as saving a checkpoint.
+    """
     for step in steps:
         rank = step.ranks.get(instance)
         if rank is not None and phase in rank.ends():

@@ -28,7 +28,11 @@ class PhaseSpan(StepSpan):
 
 
 def read_phase(span: Span) -> PhaseSpan | None:
-    """Return the phase that *span* describes; ``None`` without a name, step or possible times."""
+    """Return the phase that *span* describes; ``None`` without a name, step or possible times.
+
+    The caller counts it then. A start of 0 is one that a producer left out, and would make the
+    phase as long as the time since 1970.
+    """
     attributes = mapping_of(span.attributes)
     name = text_in(attributes, semconv.PHASE_NAME)[:_MAX_NAME_CHARS]
     step = int_in(attributes, semconv.STEP)
@@ -59,7 +63,7 @@ class PhaseStep(SpanStep):
     ranks: dict[str, RankTimes] = field(default_factory=dict[str, RankTimes])
 
     def add(self, process: Process, phase: PhaseTime) -> None:
-        """Add a phase of *process*."""
+        """Add a phase of *process*; a rank may have several processes, such as forked children."""
         if process.instance not in self.ranks:
             self.ranks[process.instance] = RankTimes(process.rank, process.forked)
         self.ranks[process.instance].phases.append(phase)

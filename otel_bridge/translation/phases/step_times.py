@@ -76,7 +76,10 @@ class RankTimes:
         return {name: self._total(intervals) for name, intervals in by_name.items()}
 
     def idle_and_overlap(self) -> tuple[float, float]:
-        """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each."""
+        """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each.
+
+        Both are 0 without an outermost phase: the step as a whole says nothing about its parts.
+        """
         outermost = [
             (phase.start_ns, phase.end_ns)
             for phase in self.phases
@@ -101,7 +104,10 @@ class RankTimes:
         return {phase.outer for phase in self.phases} - self.ends().keys() - {""}
 
     def _steps(self) -> list[Interval]:
-        """Return the phases that are the step itself; without any, from the first start to the last end."""
+        """Return the phases that are the step itself; without any, from the first start to the last end.
+
+        Most programs measure the parts of a step alone.
+        """
         steps = [
             (phase.start_ns, phase.end_ns)
             for phase in self.phases
@@ -118,7 +124,10 @@ class RankTimes:
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Return the length of the union of *intervals*, in ns."""
+    """Return the length of the union of *intervals*, in ns; 0 without any.
+
+    A sum would count nested phases and those of threads several times.
+    """
     total_ns = 0
     reached_ns = 0
     for start_ns, end_ns in sorted(intervals):
@@ -131,7 +140,8 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     """Return the values of a step's row, by key without role, in seconds unless a key says otherwise.
 
     Args:
-        ranks: Ranks of the step, each with at least one phase.
+        ranks: Ranks of the step, at least one, each with at least one phase. Forked children count
+            in their phases, and not in the time of the step, unless all are forked.
     """
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     leading = [rank for rank in ordered if not rank.forked] or ordered

@@ -61,7 +61,11 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
     ) -> list[Record]:
-        """Take spans of a process; return what waits of steps that have no room any more."""
+        """Take spans of a process; return what waits of steps that have no room any more.
+
+        Rows come from `tick`. Spans that cannot be read are counted as ``tokens/invalid``, rollouts
+        whose figure the step has already as `TWICE`.
+        """
         now_unix_ns = frame.now_unix_ns
         for step, span in self.new_spans(context, spans, now_unix_ns):
             figures = span.figures or figures_of_streams(span)
@@ -76,7 +80,10 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         return self.beyond_bound(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Return the rows that are due, and the figures of rollouts that have arrived since."""
+        """Return pages and rows that are due, and the figures of rollouts that have arrived since.
+
+        The steps are checked once a second; nothing in between.
+        """
         if not self.begin_check(now_unix_ns):
             return []
         records: list[Record] = [
@@ -94,17 +101,27 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         return [*self._rollouts.pages(None)]
 
     def shown(self, rollout: RolloutRecord, now_unix_ns: int) -> None:
-        """Note that trackers get *rollout*: its tokens are shown with its messages."""
+        """Note that trackers get *rollout*: its tokens are shown with its messages.
+
+        Kept for tokens to come once the run has had any: others would fill the state for nothing.
+        """
         self._rollouts.show(rollout, now_unix_ns, keep=bool(self.steps))
 
     def _may_show(self, trace_id: str) -> bool:
-        """Return whether trackers show a rollout, or may do so once it arrives."""
+        """Return whether trackers show a rollout, or may do so once it arrives.
+
+        One that is not known counts as shown: tokens often come before their rollout.
+        """
         rollout = self._generated.get(trace_id)
         return rollout is None or not rollout.is_sampled_out
 
     # --- streams ----------------------------------------------------------------------------------
     def _keep(self, key: StepKey, span: TokenSpan, now_unix_ns: int) -> None:
-        """Keep the streams of rollouts that trackers may show, and those that wait for their other half."""
+        """Keep the streams of rollouts that trackers may show, and those that wait for their other half.
+
+        The trainer's half waits for each step, since a replayed rollout has one in several. The
+        engine's is the same in all.
+        """
         for trace_id, streams in span.streams.items():
             rollout = self._rollouts.get(trace_id)
             # The sender had one half only, or has compared nothing.
@@ -122,7 +139,11 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
                 self._rollouts.put(rollout, now_unix_ns)
 
     def _join(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
-        """Add the mismatch of the steps that wait for the log-probabilities of the engine, if they are there."""
+        """Add the mismatch of the steps that wait for the log-probabilities of the engine, if they are there.
+
+        Halves of different lengths are counted as `OTHER_LENGTH`, those of a forgotten step as
+        ``tokens/late``. Neither waits any longer.
+        """
         engine = rollout.streams.get(ENGINE)
         if engine is None:
             return
@@ -152,7 +173,8 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
     def _facts(self, step: TokenStep, now_unix_ns: int) -> list[Record]:
         """Return the figures of the rollouts of *step* that have arrived.
 
-        Those of others wait for them.
+        Those of others wait, as long as the step is remembered. Those of a rollout that is sampled
+        out are dropped uncounted: the row of the step has them.
         """
         records: list[Record] = []
         # A copy, because those that have arrived are removed.
@@ -173,7 +195,10 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
 def _value(
     step: TokenStep, trace_id: str, name: str, number: float
 ) -> ReceivedEvaluation:
-    """Return a figure of a rollout as a value; that of a later step replaces it."""
+    """Return a figure of a rollout as a value; that of a later step replaces it.
+
+    So its number is the time: steps of several roles have no common order.
+    """
     return ReceivedEvaluation(
         id=f"{TOKENS_ID}{trace_id}:{step.number}:{step.revision}:{name}",
         trace_id=trace_id,
@@ -187,7 +212,11 @@ def _value(
 
 
 def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
-    """Return the figures of the streams of a span whose sender has made none, of its rollouts in order."""
+    """Return the figures of the streams of a span whose sender has made none, of its rollouts in order.
+
+    A rollout that lacks a stream has NaN there, which counts as no value. All streams of a rollout
+    have one length: `read_token_span` refuses others. A mask is the sender's to apply.
+    """
     rows = [span.streams.get(trace_id, {}) for trace_id in span.rollouts]
     names = {name for row in rows for name in row}.difference(REFERENCES)
     sizes = [

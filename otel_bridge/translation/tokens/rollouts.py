@@ -54,6 +54,7 @@ class PageHeader:
 
 
 def _header_of(rollout: RolloutRecord) -> PageHeader:
+    """Return what the page of a rollout needs; facts that it does not have are left out."""
     rollout_id = rollout.metadata.get("rollout_id")
     facts: dict[str, Json] = {
         "step": rollout.step,
@@ -112,7 +113,10 @@ class RolloutTokens:
     def add(
         self, streams: Mapping[str, bytes], texts: list[str] | None, time_unix_ns: int
     ) -> None:
-        """Take over *streams*, unless a later span has sent them, and the texts of the tokens, if there are any."""
+        """Take over *streams*, unless a later span has sent them, and the texts of the tokens, if there are any.
+
+        By the time of the span, since spans may arrive in another order than they were sent in.
+        """
         self.texts = texts or self.texts
         for name, data in streams.items():
             if time_unix_ns >= self.times.get(name, 0):
@@ -163,7 +167,7 @@ class TokenRollouts:
         return unpacked(RolloutTokens, stored)
 
     def put(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
-        """Store the streams of a rollout."""
+        """Store the streams of a rollout; its page is due again if it has newer ones than the last page."""
         if not rollout.number:
             self._number += 1
         rollout.store_as(self._number, self._recent.pop(rollout.trace_id, None))
@@ -176,7 +180,10 @@ class TokenRollouts:
             self._unpaged[rollout.trace_id] = now_unix_ns
 
     def evict(self) -> Iterator[RolloutTokens]:
-        """Forget the rollouts that came first until the limit of bytes is met, and yield each."""
+        """Forget the rollouts that came first until the limit of bytes is met, and yield each.
+
+        The caller counts those whose half waited: of the others trackers have all but a page.
+        """
         limit = self._run.options.token_bytes
         # The last one stays even if it is over the limit alone, or it could never be joined.
         while len(self._sizes) > 1 and sum(self._sizes.values()) > limit:
@@ -187,9 +194,9 @@ class TokenRollouts:
             yield rollout
 
     def show(self, record: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
-        """Note that trackers get a rollout.
+        """Note that trackers get a rollout; nothing if the policy has no content.
 
-        With *keep*, also if none of its tokens have come yet.
+        With *keep*, also if none of its tokens have come yet. Else the last `_RECENT` are in memory.
         """
         if self._run.options.content.off:
             return
@@ -200,7 +207,11 @@ class TokenRollouts:
             del self._recent[next(iter(self._recent))]
 
     def pages(self, now_unix_ns: int | None) -> Iterator[MediaRecord]:
-        """Yield the pages that are due; ``None``: all of them."""
+        """Yield the pages that are due; ``None``: all of them.
+
+        Spans of several ranks and steps follow each other, so that a page waits until none came for
+        a while.
+        """
         wait_ns = self._run.options.row_wait_ns
         for trace_id, changed_ns in list(self._unpaged.items()):
             if now_unix_ns is not None and now_unix_ns < changed_ns + wait_ns:
@@ -212,6 +223,10 @@ class TokenRollouts:
                 self.put(rollout, changed_ns)
 
     def _page(self, rollout: RolloutTokens, header: PageHeader) -> MediaRecord:
+        """Return the page of a rollout, and note that it is sent.
+
+        A page is placed at the step of its rollout, however late it is; without one by time.
+        """
         numbers = {name: floats_of(data) for name, data in rollout.streams.items()}
         view = view_of(
             header.title,
@@ -240,7 +255,8 @@ class TokenRollouts:
 def _figures(streams: Mapping[str, Numbers]) -> dict[str, str]:
     """Return the figures of a rollout as text.
 
-    Nothing when its streams are of different lengths.
+    Nothing when its streams are of different lengths: spans of several steps may have been cut at
+    different tokens, and a mismatch would compare tokens with others.
     """
     values = {
         name: stream for name, stream in streams.items() if name not in REFERENCES

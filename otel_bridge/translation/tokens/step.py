@@ -44,7 +44,10 @@ class Total:
             self.max = max(self.max, figure.maxima[index])
 
     def add_positions(self, figure: Figure) -> None:
-        """Add what a figure has of all its rollouts together: tenths and buckets."""
+        """Add what a figure has of all its rollouts together: tenths and buckets.
+
+        A third party may leave out either; then it adds zeros.
+        """
         self.decile_counts = list(map(add, self.decile_counts, figure.decile_counts))
         self.decile_sums = list(map(add, self.decile_sums, figure.decile_sums))
         for bucket, tokens in figure.buckets.items():
@@ -85,7 +88,9 @@ class TokenStep(SpanStep):
     ) -> int:
         """Add figures of *rollouts*.
 
-        Return how many of them the step has already, each of a rollout and a name.
+        Return how many of them the step has already, each of a rollout and a name. These are not
+        added: ranks of one model may all send the same rollout. Figures beyond `_MAX_FIGURES` are
+        ignored.
 
         Args:
             rollouts: Trace ids, in the order of the figures.
@@ -124,7 +129,7 @@ class TokenStep(SpanStep):
 
 # --- what trackers show ---------------------------------------------------------------------------
 def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
-    """Return the values of a step's row, by key without role.
+    """Return the values of a step's row, by key without role; of figures without tokens none.
 
     Args:
         totals: Sums over all tokens, by figure.
@@ -142,6 +147,11 @@ def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
 
 
 def _of_figure(name: str, total: Total) -> dict[str, Value]:
+    """Return the values of one figure, of which there is at least one token.
+
+    Quantiles are of log-probabilities alone, and positions of two figures, or a step would have
+    hundreds of keys.
+    """
     values: dict[str, Value] = {f"{PREFIX}{name}": total.sum / total.count}
     if name == ABSOLUTE:
         values[f"{PREFIX}{MAXIMUM}"] = total.max

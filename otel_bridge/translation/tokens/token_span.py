@@ -62,7 +62,8 @@ def read_token_span(span: Span) -> TokenSpan | None:
 
     ``None`` without a step, a time, or a different rollout for each link.
 
-    What does not have the size that the number of rollouts demands makes the whole span unreadable.
+    What does not have the size that the number of rollouts demands makes the whole span unreadable,
+    since it is unknown which rollouts its numbers belong to. The caller counts it then.
     """
     attributes = mapping_of(
         pair for pair in span.attributes if not pair.key.startswith((*_TYPES,))
@@ -117,7 +118,7 @@ def _numbers(value: AnyValue, kind: str) -> Numbers:
 
 
 def _rollouts(span: Span) -> tuple[str, ...]:
-    """Return the trace ids that *span* links to.
+    """Return the trace ids that *span* links to, 32 hex digits each.
 
     None of them unless all are valid and different.
     """
@@ -131,7 +132,7 @@ def _rollouts(span: Span) -> tuple[str, ...]:
 
 
 def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures by name.
+    """Yield the first `_MAX_FIGURES` figures by name: each becomes keys of the run and bits of each rollout.
 
     Raises:
         ValueError: One of them has another size.
@@ -156,7 +157,7 @@ def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
 
 
 def _streams(lists: _Lists, rollouts: tuple[str, ...]) -> dict[str, dict[str, bytes]]:
-    """Return the streams by trace id and name.
+    """Return the streams by trace id and name; a stream may be of the first rollouts alone.
 
     Raises:
         ValueError: A stream ends within a rollout.
@@ -178,6 +179,14 @@ def _streams(lists: _Lists, rollouts: tuple[str, ...]) -> dict[str, dict[str, by
 
 
 def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the texts of the tokens by trace id; *text* is a JSON object by the number of the rollout.
+
+    Raises:
+        ValueError: It is not JSON, or an index is not a number.
+        LookupError: An index is beyond the rollouts.
+        AttributeError: It is not an object.
+        TypeError: An entry is not a list.
+    """
     if not text:
         return {}
     indexed = cast("dict[str, list[object]]", orjson.loads(text))
