@@ -239,9 +239,7 @@ def without_messages(report: Report) -> Sequence[str]:
 
 
 def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -> str:
-    """Return a sentence on records that are not delivered when ``finish()`` returns.
-
-    They are kept in any case.
+    """Return a sentence on records that are kept, as they are not delivered when ``finish()`` returns.
 
     Args:
         folder: The run folder.

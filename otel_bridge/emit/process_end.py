@@ -75,10 +75,7 @@ def call_at_worker_end(
 
 
 def _at_worker_end(end: Callable[[EndStatus], object]) -> None:
-    """Call *end* with the status of a worker that ends.
-
-    Failed after an exception that left its body.
-    """
+    """Call *end* with the status of a worker that ends, failed after an exception that left its body."""
     # Finalizers run in the `finally` of the worker's body (multiprocessing/process.py,
     # `_bootstrap`), so that an exception that ends the worker is the one being handled here. A fork
     # inside an `except` block inherits the parent's exception as well, and its noted exit code:

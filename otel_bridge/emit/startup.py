@@ -188,9 +188,6 @@ def _folder_state(facts: RunStart, base: BaseDir, *, launched: bool) -> _FolderS
     to.
 
     Raises:
-        MissingExtraError: No environment on this machine has the packages of the exporters.
-
-    Raises:
         ConfigError: The interpreter that the user names for the bridge cannot run it.
         MissingExtraError: No environment on this machine has the packages of the exporters.
     """
@@ -277,7 +274,8 @@ def _open(
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
     """Return what makes the header of each instance of this process.
 
-    A fork, or a lost folder, needs another. What all of them share is read once.
+    A fork, or a folder that was deleted, begins another instance. What all of them share is read
+    once.
     """
     identity = facts.identity
     choice = facts.choice
@@ -361,9 +359,9 @@ def _child_variables(
 
 
 def _notes(facts: RunStart, state: _FolderState) -> list[str]:
-    """Return the lines that follow the first one.
+    """Return the lines that follow the first one of ``init()``.
 
-    What was before, where it is shown, what is unusual.
+    They name what was before, where the run is shown, and what is unusual.
     """
     choice = facts.choice
     earlier_report = state.before

@@ -142,8 +142,8 @@ def _name_of(key: str) -> _Name:
 def _known_name(key: str) -> _Name:
     """Return what a name means, by its words.
 
-    ``apiKey``, ``api-key`` and ``API_KEY`` are two words. The last word decides with the one before
-    it, since ``key`` and ``token`` alone name ordinary things as well.
+    ``apiKey``, ``api-key`` and ``API_KEY`` have the same two. The last word decides with the one
+    before it, since ``key`` and ``token`` alone name ordinary things as well.
     """
     words = [word.lower() for word in _WORDS.findall(key)]
     if not words:

@@ -107,9 +107,9 @@ class DeliveryWaiter:
                 time.sleep(min(_POLL_S, remaining_s))
 
     def _amounts(self, report: Report | None) -> dict[str, Amount]:
-        """Return what is awaited.
+        """Return what is awaited, with how much of it is done.
 
-        The bridge, the records that the exporters of *report* lack, or the run's end. A thing
+        It is the bridge, the records that the exporters of *report* lack, or the run's end. A thing
         without numbers has an empty amount.
         """
         if report is None:
@@ -210,7 +210,7 @@ class DeliveryWaiter:
     def _given_up(self, report: Report | None) -> FlushOutcome:
         """Return the outcome of a wait that is over, with why records remain.
 
-        From the report, else from the bridge's log.
+        The report says why; where this process is not in it, the bridge's log may.
         """
         has_begun = self._position is not None
         if report is not None and (

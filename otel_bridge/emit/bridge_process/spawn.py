@@ -167,11 +167,11 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def bridge_path(path: Sequence[str] | None = None) -> list[str]:
-    """Return the module search path for the bridge.
+    """Return this process's module search path without folders of the user's scripts, for the bridge.
 
-    This process's path without folders of the user's scripts. A ``mlflow.py`` beside the training
-    script is not the tracker. ``site`` adds the paths of editable installs again. The capture's
-    folder and that of ``opentelemetry-instrument`` go too: they would act in the bridge.
+    A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of
+    editable installs again. The capture's folder and that of ``opentelemetry-instrument`` go too:
+    they would act in the bridge.
     """
     left_out = {"", *_script_folders()}
     entries: list[str] = []
@@ -192,9 +192,9 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
 
 
 def _script_folders() -> set[str]:
-    """Return the folders from which Python imports the user's own modules.
+    """Return the working folder and those of the script, from which Python imports the user's modules.
 
-    Of the script, and the working folder. A script behind a link has two.
+    A script behind a link has two.
     """
     folders: set[str] = set()
     with contextlib.suppress(OSError):  # the working folder was deleted

@@ -203,10 +203,10 @@ def _by_launcher(
 def _by_environment(
     requested: tuple[str, ...], env: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the exporters of each signal.
+    """Return the exporters of each signal by the environment.
 
-    Those of its OpenTelemetry variable, else the requested, else ours. Without any name an endpoint
-    that is set counts as ``otlp`` for its signals.
+    Its OpenTelemetry variable comes first, then what the program requests, then our own variable.
+    Without any name an endpoint that is set counts as ``otlp`` for its signals.
     """
     fallback = requested or EXPORTERS.read(env)
     by_signal = {

@@ -168,13 +168,10 @@ def identify(
 def _project(
     request: RunRequest, env: Mapping[str, str], resource: Mapping[str, str], cwd: Path
 ) -> tuple[str, bool]:
-    """Return the project, and whether it counts as generated.
+    """Return the project, and whether it counts as generated, as the working folder's name does.
 
-    The working folder's name, or a launcher's. A process that has only the id replaces a generated
-    one by what its run folder knows.
-
-    Raises:
-        ConfigError: It cannot be a name.
+    So does a project that a launcher or parent generated. A process that has only the id replaces a
+    generated one by what its run folder knows.
 
     Raises:
         ConfigError: It cannot be a name.
@@ -335,9 +332,6 @@ def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
     """Return rank and world size.
 
     A size below the rank counts as the rank's own, since srun sets no size.
-
-    Raises:
-        ConfigError: The rank is not an integer of 0 or more.
 
     Raises:
         ConfigError: The rank is not an integer of 0 or more.

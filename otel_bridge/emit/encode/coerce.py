@@ -91,10 +91,9 @@ def _combined(
 
 
 def _total(parts: Mapping[object, object], budget: ReadBudget) -> float | None:
-    """Return the total of named reward parts.
+    """Return the part named ``reward``, ``total`` or ``score`` of a reward, else the sum of its parts.
 
-    The part named ``reward``, ``total`` or ``score``, else the sum. A total beside its parts would
-    count twice in a sum. ``None`` when it is not a number.
+    A total beside its parts would count twice in a sum. ``None`` when it is not a number.
     """
     for name in _TOTALS:
         if name in parts:

@@ -107,11 +107,11 @@ class RowEncoder:
         earlier_values: int = 0,
         own_ns: int = 0,
     ) -> bytes:
-        """Encode a row, or a part of one.
+        """Encode the points of a row, or of a part of one, and the number of the row, which completes it.
 
-        The points of its values, and its own number, which completes it. Parts of a row have one
-        time, by which the bridge joins them, and the last part has the number. The bridge releases
-        the row once it has all values, or without its number when its process has ended.
+        Parts of a row have one time, by which the bridge joins them, and the last part has the
+        number. The bridge releases the row once it has all values, or without its number when its
+        process has ended.
 
         Args:
             values: Result of `otel_bridge.emit.encode.values.flatten`.

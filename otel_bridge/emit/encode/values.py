@@ -95,9 +95,9 @@ def flatten(
 
 
 def _plain_row(values: dict[Any, Any]) -> dict[str, Value] | None:
-    """Return a copy of *values* if `flatten` would take all of it as it is.
+    """Return a copy of *values* if `flatten` would take all of it as it is, as of most rows.
 
-    Most rows, in a fifth of the time. ``None`` for any other row, of which nothing is counted yet.
+    It takes a fifth of the time. ``None`` for any other row, of which nothing is counted yet.
     """
     row = values.copy()  # in one call, so that no other thread changes it meanwhile
     # The long way counts what is beyond the limit.

@@ -75,9 +75,9 @@ class _ContentReader(PlainReader):
         ]
 
     def _described(self, value: object) -> Json:
-        """Return a key for an object that a record only describes.
+        """Return the key that an object has of its own, or a digest of its bytes or pixels.
 
-        Its own, or a digest of its bytes or pixels. Any other object has that of its description.
+        A record only describes such an object. Any other one has the key of its description.
         """
         key = None if self._own_key is None else self._own_key(value)
         if key is not None:

@@ -321,9 +321,9 @@ def columns_and_rows(
 
 
 def _columns_in(rows: Sequence[object]) -> list[object]:
-    """Return the columns of rows that have no names.
+    """Return the keys of all mappings, or the numbers of the cells of the first row, as columns.
 
-    The keys of all mappings, else the numbers of the first row.
+    Such rows have no names of their own. Empty without rows.
     """
     if rows and isinstance(rows[0], Mapping):
         names: dict[object, None] = {}

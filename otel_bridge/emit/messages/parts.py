@@ -184,10 +184,9 @@ class Parts:
         return cast("Json", inner.parts)
 
     def add_part(self, part: object) -> None:
-        """Add one part of a message.
+        """Add one part of a message, which is a text, a medium, or fields with a type or a telling key.
 
-        A text, a medium as an object, or fields with a type or a telling key. Anything else is kept
-        as text, and counted as ``rollout_message``.
+        Anything else is kept as text, and counted as ``rollout_message``.
         """
         if isinstance(part, str):
             self.add_text("text", part)
@@ -216,11 +215,11 @@ class Parts:
     def _add_with_facts(
         self, fields: Mapping[str, Any], add: Callable[[ReadFields], None]
     ) -> None:
-        """Add a part with *add*, and the facts that it does not read of *fields*.
+        """Add a part with *add*, and the facts of *fields* that it does not read, as labels and times.
 
-        Labels, signatures, times. They lie in the part, in the first one if *add* makes several.
-        Without a part they become text, and are counted as ``rollout_message``; of two with one
-        name the last counts (``same_key``).
+        They lie in the part, in the first one if *add* makes several. Without a part they become
+        text, and are counted as ``rollout_message``; of two with one name the last counts
+        (``same_key``).
         """
         reading = ReadFields(fields)
         number_before = len(self.parts)
@@ -251,10 +250,7 @@ class Parts:
                 part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
-        """Add an object without fields.
-
-        A medium, or anything else as text, counted unless it is a number.
-        """
+        """Add an object without fields as a medium, or as text, which is counted unless it is a number."""
         if isinstance(value, Media):
             self.add_content(parts_of([value], self.content_filter.losses))
             return

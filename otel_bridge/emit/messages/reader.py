@@ -40,11 +40,10 @@ class Message(NamedTuple):
 
 
 def messages_of(value: object, role: str = "user") -> list[object]:
-    """Return the entries in *value*.
+    """Return the entries in a text, one message, JSON text of messages, or any sequence of them.
 
-    A text, one message, JSON text of messages, or any sequence of them. Texts become messages of
-    *role*. Other entries are not read yet, and may hold several messages each. Empty for ``None``;
-    a sequence that raises is one entry, which is counted when it is read.
+    Texts become messages of *role*. Other entries are not read yet, and may hold several messages
+    each. Empty for ``None``; a sequence that raises is one entry, which is counted when it is read.
     """
     if value is None:
         return []
@@ -210,10 +209,9 @@ def _of_fields(
 
 
 def _typed(inner: object, kind: object) -> object:
-    """Return the content of a wrapper, with the type that says its role.
+    """Return the content of a wrapper (LangChain's ``messages_to_dict``), with the type that says its role.
 
-    LangChain's ``messages_to_dict``. Unchanged when *kind* says no role, or the content has no
-    fields.
+    Unchanged when *kind* says no role, or the content has no fields.
     """
     if not isinstance(kind, str) or kind not in shapes.TYPE_ROLES:
         return inner
@@ -264,10 +262,10 @@ def _key_inside(fields: Mapping[str, Any]) -> str | None:
 def _with_wrapper(
     messages: Iterator[Message], wrapper: Mapping[str, Any], key: str
 ) -> Iterator[Message]:
-    """Yield *messages*, the first that has fields with those of the wrapper beside *key*.
+    """Yield *messages*, the first that has fields with those of the wrapper (usage, model) beside *key*.
 
-    Usage, model, answers. A name that it has itself, or that means something else in a message,
-    follows ``wrapper.``. Without such a message the facts are yielded alone, and are kept as text.
+    A name that it has itself, or that means something else in a message, follows ``wrapper.``.
+    Without such a message the facts are yielded alone, and are kept as text.
     """
     facts = {
         name: fact

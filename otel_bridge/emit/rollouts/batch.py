@@ -233,11 +233,11 @@ def emit(
     build: Callable[[int], Rollout],
     key: Callable[[int], str],
 ) -> None:
-    """Append the rollouts of one step and split.
+    """Append the kept rollouts of one step and split whole, and the statistics of the others.
 
-    Kept rollouts whole, and the statistics of the others. Only kept rollouts are built: of a batch
-    of 1,024 with 16 seats the others cost two microseconds each. The choice has no random number
-    but a seed of run and step, so that it is the same after a restart.
+    Only kept rollouts are built: of a batch of 1,024 with 16 seats the others cost two microseconds
+    each. The choice has no random number but a seed of run and step, so that it is the same after a
+    restart.
 
     Args:
         run: The run.

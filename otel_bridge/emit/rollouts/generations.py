@@ -196,8 +196,8 @@ class Generations:
     def key(self, rollout: int) -> str:
         """Return a stable id of *rollout*.
 
-        Its id, its trajectory id, else its group with its position in it. Sampling hashes it, so
-        that the choice does not depend on the order in which workers answer.
+        It is its id, its trajectory id, or else its group with its position in it. Sampling hashes
+        it, so that the choice does not depend on the order in which workers answer.
         """
         entry = self._turns[rollout][0]
         for name in ("ids", "trajectory_ids"):

@@ -86,11 +86,11 @@ class UrandomIdGenerator(IdGenerator):
 
 
 def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
-    """Encode *span* as one ``ScopeSpans``.
+    """Encode *span*, and what *extra* adds to it, as one ``ScopeSpans``.
 
-    Attributes set by others as the policy allows, and the additions. Texts that the policy cuts
-    without knowing their names are counted as ``unknown_text``. What the SDK's encoder raises is
-    raised, also for a span that is not the SDK's.
+    What others have set has the content policy of the run; texts that it cuts without knowing their
+    names are counted as ``unknown_text``. What the SDK's encoder raises is raised, also for a span
+    that is not the SDK's.
     """
     request = encode_spans([well_formed(cast("ReadableSpan", span))])
     scope_spans = request.resource_spans[0].scope_spans[0]
@@ -109,9 +109,9 @@ class _Provider(TracerProvider):
     """Provides tracers without the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
 
     def __init__(self, ids: UrandomIdGenerator) -> None:
-        """Make a provider of which nothing comes from the program's variables for its own SDK.
+        """Make a provider to which the program's variables for its own SDK do not apply.
 
-        Sampler, limits, ids, switch.
+        Its sampler, limits, ids and switch are given here.
         """
         unset = SpanLimits.UNSET
         super().__init__(

@@ -347,10 +347,10 @@ def closing_fields(
     end_unix_ns: int,
     content_filter: ContentFilter,
 ) -> bytes:
-    """Encode what a live span gets at its end.
+    """Encode attributes, and the event and status of an *error*, which a live span gets at its end.
 
-    Its attributes, and the event and status of an *error*. They are merged into the SDK's encoded
-    span: set as its attributes they would pass the content policy twice.
+    They are merged into the SDK's encoded span: set as its attributes they would pass the content
+    policy twice.
     """
     fields = span_encoding.span_attributes(pairs)
     if error is None:

@@ -152,7 +152,7 @@ def _flushes() -> list[Callable[[], object]]:
 def _resource(run: Run) -> Resource:
     """Return the resource of a provider that is made here.
 
-    That of the run, with what the environment adds.
+    The run's, with what the environment adds.
     """
     attributes: dict[str, Any] = {
         semconv.RUN_ID: run.id,

@@ -326,11 +326,10 @@ def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, obj
 
 
 def mapping_of(value: object) -> Mapping[object, object] | None:
-    """Return the fields of an object.
+    """Return the fields of a mapping, dataclass, attrs or pydantic object, namespace or pandas object.
 
-    A mapping, dataclass, attrs or pydantic object, namespace or pandas object. ``None`` for
-    anything else. What the code of the object raises is raised, unless it has another way to its
-    fields. Declared fields come before dumps, which copy all that is below.
+    ``None`` for anything else. What the code of the object raises is raised, unless it has another
+    way to its fields. Declared fields come before dumps, which copy all that is below.
     """
     if isinstance(value, Mapping):
         return cast("Mapping[object, object]", value)

@@ -80,9 +80,9 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether *value* stands for a missing entry.
+    """Return whether *value* is ``None``, NA or NaT of pandas, or numpy's NaT.
 
-    ``None``, NA and NaT of pandas, and numpy's NaT. A NaN is a number: it is logged as one.
+    A NaN is a number: it is logged as one.
     """
     if value is None:
         return True
