@@ -114,7 +114,8 @@ class RecordedFacts:
     def log_config(self, /, config: object = None, **entries: object) -> None:
         """Record hyperparameters: a nested mapping, dataclass or namespace. Secrets are redacted.
 
-        Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them.
+        Keywords are entries: ``log_config(lr=1e-6)``. Only rank 0 records them. A config without
+        fields is counted as ``config_not_a_mapping``, what is beyond its limits as ``clipped``.
 
         Args:
             config: The hyperparameters. Later calls add entries to those of earlier calls, or
@@ -140,10 +141,10 @@ class RecordedFacts:
         role: str | None = None,
         **entries: object,
     ) -> None:
-        """Record last values, which trackers show beside the curves: a best score, a total, a verdict.
+        """Record last values (a best score, a verdict), which trackers show beside the curves.
 
         Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0
-        records them.
+        records them. Other values than numbers, texts and bools are counted as ``summary_value``.
 
         Args:
             values: Numbers, texts and bools by key; nested mappings are flattened with ``/``.

@@ -77,7 +77,11 @@ class Run(RecordedFacts):
 
     @property
     def urls(self) -> dict[str, str]:
-        """Return the address of the run by exporter, for the addresses that are known so far."""
+        """Return the address of the run by exporter, for the addresses that are known so far.
+
+        Empty before a bridge has opened the run in a tracker: some addresses only the tracker
+        knows.
+        """
         report = self._report()
         if report is None:
             return {}
@@ -142,6 +146,9 @@ class Run(RecordedFacts):
     @counts_unknown
     def rollout(self, /, **fields: object) -> AbstractContextManager[LiveRollout]:
         """Open a live rollout: model and tool calls within the ``with`` block become its children.
+
+        It never raises: where it cannot be opened, which is counted as ``internal_error``, the
+        block runs and nothing of it is recorded.
 
         Args:
             fields: Any field of `Rollout` (``step``, ``group``, ``sample``, ``split``,
@@ -254,6 +261,8 @@ class Run(RecordedFacts):
         step: int | None = None,
     ) -> None:
         """Record one evaluation for each of many rollouts; see `log_reward`.
+
+        Anything but a mapping is counted as ``evaluation_not_a_mapping``.
 
         Args:
             values: Numbers or labels by rollout id.
@@ -413,7 +422,8 @@ class Run(RecordedFacts):
     def flush(self, timeout_s: float = DEFAULT_FLUSH_S) -> bool:
         """Wait until everything logged so far is written; return whether it is.
 
-        Trackers that are blocked or failing are not waited for.
+        Trackers that are blocked or failing are not waited for. True at once where nothing was
+        logged, false when *timeout_s* is over, or when no bridge can be started.
 
         Args:
             timeout_s: Longest wait in seconds, 10 by default.
@@ -436,9 +446,10 @@ class Run(RecordedFacts):
         *,
         exit_code: int | None = None,
     ) -> None:
-        """End this process's part of the run, once.
+        """End this process's part of the run, once; a second call does nothing.
 
-        Wait at most *timeout_s* and report what remains.
+        Wait at most *timeout_s* and report what remains. What is logged afterwards is counted as
+        ``ended``.
 
         Args:
             status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
