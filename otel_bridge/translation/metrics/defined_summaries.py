@@ -8,22 +8,21 @@ set, so that a writer that is opened later shows it too.
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from typing import cast
+from dataclasses import astuple, replace
 
 from otel_bridge.metric_summaries import NO_SUMMARY, KeySummary, SummaryDefinitions
-from otel_bridge.records import End, Record, Row, Scalar, Summary
+from otel_bridge.records import End, Json, Record, Row
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
-from otel_bridge.translation.metrics.summaries import PREFIX
+from otel_bridge.translation.metrics.summaries import Summaries
 from otel_bridge.translation.state import TranslationState, count, named
 
 TOO_MANY = "metric-summary/too_many_keys"
 _DEFINITION = "metric-summary/of/"
 _KEY = "metric-summary/key/"
 _MAX_KEYS = 10_000
-_COMPUTED = ""
-"""Stands for the process that set a value, of which this one has none."""
+_COMPUTED = Origin(0, "", 0)
+"""Origin of the computed values: older than any value that a program sets."""
 _NUMBERS = frozenset({int, float})
 
 
@@ -36,6 +35,7 @@ class DefinedSummaries:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
+        self._summary = Summaries(state)
         self._definitions = SummaryDefinitions()
         self._origins: dict[str, Origin] = {}
         self._keys: dict[str, KeySummary] = {}
@@ -119,32 +119,22 @@ class DefinedSummaries:
                 continue
             self._changed.add(key)
 
-    def _store(self, key: str, value: Scalar, time_unix_ns: int) -> bool:
-        """Store a last value.
-
-        Return whether it is another one. A value that a program set itself stays.
-        """
-        stored = cast("list[Scalar] | None", self._state.get(PREFIX + key))
-        # Under the same names as `Summaries`, whose values the program set itself.
-        if stored is not None and (stored[3] != _COMPUTED or stored[0] == value):
-            return False
-        self._state.set(PREFIX + key, [value, None, time_unix_ns, _COMPUTED, 0])
-        return True
-
     def _summaries(self, end: End) -> list[Record]:
         """Return the summaries that changed since the run last ended; nothing when none did.
 
-        Without the kind ``last``: trackers show the last value anyway.
+        Without the kind ``last``: trackers show the last value anyway. A value that a program set
+        under such a name itself stays.
         """
-        changed: dict[str, Scalar] = {}
+        values: dict[str, Json] = {}
         for key, summary in self._keys.items():
             kinds = self._definitions.kinds_of(key)
             if NO_SUMMARY in kinds:
                 continue
             for kind, value in summary.result(kinds - {"last"}).items():
-                name = f"{key}.{kind}"
-                if self._store(name, value, end.time_unix_ns):
-                    changed[name] = value
-        if changed:
-            return [Summary(f"d:{end.id}", None, changed, end.time_unix_ns)]
-        return []
+                values[f"{key}.{kind}"] = value
+        records: list[Record] = []
+        for changed in self._summary.merge(ValuesEvent(_COMPUTED, None, values)):
+            records.append(
+                replace(changed, id=f"d:{end.id}", time_unix_ns=end.time_unix_ns)
+            )
+        return records
