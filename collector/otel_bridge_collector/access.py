@@ -112,17 +112,13 @@ class Access:
             self._refuse_web_pages(headers, is_page=is_page)
             return 0
         sent = str(headers.get("authorization", ""))
-        candidates = [
-            token
-            for token in (_bearer(sent), _bearer(unquote(sent)))
-            if token is not None
-        ]
+        candidates = (_bearer(sent), _bearer(unquote(sent)))
         accepted = 0
         # Every token is compared, so that the duration does not reveal which token was similar.
         # Two candidates, because a token may hold a percent sign of its own.
         for number, token in enumerate(self._tokens, 1):
             for candidate in candidates:
-                if hmac.compare_digest(token, candidate):
+                if candidate and hmac.compare_digest(token, candidate):
                     accepted = number
         if not accepted:
             raise UnauthenticatedError(

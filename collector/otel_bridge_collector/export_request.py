@@ -72,14 +72,11 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     budget = _FieldBudget(_FIELDS, "resources and scopes")
     for number, begin, start, end in _fields(body, 0, len(body), budget):
         if number == 1:
-            resources = [
-                body[inner_start:inner_end]
-                for inner_number, _, inner_start, inner_end in _fields(
-                    body, start, end, budget
-                )
-                if inner_number == 1
-            ]
-            yield b"".join(resources), body[begin:end]
+            resource = b""
+            for inner, _, inner_start, inner_end in _fields(body, start, end, budget):
+                if inner == 1:
+                    resource += body[inner_start:inner_end]
+            yield resource, body[begin:end]
 
 
 class _FieldBudget:
@@ -263,8 +260,9 @@ def _parse(kind: type[Message], body: memoryview) -> None:
 @cache
 def _message_fields(kind: Descriptor) -> dict[int, type[Message]]:
     """Return the message types that *kind* holds, by field number."""
-    return {
-        field.number: GetMessageClass(field.message_type)
-        for field in kind.fields
-        if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None
-    }
+    message_types: dict[int, type[Message]] = {}
+    for field in kind.fields:
+        is_message = field.type == FieldDescriptor.TYPE_MESSAGE
+        if is_message and field.message_type is not None:
+            message_types[field.number] = GetMessageClass(field.message_type)
+    return message_types

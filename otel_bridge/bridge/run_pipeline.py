@@ -15,7 +15,7 @@ from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.engines.scraper import EngineScraper
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
-from otel_bridge.bridge.ingest.eviction import Eviction, Fullness
+from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -151,17 +151,9 @@ def open_pipeline(
             ledger, options, view=view, processes=processes, workers=workers, other_traces=other_traces,
             not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
-        eviction = Eviction(
-            fullness,
-            ledger,
-            view,
-            workers,
-            selection.requested,
-            evicted=partial(_evicted, folder, report, log_line),
-        )
         retention = FolderRetention(
             folder, options, ledger=ledger, view=view, reader=reader, workers=workers, selection=selection,
-            eviction=eviction, log_line=log_line,
+            fullness=fullness, evicted=partial(_evicted, folder, report, log_line), log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
             ledger, reader, processes, system, engines, describe, content, workers, selection, report, retention,

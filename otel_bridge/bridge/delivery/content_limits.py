@@ -44,11 +44,10 @@ class ContentLimits:
 
         Nothing changes when a stricter mode cannot be stored; the error of *store* is raised.
         """
-        stricter = {
-            name: mode
-            for name, mode in modes.items()
-            if _is_stricter(mode, self.requested.get(name, "full"))
-        }
+        stricter: dict[str, str] = {}
+        for name, mode in modes.items():
+            if _is_stricter(mode, self.requested.get(name, "full")):
+                stricter[name] = mode
         if stricter:
             requested = {**self.requested, **stricter}
             # Stored first: a bridge killed now must not leave a laxer limit to the next one.

@@ -178,12 +178,11 @@ class ExporterSet:
         Parked means that nothing moves until a person acts (blocked), or that it has failed for
         *retry_after_exit_s* seconds: the bridge may then end, and the next one continues.
         """
-        unfinished = [
-            worker.exporter_state
-            for worker in self.by_name.values()
-            if worker.dead_letters_waiting()
-            or not worker.exporter_state.is_done(position)
-        ]
+        unfinished: list[ExporterState] = []
+        for worker in self.by_name.values():
+            state = worker.exporter_state
+            if worker.dead_letters_waiting() or not state.is_done(position):
+                unfinished.append(state)
         return not unfinished, all(
             _is_parked(state, retry_after_exit_s) for state in unfinished
         )
@@ -199,11 +198,11 @@ class ExporterSet:
         Return the names of those that hang.
         """
         workers = (*self.by_name.values(), *self._leaving)
-        return [
-            worker.exporter_state.exporter
-            for worker in workers
-            if not worker.join(deadline_s - time.monotonic())
-        ]
+        hanging: list[str] = []
+        for worker in workers:
+            if not worker.join(deadline_s - time.monotonic()):
+                hanging.append(worker.exporter_state.exporter)
+        return hanging
 
 
 def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
-from otel_bridge.bridge.ingest.eviction import Eviction
+from otel_bridge.bridge.ingest.eviction import Fullness, evict
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -38,7 +38,8 @@ class FolderRetention:
         reader: Reads its segments.
         workers: Workers of its exporters.
         selection: The exporters that it has, and those that it owes records.
-        eviction: Evicts records near the limit of the directory.
+        fullness: Measures the directory; shared by its runs.
+        evicted: Called with a line about what was done when records were evicted.
         log_line: Takes one line for the log.
     """
 
@@ -52,7 +53,8 @@ class FolderRetention:
         reader: SegmentReader,
         workers: ExporterSet,
         selection: ExporterSelection,
-        eviction: Eviction,
+        fullness: Fullness,
+        evicted: Callable[[str], None],
         log_line: Callable[[str], None],
     ) -> None:
         self._folder = folder
@@ -62,7 +64,9 @@ class FolderRetention:
         self._reader = reader
         self._workers = workers
         self._selection = selection
-        self._eviction = eviction
+        self._fullness = fullness
+        self._evicted = evicted
+        self._last_count = 0
         self._log_line = log_line
         self._undeletable = ""
 
@@ -184,7 +188,7 @@ class FolderRetention:
         # An exporter without a destination has no position: what it needs is not known.
         if self._workers.unresolved() or (self._selection.unchosen and not discarded):
             return 0
-        self._eviction.evict_if_near()
+        self._evict_if_near()
         needed_positions = [
             destination.durable for destination in self._view.destinations()
         ]
@@ -194,6 +198,20 @@ class FolderRetention:
         return self._ledger.prune(
             min(needed_positions or discarded or [self._ledger.position])
         )
+
+    def _evict_if_near(self) -> None:
+        """Evict some records when the directory is near its limit; raises `JournalError`.
+
+        All runs of a directory see one count, and each evicts at most once for it.
+        """
+        count = self._fullness.counted()
+        if count <= self._last_count:
+            return
+        self._last_count = count
+        requested = self._selection.requested
+        sentence = evict(self._ledger, self._view, self._workers, requested)
+        if sentence:
+            self._evicted(sentence)
 
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:

@@ -269,9 +269,10 @@ class SegmentReader:
         A batch has at most `BATCH_FRAMES` frames or about `BATCH_BYTES`, so that memory and the
         transaction stay small. Raises `JournalError` when state cannot be read.
         """
-        filled = [
-            (name, tail) for name, tail in self.tails.items() if self._filled(tail)
-        ]
+        filled: list[tuple[str, SegmentTailer]] = []
+        for name, tail in self.tails.items():
+            if self._filled(tail):
+                filled.append((name, tail))
         headers = self._take_headers()
         if headers:  # at once: a process that has not logged yet keeps the run open too
             return ReadBatch(headers, self._opened(headers), has_more=True)

@@ -39,22 +39,24 @@ class RunDescription:
         `JournalError` when the ledger cannot be read.
         """
         position, state = view.state(_RUN, _KEY, _CONFIG, SUMMARIES)
-        configs = {
-            key.removeprefix(_CONFIG) or None: cast("Mapping[str, Json]", value)
-            for key, value in state.items()
-            if key.startswith(_CONFIG)
-        }
-        keys = {
-            key.removeprefix(_KEY): str(axis)
-            for key, axis in state.items()
-            if key.startswith(_KEY) and axis
-        }
+        configs: dict[str | None, Mapping[str, Json]] = {}
+        keys: dict[str, str] = {}
+        summaries: dict[str | None, dict[str, Scalar]] = {}
+        for key, stored in state.items():
+            if key.startswith(_CONFIG):
+                role = key.removeprefix(_CONFIG) or None
+                configs[role] = cast("Mapping[str, Json]", stored)
+            elif key.startswith(_KEY) and stored:
+                keys[key.removeprefix(_KEY)] = str(stored)
+            elif key.startswith(SUMMARIES):
+                value, role, *_ = cast("list[Any]", stored)
+                summaries.setdefault(role, {})[key.removeprefix(SUMMARIES)] = value
         run = self.brief(state.get(_RUN))
         return position, replace(
             run,
             keys=keys,
             configs=configs,
-            summaries=_summaries(state),
+            summaries=summaries,
             reopened=reopened,
             oldest=view.oldest(),
         )
@@ -91,16 +93,6 @@ class RunDescription:
         return ",".join(
             key for key in ("project", "name") if _is_generated(metadata, key)
         )
-
-
-def _summaries(state: Mapping[str, object]) -> dict[str | None, dict[str, Scalar]]:
-    """Return the last value of each summary, by role."""
-    values_by_role: dict[str | None, dict[str, Scalar]] = {}
-    for key, stored in state.items():
-        if key.startswith(SUMMARIES):
-            value, role, *_ = cast("list[Any]", stored)
-            values_by_role.setdefault(role, {})[key.removeprefix(SUMMARIES)] = value
-    return values_by_role
 
 
 def _is_generated(metadata: Mapping[str, object], key: str) -> bool:

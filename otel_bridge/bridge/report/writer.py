@@ -157,7 +157,18 @@ class ReportWriter:
         run = self._describe.brief(state.get("run"))
         counts = self._ledger.counts
         owed = selection.owed()
-        given_up = selection.requested.all_given_up()
+        discarded: dict[str, int] = {}
+        evicted: dict[str, int] = {}
+        for name, records in selection.requested.all_given_up().items():
+            if records.discarded:
+                discarded[name] = records.discarded
+            if records.evicted:
+                evicted[name] = records.evicted
+        exporters: dict[str, ExporterReport] = {}
+        for name, exporter_state in states.items():
+            exporters[name] = self._exporter(
+                exporter_state, stored.get(exporter_state.id), run
+            )
         return Report(
             time_unix_ns=time.time_ns(),
             project=run.project,
@@ -170,10 +181,7 @@ class ReportWriter:
                 for role, counts in translator.processes_by_role().items()
             },
             position=position,
-            exporters={
-                name: self._exporter(state, stored.get(state.id), run)
-                for name, state in states.items()
-            },
+            exporters=exporters,
             former=self._former(destinations, workers),
             drops=named(state, _DROP),
             drop_keys=named(state, FIRST_KEY),
@@ -196,16 +204,8 @@ class ReportWriter:
             owed=owed,
             unchosen=selection.unchosen,
             destinations=len(destinations),
-            discarded={
-                name: records.discarded
-                for name, records in given_up.items()
-                if records.discarded
-            },
-            evicted={
-                name: records.evicted
-                for name, records in given_up.items()
-                if records.evicted
-            },
+            discarded=discarded,
+            evicted=evicted,
             launcher=self._launcher,
             media=number_at(state, COUNTED),
             alerts=number_at(state, RAISED),
@@ -241,11 +241,11 @@ class ReportWriter:
         self, destinations: Sequence[ExporterState], present: Container[str]
     ) -> dict[str, ExporterReport]:
         """Return the last report of each exporter that is not *present* any more."""
-        return {
-            name: _former(name, report, destinations)
-            for name, report in self._reported.items()
-            if name not in present
-        }
+        former: dict[str, ExporterReport] = {}
+        for name, report in self._reported.items():
+            if name not in present:
+                former[name] = _former(name, report, destinations)
+        return former
 
     def _exporter(
         self, state: ExporterState, stored: ExporterState | None, run: RunInfo
