@@ -91,7 +91,6 @@ class EnginePipeline:
         self._changed: set[str] = set()
         place = cast("list[int] | None", state.get(_PLACE)) or [0] * 4
         self._attempt, self._step, self._row_count, self._row_ns = place
-        self._missing: dict[str, list[str]] = {}
         self._configs = Configs(state)
         self._facts: dict[str, dict[str, Json]] = {}
 
@@ -184,14 +183,15 @@ class EnginePipeline:
         return self._row(f"{ENGINES_ID}:{self._row_count}", None, None)
 
     def problems(self) -> list[str]:
-        """Return which families engines no longer send, as of the last row, one text for each engine.
+        """Return which families engines no longer send, one text for each engine.
 
         A family that is renamed in another version would otherwise end its curve unnoticed.
         """
-        return [
-            f"{address} no longer sends {first_ones(families, 1)}"
-            for address, families in self._missing.items()
-        ]
+        problems: list[str] = []
+        for address, engine in self._engines.items():
+            if families := _missing_families(engine):
+                problems.append(f"{address} no longer sends {first_ones(families, 1)}")
+        return problems
 
     def flush(self) -> None:
         """Write what changed to the state."""
@@ -288,16 +288,12 @@ class EnginePipeline:
         Only here, and by the time of the row: so the same engines are forgotten after a kill of the
         bridge as without one.
         """
-        self._missing.clear()
         for address, engine in list(self._engines.items()):
             if time_ns - engine.last_ns > _FORGOTTEN_NS:
                 del self._engines[address]
                 self._changed.discard(address)
                 self._state.delete(f"{_ENGINE}{address}")
                 continue
-            missing = _missing_families(engine)
-            if missing:
-                self._missing[address] = missing
             for series in engine.series.values():
                 series.begin_row()
             self._changed.add(address)

@@ -55,7 +55,7 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
         self._publish = publish
         for step in self.steps.values():
             # Not stored by themselves: the steps, which are, name the same rollouts.
-            for trace_id in (*step.consumed, *step.unused):
+            for trace_id in step.rollouts:
                 if generated.get(trace_id) is None:
                     generated.awaited.add(trace_id)
 
@@ -95,7 +95,7 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
     def forget_step(self, step: TrainStep) -> None:
         """Remove a step: a rollout that arrives for it changes nothing any more."""
         super().forget_step(step)
-        self._generated.awaited.difference_update(step.consumed, step.unused)
+        self._generated.awaited.difference_update(step.rollouts)
 
     def flush(self) -> None:
         """Write what changed to the state, with the rollouts that training has used."""
@@ -114,16 +114,18 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
         Nothing when the step left the rollout out or has counted it before, or when no tracker
         shows it.
         """
-        if trace_id in step.unused:
-            rollout.leave_out(step.unused[trace_id])
+        reason = step.rollouts[trace_id]
+        if reason:
+            rollout.leave_out(reason)
             self._generated.changed(trace_id)
+            return []
         # Two spans of a step, or a redelivered one, count as one use.
-        if trace_id not in step.consumed or not rollout.consumed_at(step.number):
+        if not rollout.consumed_at(step.number):
             return []
         self._generated.changed(trace_id)
         for later in self.steps.values():
             # The row of a later step counts this use as well.
-            if later.number > step.number and trace_id in later.consumed:
+            if later.number > step.number and later.rollouts.get(trace_id) == "":
                 self.change(later, now_unix_ns)
         # No tracker shows it, so the value would have no place.
         if rollout.is_sampled_out:
@@ -153,19 +155,20 @@ class LineagePipeline(SpanPipeline[TrainStep, TrainSpan]):
         for trace_id in self._generated.take_arrived():
             rollout = self._generated.get(trace_id)
             for step in self.steps.values():
-                if rollout is not None and step.names(trace_id):
+                if rollout is not None and trace_id in step.rollouts:
                     self.change(step, now_unix_ns)
                     records += self._assign(trace_id, rollout, step, now_unix_ns)
         return records
 
     def values(self, step: TrainStep) -> dict[str, Value]:
         """Return the values of a row of *step*."""
-        rollouts = map(self._generated.get, step.consumed)
+        trace_ids = step.consumed
+        rollouts = map(self._generated.get, trace_ids)
         consumed = [rollout for rollout in rollouts if rollout is not None]
         return step_values(
             step.number,
             consumed,
-            unknown=len(step.consumed) - len(consumed),
+            unknown=len(trace_ids) - len(consumed),
             end_unix_ns=step.end_unix_ns,
             generated=list(self._generated.all()),
         )

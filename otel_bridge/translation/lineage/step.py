@@ -59,28 +59,27 @@ class TrainStep(SpanStep):
     """Holds one training step of one role and attempt.
 
     Attributes:
-        consumed: Trace ids of the rollouts.
-        unused: Trace ids of rollouts that are left out, to the reason.
+        rollouts: Trace id of each rollout to the reason for which the step left it out; empty: the
+            step consumed it.
     """
 
     SPACE: ClassVar[str] = "lineage"
     ROW_ID: ClassVar[str] = LINEAGE_ID
 
-    consumed: dict[str, None] = field(default_factory=dict[str, None])
-    unused: dict[str, str] = field(default_factory=dict[str, str])
+    rollouts: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def size(self) -> int:
         """Number of spans, and of rollouts that the step consumed or left out."""
-        return len(self.spans) + len(self.consumed) + len(self.unused)
+        return len(self.spans) + len(self.rollouts)
+
+    @property
+    def consumed(self) -> list[str]:
+        """Trace ids of the rollouts that the step consumed."""
+        return [trace_id for trace_id, reason in self.rollouts.items() if not reason]
 
     def add(self, span: TrainSpan) -> None:
-        """Add the rollouts of a span."""
-        if span.unused:
-            self.unused |= dict.fromkeys(span.rollouts, span.unused)
-        else:
-            self.consumed |= dict.fromkeys(span.rollouts)
-
-    def names(self, trace_id: str) -> bool:
-        """Return whether the step consumed a rollout, or left it out."""
-        return trace_id in self.consumed or trace_id in self.unused
+        """Add the rollouts of a span. One rank may leave out what another one consumed: then it is consumed."""
+        for trace_id in span.rollouts:
+            if self.rollouts.get(trace_id) != "":
+                self.rollouts[trace_id] = span.unused

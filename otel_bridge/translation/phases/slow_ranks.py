@@ -49,19 +49,18 @@ def slow_rank_of(values: Mapping[str, float | int]) -> SlowRank | None:
     Args:
         values: Result of `step_values`.
     """
-    costs_s: dict[str, float] = {}
+    slowest: SlowRank | None = None
+    # The step as a whole names a rank, but not what it does: any other phase comes before it.
+    slowest_cost = (False, 0.0)
     for key, ratio in values.items():
-        if key.startswith(_RATIO) and ratio >= _SLOW:
-            phase = key.removeprefix(_RATIO)
-            costs_s[phase] = values[f"{PREFIX}max/{phase}"] * (1 - 1 / ratio)
-    # The step as a whole names a rank, but not what it does.
-    costs_s = {name: cost_s for name, cost_s in costs_s.items() if name != STEP} or (
-        costs_s
-    )
-    if not costs_s:
-        return None
-    phase = max(costs_s, key=costs_s.__getitem__)
-    return SlowRank(int(values[_RANK + phase]), phase, values[_RATIO + phase])
+        if not key.startswith(_RATIO) or ratio < _SLOW:
+            continue
+        phase = key.removeprefix(_RATIO)
+        cost = (phase != STEP, values[f"{PREFIX}max/{phase}"] * (1 - 1 / ratio))
+        if cost > slowest_cost:
+            slowest = SlowRank(int(values[_RANK + phase]), phase, ratio)
+            slowest_cost = cost
+    return slowest
 
 
 @dataclass(frozen=True, slots=True)
