@@ -98,7 +98,9 @@ class FrameReader:
             # Its header stays unreadable: each frame of it is counted, and other segments go on.
             count(self._state, UNDECODABLE)
             return None
-        return self._of_this_run(context)
+        if context is None:
+            count(self._state, OTHER_RUN)
+        return context
 
     def metrics(self, frame: DecodedFrame) -> list[ResourceMetricsInput]:
         """Return all metrics of a frame, by resource.
@@ -144,25 +146,17 @@ class FrameReader:
         """
         if frame.whole:
             for resource, scopes in by_resource(frame.payload):
-                context = self._of_resource(frame, resource)
+                context = self._registry.of_resource(
+                    frame.source, resource, frame.now_unix_ns
+                )
                 if context is not None:
                     yield context, scopes
+                else:
+                    count(self._state, OTHER_RUN)
         else:
             writer = self.of_segment(frame.source, frame.now_unix_ns)
             if writer is not None:
                 yield writer, (alone(frame.payload),)
-
-    def _of_resource(
-        self, frame: DecodedFrame, resource: Resource
-    ) -> ProducerContext | None:
-        return self._of_this_run(
-            self._registry.of_resource(frame.source, resource, frame.now_unix_ns)
-        )
-
-    def _of_this_run(self, context: ProducerContext | None) -> ProducerContext | None:
-        if context is None:
-            count(self._state, OTHER_RUN)
-        return context
 
 
 def _metrics_by_resource(request: bytes) -> _ByResource[bytes]:

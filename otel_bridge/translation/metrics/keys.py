@@ -139,15 +139,10 @@ class StepAxes:
         self._reached = _integers(state, "reached/")
         self._registered = set(named(state, "key/"))
         self._row_statistics = set(named(state, _OWN))
-        self._last: dict[str, int] = {}
+        self._last = _integers(state, "axis/")
         self._furthest = _integers(state, "furthest/")
         self.restarted: dict[str, int] = {}
         """Axis to attempt, for roles that began a second or later attempt, until its config is made."""
-        self.reload()
-
-    def reload(self) -> None:
-        """Read the last steps again, since another part of translation may have changed them."""
-        self._last = _integers(self._state, "axis/")
 
     def advance(self, axis: str, step: int) -> dict[str, int]:
         """Set the last step of *axis*, and return the last step of every axis.
