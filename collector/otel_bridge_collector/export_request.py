@@ -184,6 +184,7 @@ def partial_success(signal: Signal, items: int, reason: str) -> Response:
 
 
 def _points(metric: Metric) -> int:
+    """Return the number of points of a metric; 0 for one without data."""
     kind = metric.WhichOneof("data")
     if kind is None:
         return 0
@@ -249,6 +250,7 @@ def _check_message(
 
 
 def _parse(kind: type[Message], body: memoryview) -> None:
+    """Parse a message and discard it; raises `InvalidRecordError` when the bytes are not such a message."""
     try:
         kind.FromString(bytes(body))
     except DecodeError as exc:

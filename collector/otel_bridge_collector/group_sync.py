@@ -115,6 +115,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _resolve(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
+    """Finish the futures of requests, with *error* if there is one; a cancelled request has ended already."""
     for future in waiting:
         if future.done():  # its request was cancelled
             continue

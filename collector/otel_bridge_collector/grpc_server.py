@@ -106,6 +106,11 @@ class GrpcServer:
         return f"all {max_connections():,} connections of gRPC are taken; silent ones are closed after {idle_s} s"
 
     def _is_full(self) -> bool:
+        """Return whether a new connection is closed at once.
+
+        Found by making one. No answer within `_PROBE_S` means that it is not: with TLS the server
+        waits for the client's first message.
+        """
         # gRPC does not count its connections for others (1.76), but it closes those above the limit
         # at once. Below the limit it sends its settings, or waits for the client's part of TLS.
         try:
@@ -135,6 +140,8 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         return self._methods.get(handler_call_details.method)
 
     def _method(self, signal: Signal) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Return the handler of one signal's requests, which serves a stream of one message."""
+
         async def export(
             _messages: object, context: grpc.aio.ServicerContext[bytes, bytes]
         ) -> bytes:

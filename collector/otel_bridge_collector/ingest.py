@@ -357,6 +357,7 @@ class Ingest:
         return run
 
     def _full(self) -> str:
+        """Return why the directory takes no more, with what to do; the message names the limit that was reached."""
         limit = settings.MAX_BYTES.name
         if self._quota.of_disk:
             limit = "half of the free disk"

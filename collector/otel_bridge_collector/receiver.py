@@ -324,6 +324,7 @@ class Receiver:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _endpoint(self, host: str, port: int) -> str:
+        """Return the address for clients, with ``https`` if there is a certificate."""
         scheme = "https"
         if self._chosen.tls is None:
             scheme = "http"

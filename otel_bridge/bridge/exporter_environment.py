@@ -89,6 +89,10 @@ def other_traces(names: Names) -> OtherTraces:
 
 @lru_cache(maxsize=64)
 def _takes_traces(name: str) -> bool:
+    """Return whether an exporter shows plain traces; ``False`` for one that cannot be loaded.
+
+    Remembered, because loading searches the installed packages, and this is asked at every choice.
+    """
     try:
         return load(name).takes_traces
     except OtelBridgeError:  # the exporter is blocked, and its state has the reason
@@ -198,6 +202,7 @@ class ExporterEnvironment:
 
 
 def _without_seal(segment_variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a destination without the seal, which no exporter knows."""
     return {
         variable: value
         for variable, value in segment_variables.items()

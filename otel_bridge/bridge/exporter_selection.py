@@ -201,6 +201,7 @@ class ExporterSelection:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
 
     def _without_discarded(self, names: Names) -> Names:
+        """Return *names* without those of ``drain --discard``: what is given up must not be delivered."""
         return {
             name: signals
             for name, signals in names.items()

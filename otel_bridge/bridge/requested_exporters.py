@@ -287,12 +287,14 @@ class RequestedExporters:
         return furthest is not None and not furthest.settled
 
     def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
+        """Store the requests if they changed; raises `JournalError`, and memory is then as before."""
         if signals != self._signals:
             # The ledger first, so that memory has no request that a restart would forget.
             self._ledger.set_meta(REQUESTED, signals)
             self._signals = signals
 
     def _store_given_up(self, given_up: dict[str, DiscardedExporter]) -> None:
+        """Store what exporters never get; raises `JournalError`, and memory is then as before."""
         self._ledger.set_meta(
             GIVEN_UP, {name: astuple(total) for name, total in given_up.items()}
         )

@@ -271,6 +271,7 @@ def _open_ledger(
 def _content_limits(
     options: BridgeOptions, ledger: Ledger, view: LedgerView
 ) -> ContentLimits:
+    """Return the limits of text, with what an earlier bridge of the run stored of its processes' modes."""
     return ContentLimits(
         options.exporter_env.env,
         view.meta("message_content"),

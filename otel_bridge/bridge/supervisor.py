@@ -376,7 +376,11 @@ class BridgeSupervisor:
         return has_more
 
     def _end(self) -> None:
-        """Close all runs; writers may take until the deadline of the stop. Never raise."""
+        """Close all runs; writers may take until the deadline of the stop.
+
+        Never raise: callers of `wait` and `stop` would wait for a thread that has died. An error is
+        logged, and what it left open ends with the process.
+        """
         # There is no deadline when nothing was left to do, or after an interrupt.
         deadline_s = self._stop_by_s or time.monotonic() + CLOSE_S
         try:

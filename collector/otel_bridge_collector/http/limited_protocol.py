@@ -54,6 +54,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._too_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count a new connection as silent, and close the longest silent one if there are too many."""
         super().connection_made(transport)
         self._limit_head()
         self.silent[self] = None
@@ -63,12 +64,14 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.silent.popitem(last=False)[0].transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a connection, and the timer of its head."""
         self.silent.pop(self, None)
         if self._too_late is not None:
             self._too_late.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Take data, and close the connection when its head is too long."""
         super().data_received(data)
         if self._in_head:
             # Counted here, because uvicorn has no limit for it with httptools.
@@ -88,6 +91,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        """End the limits of the head: from here on the server limits the body."""
         self._in_head = False
         if self._too_late is not None:
             self._too_late.cancel()

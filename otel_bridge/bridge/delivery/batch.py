@@ -158,6 +158,7 @@ class WriterCall:
 
 
 def _last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Scalar]]:
+    """Return the last value of each summary by role: earlier ones of the batch would be overwritten at once."""
     values_by_role: dict[str | None, dict[str, Scalar]] = {}
     for summary in summaries:
         values_by_role.setdefault(summary.role, {}).update(summary.values)
@@ -314,6 +315,10 @@ class DeadLetterQueue:
 
 
 def _retry_obstacle(dead_letter: StoredDeadLetter, state: ExporterState) -> str:
+    """Return why a dead letter cannot be tried again, empty when it can.
+
+    Another destination is another tracker or account: the record was refused there, not here.
+    """
     if dead_letter.destination_id != state.id:
         return "it belongs to another destination of this exporter"
     if dead_letter.data:

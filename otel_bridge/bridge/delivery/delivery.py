@@ -186,7 +186,9 @@ class Delivery(ExporterWorker):
     def _retry_or_block(self, exc: Exception) -> float | None:
         """Decide what follows the exception that ended a step; return the seconds to the next step.
 
-        Records that were not written stay in the batch, or are read from the ledger again.
+        Records that were not written stay in the batch, or are read from the ledger again. ``None``
+        for a damaged ledger: the bridge's thread closes this delivery and makes a new one. After
+        `_REOPEN_AFTER` failures in a row the writer is replaced, because it may be what is broken.
         """
         if isinstance(exc, LedgerDamagedError):
             # Only the bridge's thread can replace the ledger; it finds the mark at its next poll.
@@ -410,9 +412,11 @@ class Delivery(ExporterWorker):
         return bool(self.dead_letters.waiting) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
-        """Show that nothing is left to write.
+        """Show that nothing is left to write, so that `flush` and the end of the run go on.
 
-        Return the seconds to the next poll of what is durable.
+        Return the seconds to the next query of what is durable, ``None`` when all is. A failing
+        exporter is asked at once: only the answer shows that its tracker works again. Raises what
+        the writer raises, as when its tracker lost records.
         """
         state = self._position.now
         opened = self._writer.opened
@@ -435,6 +439,7 @@ class Delivery(ExporterWorker):
 
     # --- requests, and the end of the exporter ----------------------------------------------------
     def _run_requests(self) -> None:
+        """Carry out what eviction requested; a ledger that refuses it is passed over, since eviction repeats it."""
         through = self.requests.take()
         if through is not None:
             with contextlib.suppress(OtelBridgeError):  # eviction requests this again

@@ -87,6 +87,7 @@ class ExporterSet:
         return True
 
     def _remove(self, name: str) -> None:
+        """Stop a worker, and remember it until its thread has ended, so that `join` waits for it too."""
         worker = self.by_name.pop(name)
         del self._names[name]
         worker.stop()
@@ -206,6 +207,7 @@ class ExporterSet:
 
 
 def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
+    """Return whether nothing moves until a person acts, or the exporter has failed for too long to wait."""
     if state.state == "blocked":
         return True
     failing_since_s = state.failing_since_s

@@ -101,6 +101,7 @@ def _truncate_evaluation(value: Evaluation, limit: int) -> Evaluation:
 def _remark(
     label: str | None, explanation: str | None, limit: int
 ) -> tuple[str | None, str | None]:
+    """Return label and explanation within the limit; with limit 0 an empty label and no explanation."""
     if limit:
         return _cut(label, limit), _cut(explanation, limit)
     # An evaluation needs a number or a label.

@@ -135,6 +135,7 @@ class ExporterWorker(ABC):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        """Make steps until the stop, then release the tracker, and let the report show the last state."""
         while not self._stopping:
             wait_s, for_news = self._next_step()
             if wait_s != 0:

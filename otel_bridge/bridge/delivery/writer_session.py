@@ -151,6 +151,7 @@ class WriterSession:
 
     @contextlib.contextmanager
     def _refusals_logged(self, subject: str) -> Generator[None]:
+        """Log a `PermanentError` of the body, which ends there; other errors go on to the caller."""
         try:
             yield
         except PermanentError as exc:

@@ -269,7 +269,7 @@ def _file(path: str | None) -> bytes | None:
 
 
 def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """Return the seconds of a failed call's RetryInfo; ``None`` without one."""
+    """Return the seconds of a failed call's RetryInfo; ``None`` without one, or when it cannot be decoded."""
     encoded = dict(trailers or ()).get("grpc-status-details-bin")
     if not isinstance(encoded, bytes):
         return None

@@ -313,7 +313,8 @@ class Forwarder(ExporterWorker):
     def _log_failures(self) -> None:
         """Log each new failure.
 
-        Of retried signals one a server, because the server is down, not the signals.
+        Of retried signals one a server, because the server is down, not the signals. A blocked
+        signal has a line of its own: its help names what to do for this signal.
         """
         retried_servers: set[str] = set()
         for lane in self._lanes:
@@ -345,7 +346,11 @@ class Forwarder(ExporterWorker):
         return not all(map(_lacks_signal, sent_lanes))
 
     def _end_missing(self) -> None:
-        """End the signals that the other end lacks, name each once, and stop keeping segments for them."""
+        """End the signals that the other end lacks, name each once, and stop keeping segments for them.
+
+        Otherwise a backend that takes traces only would be owed metrics for ever. The next bridge
+        of the run tries them again. Raises `JournalError`.
+        """
         for lane in self._lanes:
             if lane.ended or not self._is_missing(lane):
                 continue
@@ -404,6 +409,7 @@ class Forwarder(ExporterWorker):
         self._show_state(failure)
 
     def _show_state(self, failure: LaneFailure) -> None:
+        """Show a failure; the time of the first one since data was accepted stays."""
         self._show(
             state=failure.state,
             reason=failure.reason,

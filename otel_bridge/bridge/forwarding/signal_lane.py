@@ -143,6 +143,7 @@ class SignalLane:
         return False
 
     def _wait(self, wait_s: float, failure: LaneFailure) -> None:
+        """Keep the signal waiting from now on, for the reason of *failure*."""
         self.failure = failure
         self._failed_s = time.monotonic()
         self._wait_s = wait_s

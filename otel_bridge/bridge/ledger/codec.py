@@ -139,7 +139,8 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
     """Return the record that `encode` turned into *kind* and *data*, with *position*.
 
     Raises:
-        InvalidRecordError: *data* holds anything else.
+        InvalidRecordError: *data* holds anything else. Its reader sets this one record aside, as a
+            dead letter of each exporter.
     """
     record_type: Callable[..., Record] = _TYPES.get(kind, End)
     try:
@@ -232,6 +233,10 @@ def _decode_parts(data: bytes, kind: int) -> list[Any]:
 
 
 def _dump(value: object) -> bytes:
+    """Return *value* as JSON, by orjson where that is exact, else by the standard library, with a mark in front.
+
+    Raises `TypeError` for a value that is not JSON-able.
+    """
     if _is_exact(value):
         try:
             return orjson.dumps(value, default=_mapping)

@@ -135,7 +135,7 @@ class Database:
         return int(self._writer.execute("PRAGMA freelist_count").fetchone()[0])
 
     def sync(self) -> None:
-        """Wait until everything committed is on the disk.
+        """Wait until everything committed is on the disk; before segments, the other copy, are deleted.
 
         Raises:
             JournalError: The disk reported an error.

@@ -94,7 +94,10 @@ class ExporterState(ExporterReport):
     def reported(
         self, *, view: str, upload: str, rows_per_s: float, dead_letters: int
     ) -> ExporterReport:
-        """Return the reported part, with the values that are known when the report is written."""
+        """Return the reported part, with the values that are known when the report is written.
+
+        *dead_letters* is that of the ledger, where a command may have discarded some meanwhile.
+        """
         values: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in fields(ExporterReport)
         }

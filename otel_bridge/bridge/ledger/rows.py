@@ -118,7 +118,7 @@ def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
 def dead_letter_of(
     sql: sqlite3.Connection, ids: Sequence[int] | None
 ) -> list[StoredDeadLetter]:
-    """Return dead letters, oldest first: all, or those of *ids*."""
+    """Return dead letters, oldest first: all, or those of *ids*; ids that do not exist are passed over."""
     condition = ""
     if ids is not None:
         condition = f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"

@@ -479,6 +479,7 @@ class LedgerMemory:
 def _insert(
     sql: sqlite3.Connection, encoded: Sequence[tuple[Position, int, bytes]]
 ) -> None:
+    """Insert encoded records, `_INSERT_RECORDS` in a statement. Raises `sqlite3.Error`."""
     # `executemany` releases the interpreter at every row; beside a busy writer each release
     # switches threads.
     for start in range(0, len(encoded), _INSERT_RECORDS):

@@ -106,6 +106,7 @@ class LedgerState:
             self._space(key)[key] = _STORED
 
     def _space(self, key: str) -> dict[str, object]:
+        """Return the values of one key space, the part of *key* up to its first slash; a new one is empty."""
         name = key[: key.find("/") + 1]
         space = self._spaces.get(name)
         if space is None:

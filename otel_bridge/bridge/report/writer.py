@@ -307,6 +307,7 @@ def _former(
 
 
 def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]]:
+    """Return what `status` shows of the ranks that the others wait for, as JSON."""
     return {
         role: {
             "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,

@@ -113,6 +113,7 @@ class ControlRequests:
         self._pipeline.report.set_due()
 
     def _finish(self, values: Mapping[str, object]) -> None:
+        """Request the end of the run; an unknown status makes the request a malformed one, which is counted."""
         try:
             self._shutdown.request(
                 Status(str(values.get("status", Status.FINISHED.value)))
