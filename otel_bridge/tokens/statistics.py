@@ -35,7 +35,8 @@ DECILES = 10
 _CHUNK_TOKENS = 1 << 16
 # A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each 1.1 to 1.6 % wide.
 _NO_SIGN = 0x7FFF
-_NOT_FINITE = 0x7F80 >> 1
+BUCKETS = 0x7F80 >> 1
+"""Number of buckets; the next one would be of infinity and NaN."""
 
 
 @dataclass(slots=True)
@@ -195,7 +196,7 @@ def _buckets(values: Numbers) -> Counter[int]:
     """Return the number of tokens in each bucket, by the size of the value; not finite ones are left out."""
     # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.
     halves = values.astype("<f4", copy=False).view("<u2")[1::2]
-    counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:_NOT_FINITE]
+    counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:BUCKETS]
     (buckets,) = numpy.nonzero(counts)
     return Counter(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True)))
 

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.tokens.names import MISMATCH
-from otel_bridge.tokens.statistics import DECILES, Figure, Numbers
+from otel_bridge.tokens.statistics import BUCKETS, DECILES, Figure, Numbers
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.step_rows import StepSpan
 
@@ -135,23 +135,27 @@ def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
     """Yield the first `_MAX_FIGURES` figures by name: each becomes keys of the run and bits of each rollout.
 
     Raises:
-        ValueError: One of them has another size.
+        ValueError: One of them has another size, a number that is not finite, or a bucket that does
+            not exist: the row of its step could not be made.
     """
     for name, entries in [*lists[semconv.TOKENS_FIGURES].items()][:_MAX_FIGURES]:
         # Maxima are optional: two numbers or three for each rollout.
         counts, sums, *maxima = entries.reshape(-1, rollouts).tolist()
-        if len(maxima) > 1:
+        if len(maxima) > 1 or not numpy.isfinite(entries).all():
             raise ValueError(name)
         deciles = lists[semconv.TOKENS_DECILES].get(name, _NO_DECILES)
         decile_counts, decile_sums = deciles.reshape(-1, DECILES).tolist()
-        buckets = lists[semconv.TOKENS_BUCKETS].get(name, _NO_BUCKETS)
+        buckets = lists[semconv.TOKENS_BUCKETS].get(name, _NO_BUCKETS).reshape(-1, 2)
+        is_bucket = (buckets[:, 0] >= 0) & (buckets[:, 0] < BUCKETS)
+        if not is_bucket.all():
+            raise ValueError(name)
         figure = Figure(
             counts,
             sums,
             maxima[0] if maxima else [],
             decile_counts,
             decile_sums,
-            Counter(dict(buckets.reshape(-1, 2).tolist())),
+            Counter(dict(buckets.tolist())),
         )
         yield name, figure
 

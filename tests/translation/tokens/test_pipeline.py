@@ -296,6 +296,35 @@ def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignor
         assert (rows[1]["entropy"], bench.counts()) == (1.5, {})
 
 
+@pytest.mark.parametrize(
+    ("key", "kind", "number"),
+    [
+        ("rl.tokens.figures.logprob/engine", "<f8", float("nan")),
+        ("rl.tokens.figures.logprob/engine", "<f8", float("inf")),
+        ("rl.tokens.buckets.logprob/engine", "<i8", -1),
+        ("rl.tokens.buckets.logprob/engine", "<i8", 1 << 40),
+    ],
+)
+def test_sums_of_which_no_row_can_be_made_are_counted_and_other_spans_arrive(
+    bench: Bench, run: MemoryRun, key: str, kind: str, number: float
+) -> None:
+    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, TokensCall(1))
+    signal, payload = run.records.pop()
+    scope = ScopeSpans.FromString(payload)
+    (pair,) = (pair for pair in scope.spans[0].attributes if pair.key == key)
+    numbers = np.frombuffer(pair.value.bytes_value, kind).copy()
+    numbers[0] = number
+    pair.value.bytes_value = numbers.tobytes()
+    run.records.append((signal, scope.SerializeToString()))
+    annotate(run, ["b"], {"logprobs": [[-0.5]]}, TokensCall(1))
+
+    deliver(bench, sent(run))
+    values = token_rows(bench.close())[1]
+
+    assert (values["logprob/engine"], values["rollouts"]) == (-0.5, 1)
+    assert bench.counts() == {"tokens/invalid": 1}
+
+
 def with_arrays(payload: bytes) -> bytes:
     """Scope of spans with an array of numbers in place of the bytes of each attribute."""
     scope = ScopeSpans.FromString(payload)
