@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, cast
 
 import orjson
 
@@ -76,16 +75,10 @@ def view_of(
     """
     length = min(max(map(len, streams.values()), default=len(texts)), _MAX_TOKENS)
     ids = streams.get(TOKEN_IDS, ())
-    tokens: list[str] = []
-    for index in range(length):
-        if index < len(texts):
-            tokens.append(texts[index])
-        else:
-            tokens.append(
-                f"[{ids[index]:.0f}]"
-                if index < len(ids) and math.isfinite(ids[index])
-                else "[·]"
-            )
+    tokens = list(texts[:length])
+    for index in range(len(tokens), length):
+        has_id = index < len(ids) and math.isfinite(ids[index])
+        tokens.append(f"[{ids[index]:.0f}]" if has_id else "[·]")
     overlays = {
         OVERLAYS.get(name, name): _rounded(values[:length])
         for name, values in streams.items()
@@ -155,10 +148,7 @@ def _text(message: Message) -> str:
 
 def page_of(view: TokenView) -> str:
     """Return the page of *view*."""
-    data = orjson.dumps({
-        "title": view.title, "facts": dict(view.facts), "turns": [*view.turns], "tokens": [*view.tokens],
-        "overlays": dict(view.overlays),
-    }).decode()  # fmt: skip
+    data = orjson.dumps(view).decode()
     for sign in (
         "<>&\u2028\u2029"
     ):  # nothing in the data can end the script, or begin another element
@@ -169,13 +159,12 @@ def page_of(view: TokenView) -> str:
 def view_in(page: str) -> TokenView | None:
     """Return the view that *page* holds; ``None`` when it is another page, or lacks a field of the view."""
     _, begin, rest = page.partition(_BEGIN)
+    if not begin:
+        return None
     try:
-        data: dict[str, Any] = orjson.loads(rest.partition(_END)[0]) if begin else {}
-        return TokenView(
-            str(data["title"]), data["facts"], data["turns"], data["tokens"],
-            cast("dict[str, Sequence[float | None]]", data["overlays"]),
-        )  # fmt: skip
-    except (orjson.JSONDecodeError, KeyError):
+        return TokenView(**orjson.loads(rest.partition(_END)[0]))
+    except (orjson.JSONDecodeError, TypeError):
+        # Cut off, or of a version with other fields.
         return None
 
 
