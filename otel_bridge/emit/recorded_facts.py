@@ -159,7 +159,8 @@ class RecordedFacts:
         body = {} if values is None else summary_of(values, self.count_drop)
         body |= summary_of(entries, self.count_drop) if entries else {}
         if body:
-            self._recorder.event(semconv.EVENT_SUMMARY, self._role_pairs(role), body)
+            pairs = {semconv.ROLE: self._other_role(role)}
+            self._recorder.event(semconv.EVENT_SUMMARY, pairs, body)
 
     @counts_unknown
     def alert(
@@ -197,22 +198,20 @@ class RecordedFacts:
         level_name = _LEVELS.get(given_level.lower())
         if level_name is None:
             self.count_drop("alert_level", 1, given_level)
-        pairs = self._role_pairs(role)
-        pairs[semconv.ALERT_TITLE] = title_text
-        pairs[semconv.ALERT_LEVEL] = level_name or _DEFAULT_LEVEL
-        step = self._recorder.last_step(role_of(role) or self.role)
-        if step is not None:
-            pairs[semconv.STEP] = step
+        pairs: dict[str, Attribute] = {
+            semconv.ROLE: self._other_role(role),
+            semconv.ALERT_TITLE: title_text,
+            semconv.ALERT_LEVEL: level_name or _DEFAULT_LEVEL,
+            semconv.STEP: self._recorder.last_step(role_of(role) or self.role),
+        }
         self._recorder.event(
             semconv.EVENT_ALERT, pairs, _alert_text(text, _MAX_TEXT_CHARS)
         )
 
-    def _role_pairs(self, role: object) -> dict[str, Attribute]:
-        """Return the attribute of another role than the run's own; nothing for its own."""
+    def _other_role(self, role: object) -> str | None:
+        """Return another role than the run's own; ``None`` for its own, and for what is not a role."""
         name = role_of(role)
-        if name is None or name == self.role:
-            return {}
-        return {semconv.ROLE: name}
+        return None if name == self.role else name
 
 
 def _alert_text(value: object, limit: int) -> str:

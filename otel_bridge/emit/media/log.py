@@ -70,9 +70,8 @@ class MediaLog:
                 semconv.MEDIA_KEY: key,
                 semconv.MEDIA_ITEMS: list(map(_described, items)),
                 semconv.STEP: step,
+                semconv.ROLE: role,
             }
-            if role is not None:
-                pairs[semconv.ROLE] = role
             self._put(pairs, b"".join(item.data for item in items), append_event)
 
     def _encoded(

@@ -242,9 +242,9 @@ class RecordAppender:
         counts = self.drops.unreported()
         if counts is None or self._ended:
             return
-        pairs: dict[str, Attribute] = {}
-        if self.drops.first_keys:
-            pairs[semconv.DROPPED_KEYS] = dict(self.drops.first_keys)
+        pairs: dict[str, Attribute] = {
+            semconv.DROPPED_KEYS: dict(self.drops.first_keys) or None
+        }
         if not self.append_event(semconv.EVENT_DROPPED, pairs, dict(counts), time_ns()):
             self.drops.take_back_report()
 

@@ -114,8 +114,12 @@ def _shared(
     cut, as ``clipped``. The role is left out when it is the resource's, which the bridge reads
     anyway.
     """
+    step = coerce.integer(shared.step)
+    role = coerce.name(shared.role)
     pairs: dict[str, Attribute] = {
-        semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward"
+        semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward",
+        semconv.STEP: step,
+        semconv.ROLE: None if role == run.role else role,
     }
     if shared.explanation is not None and not content_filter.off:
         pairs[semconv.EVALUATION_EXPLANATION] = content_filter.text(
@@ -123,14 +127,8 @@ def _shared(
         )
         if content_filter.clipped_bytes:
             content_filter.losses.add(CLIPPED, 1, "explanation")
-    step = coerce.integer(shared.step)
-    if step is not None:
-        pairs[semconv.STEP] = step
-    elif shared.step is not None:
+    if step is None and shared.step is not None:
         content_filter.losses.add("rollout_step", 1, any_text(shared.step))
-    role = coerce.name(shared.role)
-    if role is not None and role != run.role:
-        pairs[semconv.ROLE] = role
     return pairs
 
 

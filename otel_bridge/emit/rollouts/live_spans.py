@@ -322,9 +322,10 @@ class ChatSpan(ChildSpan):
         Fields that cannot be read are counted as ``rollout_field``. Messages have the limits of a
         rollout's. With policy ``off`` there are none.
         """
-        pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
-        if (model := coerce.name(self.model)) is not None:
-            pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
+        pairs: Pairs = [
+            (semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT),
+            (semconv.GEN_AI_REQUEST_MODEL, coerce.name(self.model)),
+        ]
         if (reason := coerce.name(self.finish_reason)) is not None:
             pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
         pairs += token_counts(vars(self), content_filter.losses)
@@ -382,9 +383,8 @@ class ToolSpan(ChildSpan):
         pairs: Pairs = [
             (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
             (semconv.GEN_AI_TOOL_NAME, coerce.name(self.name) or "tool"),
+            (semconv.GEN_AI_TOOL_CALL_ID, coerce.name(self.call_id)),
         ]
-        if (call_id := coerce.name(self.call_id)) is not None:
-            pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
         if not content_filter.off:
             texts = (
                 (semconv.GEN_AI_TOOL_ARGUMENTS, self.arguments),

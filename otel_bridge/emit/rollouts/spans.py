@@ -529,10 +529,10 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
         answers: Number of the answers.
         losses: Counts facts.
     """
-    pairs: Pairs = [(semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT)]
-    model = coerce.name(rollout.model)
-    if model is not None:
-        pairs.append((semconv.GEN_AI_REQUEST_MODEL, model))
+    pairs: Pairs = [
+        (semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT),
+        (semconv.GEN_AI_REQUEST_MODEL, coerce.name(rollout.model)),
+    ]
     turns = rollout.turns or ()
     is_last = turn == answers - 1
     if not turns and not is_last:
@@ -587,14 +587,11 @@ def _tool_pairs(answer: ToolAnswer, call: ToolCall | None) -> Pairs:
     A tool without a name is ``tool``.
     """
     name = answer.name or (call.name if call else "") or "tool"
-    pairs: Pairs = [
+    return [
         (semconv.GEN_AI_OPERATION, semconv.OPERATION_TOOL),
         (semconv.GEN_AI_TOOL_NAME, name),
+        (semconv.GEN_AI_TOOL_CALL_ID, answer.call_id or (call.id if call else None)),
     ]
-    call_id = answer.call_id or (call.id if call else None)
-    if call_id is not None:
-        pairs.append((semconv.GEN_AI_TOOL_CALL_ID, call_id))
-    return pairs
 
 
 def _is_found(
