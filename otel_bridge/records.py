@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 Position: TypeAlias = int
 """Number of a record in the run's order, from 1; 0 in a record that has none yet."""
@@ -383,7 +383,7 @@ class MediaRecord:
     def _cell(self, cell: Any) -> TableCell:
         """Return the value of a cell, or the medium that it refers to."""
         if isinstance(cell, dict):
-            return self.cells[cell["media"]]
+            return self.cells[cast("dict[str, int]", cell)["media"]]
         value: TableCell = cell
         return value
 
