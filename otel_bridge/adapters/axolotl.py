@@ -65,7 +65,8 @@ def _first(cfg: Any, keys: tuple[str, ...]) -> str | None:
 
     ``None`` where none of them is a text.
     """
-    return next(
-        (value for key in keys if isinstance(value := cfg.get(key), str) and value),
-        None,
-    )
+    for key in keys:
+        value = cfg.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return None

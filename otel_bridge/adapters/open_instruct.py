@@ -216,18 +216,16 @@ def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if info is None:
         return {}, {}
 
-    lists = cast("dict[str, Any]", info.__dict__)
-    facts = {name: _plain(_at(values, place)) for name, values in lists.items()}
-    tools = {
-        _TOOL_FACTS[name]: value
-        for name, value in facts.items()
-        if name in _TOOL_FACTS and value is not None
-    }
-    return tools, {
-        name: value
-        for name, value in facts.items()
-        if name not in _TOOL_FACTS and value
-    }
+    tools: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, values in cast("dict[str, Any]", info.__dict__).items():
+        value = _plain(_at(values, place))
+        if name not in _TOOL_FACTS:
+            if value:
+                others[name] = value
+        elif value is not None:
+            tools[_TOOL_FACTS[name]] = value
+    return tools, others
 
 
 def _plain(value: Any) -> Any:

@@ -236,15 +236,18 @@ class _TrialRun:
         What Tune adds for itself is not a metric. Texts are dropped and counted by the run.
         """
         self._log_config(result.get("config"))
-        place = {name: result[name] for name in _PLACE if result.get(name) is not None}
+        place: dict[str, Any] = {}
+        row: dict[str, Any] = {}
+        for name, value in result.items():
+            if value is None:
+                continue
+            if name in _PLACE:
+                place[name] = value
+            elif name not in _BOOKKEEPING:
+                row[name] = value
         if place != self._place:
             self._place = place
             self.run.log_config({"tune": place})
-        row = {
-            name: value
-            for name, value in result.items()
-            if name not in _BOOKKEEPING and value is not None
-        }
         # The `iteration` of Ray 2.60 counts Tune's own loop, not the steps of the trial.
         self.run.log(row, result.get("training_iteration"))
 

@@ -188,11 +188,12 @@ def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
 
     As ``adapter_failed``. Its place in the batch stays free.
     """
-    rollouts = (
-        _rollout_of(sample, place, reward_key)
-        for place, sample in enumerate(_flat(samples))
-    )
-    return [rollout for rollout in rollouts if rollout is not None]
+    rollouts: list[dict[str, Any]] = []
+    for place, sample in enumerate(_flat(samples)):
+        rollout = _rollout_of(sample, place, reward_key)
+        if rollout is not None:
+            rollouts.append(rollout)
+    return rollouts
 
 
 def _flat(samples: Any) -> Iterable[Any]:
@@ -262,13 +263,13 @@ def _reward(
     """Return the reward, its parts, and the other entries of a dict of rewards; without a key there are parts only."""
     if not isinstance(reward, Mapping):
         return reward, {}, {}
-    entries = cast("Mapping[str, Any]", reward)
-    parts = {name: float(value) for name, value in entries.items() if is_number(value)}
-    others = {
-        name: value
-        for name, value in entries.items()
-        if name not in parts and value is not None
-    }
+    parts: dict[str, float] = {}
+    others: dict[str, Any] = {}
+    for name, value in cast("Mapping[str, Any]", reward).items():
+        if is_number(value):
+            parts[name] = float(value)
+        elif value is not None:
+            others[name] = value
     return parts.get(reward_key) if reward_key else None, parts, others
 
 

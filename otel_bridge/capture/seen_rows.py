@@ -164,8 +164,12 @@ def _is_same(before: _Row, row: _Row, common: Collection[str]) -> bool:
 
 
 def _keyed(columns: Sequence[str], row: Sequence[Any]) -> _Row:
-    keys = ((column, _key(cell)) for column, cell in zip(columns, row, strict=False))
-    return {column: key for column, key in keys if key is not None}
+    keys: _Row = {}
+    for column, cell in zip(columns, row, strict=False):
+        key = _key(cell)
+        if key is not None:
+            keys[column] = key
+    return keys
 
 
 def _key(cell: Any) -> int | float | None:

@@ -298,12 +298,12 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
         env.get(variable) for variable in _TRACKERS_PROJECTS
     ):
         project = names.default_project
-    named = {
-        "project": None if is_chosen(PROJECT, env) else project,
-        "name": None if is_chosen(RUN_NAME, env) else names.name,
-        "role": None if ROLE.read(env) else names.role,
-    }
-    return {**names.arguments, **{key: value or None for key, value in named.items()}}
+    arguments = dict(names.arguments)
+    # An empty name of a framework is not one.
+    arguments["project"] = None if is_chosen(PROJECT, env) else project or None
+    arguments["name"] = None if is_chosen(RUN_NAME, env) else names.name or None
+    arguments["role"] = None if ROLE.read(env) else names.role or None
+    return arguments
 
 
 def chosen_names(names: RunNames) -> tuple[str | None, str | None]:

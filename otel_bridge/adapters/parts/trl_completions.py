@@ -182,12 +182,12 @@ class CompletionReader:
         if (step, split) != self._blocks:
             self._blocks, self._groups = (step, split), 0
         missing = -number % size  # a long evaluation batch may have lost its head
-        places = [
-            (self._groups + (missing + one) // size, (missing + one) % size)
-            for one in range(number)
-        ]
-        self._groups = places[-1][0] + 1
-        return [(f"{split}-{step}-{group}", sample) for group, sample in places]
+        names: list[tuple[str, int]] = []
+        for place in range(missing, missing + number):
+            group = self._groups + place // size
+            names.append((f"{split}-{step}-{group}", place % size))
+        self._groups += (missing + number) // size
+        return names
 
 
 def _ids(trainer: Any, completions: Sequence[Any], step: int) -> list[str]:

@@ -381,18 +381,23 @@ def _log_dump(
     """
     dumped = inspect.signature(dump).bind(trainer, *arguments, **keywords).arguments
     inputs, outputs, truths = dumped["inputs"], dumped["outputs"], dumped["gts"]
-    extra: Mapping[str, Sequence[Any]] = dumped["reward_extra_infos_dict"]
     number = len(outputs)
-    columns = {
-        name: list(values) for name, values in extra.items() if len(values) == number
-    }
-    batch = _with_data(batch, columns.pop("uid", None))
-    uids = _of_samples(batch, "uid", number, str)
-    parts = {
-        name: values for name, values in columns.items() if all(map(is_number, values))
-    }
-    others = {name: values for name, values in columns.items() if name not in parts}
+    keys: Sequence[str] | None = None
+    parts: dict[str, Sequence[Any]] = {}
+    others: dict[str, Sequence[Any]] = {}
+    extra: Mapping[str, Sequence[Any]] = dumped["reward_extra_infos_dict"]
+    for name, values in extra.items():
+        if len(values) != number:
+            continue
+        if name == "uid":
+            keys = values
+        elif all(map(is_number, values)):
+            parts[name] = values
+        else:
+            others[name] = values
     others["ground_truth"] = truths
+    batch = _with_data(batch, keys)
+    uids = _of_samples(batch, "uid", number, str)
     advantages = _advantages(batch, number)
     # Only the fully async mode has versions.
     versions = _of_samples(batch, _VERSION, number, int)

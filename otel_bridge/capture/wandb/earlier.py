@@ -131,8 +131,10 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
     A resumed program would take the text in place of a secret for the value.
     """
-    return {
-        key: _plain(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
-        for key, value in values.items()
-        if not (isinstance(value, str) and REDACTED in value)
-    }
+    plain: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            plain[key] = _plain(cast("dict[str, Any]", value))
+        elif not (isinstance(value, str) and REDACTED in value):
+            plain[key] = value
+    return plain

@@ -120,19 +120,17 @@ class WandbRecording:
             self._take(key, value, step, logged.row)
         if not logged.media:
             self._row = tuple(values)
+        shown = logged.shown
         texts = {
             key: value
-            for key, value in logged.shown.items()
+            for key, value in shown.items()
             if value is None or isinstance(value, str)
         }
         plain, results = self._summaries.of_row(texts)
-        self.last.show(
-            {
-                key: value
-                for key, value in logged.shown.items()
-                if key in plain or key not in texts
-            }
-        )
+        # Of those with a summary the summary alone is shown.
+        for key in texts.keys() - plain.keys():
+            del shown[key]
+        self.last.show(shown)
         self.last.values.update(results)
         return logged.row
 
