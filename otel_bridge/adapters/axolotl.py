@@ -56,7 +56,8 @@ def _callbacks(cfg: Any, trainer: Any) -> list[Any]:
     """Return the callback of transformers for *trainer*; ``None``, counted, after a failure."""
     from otel_bridge.adapters.transformers import OtelBridgeCallback  # noqa: PLC0415  # imports transformers
 
-    project, name = _first(cfg, _PROJECTS), _first(cfg, _NAMES)
+    project = _first(cfg, _PROJECTS)
+    name = _first(cfg, _NAMES)
     return [OtelBridgeCallback(trainer, project, name, config={"axolotl": cfg})]
 
 

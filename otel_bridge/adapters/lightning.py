@@ -68,7 +68,8 @@ class LightningLogger:
         )
 
         super().__init__()
-        self._save_dir, self._attached = save_dir, attached
+        self._save_dir = save_dir
+        self._attached = attached
         names = RunNames(project, name, role, arguments=checked_arguments(arguments))
         self._recording: FrameworkRun = FrameworkRun(
             "Lightning", names, is_rank_zero=_is_rank_zero

@@ -116,7 +116,8 @@ def _record(bind: Callable[[], inspect.BoundArguments], tokenizer: Any) -> None:
     is counted as ``adapter_failed``.
     """
     arguments = bind().arguments
-    batch, result = arguments["batch"], arguments["result"]
+    batch = arguments["batch"]
+    result = arguments["result"]
     run = _run(arguments["run_name"])
     texts = _Texts(batch, result, tokenizer)
     samples = [_sample(arguments, place, texts) for place in range(len(batch.queries))]
@@ -153,7 +154,9 @@ class _Texts:
     """Returns the texts of a batch: those that the job has, else its tokens, decoded by its tokenizer."""
 
     def __init__(self, batch: Any, result: Any, tokenizer: Any) -> None:
-        self._batch, self._result, self._tokenizer = batch, result, tokenizer
+        self._batch = batch
+        self._result = result
+        self._tokenizer = tokenizer
 
     def prompt(self, place: int) -> Any:
         """Return the prompt of a sample; without a tokenizer its tokens, as a text."""
@@ -179,7 +182,8 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
 
     ``None``, counted, for a sample whose tokens, score or advantage cannot be read.
     """
-    batch, result = arguments["batch"], arguments["result"]
+    batch = arguments["batch"]
+    result = arguments["result"]
     samples_per_prompt = int(arguments["num_samples_per_prompt"])
     prompt_index = place // samples_per_prompt
     tools, others = _tool_facts(result.request_info, place)

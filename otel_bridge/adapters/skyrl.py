@@ -296,7 +296,8 @@ class _Beside:
     """Wraps an object of SkyRL: it has all its attributes, and some of its methods also record."""
 
     def __init__(self, wrapped: Any, recorder: ExperimentRecorder) -> None:
-        self._wrapped, self._recorder = wrapped, recorder
+        self._wrapped = wrapped
+        self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
         if name == "_wrapped":  # not set yet, e.g. in a copy

@@ -214,10 +214,8 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
     """
     reward, parts, others = _reward(sample.reward, reward_key)
     status = str(getattr(sample.status, "value", sample.status))
-    tokens, output = (
-        len(_list(sample, "tokens")),
-        getattr(sample, "response_length", None),
-    )
+    tokens = len(_list(sample, "tokens"))
+    output = getattr(sample, "response_length", None)
     own: Mapping[str, Any] = getattr(sample, "metadata", None) or {}
     metadata: dict[str, Any] = {**own, **others, "status": status}
     if getattr(sample, "label", None) is not None:

@@ -371,10 +371,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         Another training in this process may be of another run: of other names, or a trial.
         """
         process_runs().withdraw(self)
-        names, config = (
-            self._names(args, state),
-            {**config_of(args, model), **self._config},
-        )
+        names = self._names(args, state)
+        config = {**config_of(args, model), **self._config}
         recording = self._recording
         if recording is not None and not recording.is_of(names):
             # A training that another one replaces has not reached its end.
@@ -385,7 +383,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         else:
             # Arguments may have changed since the last training of this run.
             recording.change_config(config)
-        self._recording, self._args = recording, args
+        self._recording = recording
+        self._args = args
         return recording
 
     def _names(self, args: Any, state: Any) -> RunNames:

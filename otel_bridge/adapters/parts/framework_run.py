@@ -133,7 +133,8 @@ class FrameworkRun:
         same names.
         """
         with self._lock:
-            run, own = self._run, self._own
+            run = self._run
+            own = self._own
         if self._stopped or names == self.names or (run is not None and not own):
             return True
         if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
@@ -150,7 +151,8 @@ class FrameworkRun:
         with self._lock:
             if repr(config) == repr(self._config):  # arrays have no truth value
                 return
-            self._config, run = config, self._run
+            self._config = config
+            run = self._run
         if run is not None:
             self.begin().log_config(config)
 
@@ -222,7 +224,8 @@ class FrameworkRun:
         Nothing happens before the first record.
         """
         with self._lock:
-            run, own = self._run, self._own
+            run = self._run
+            own = self._own
         if run is not None and own:
             run.finish(status)
         elif run is not None:
@@ -265,7 +268,8 @@ class FrameworkRun:
 
     def _take(self, run: Run, *, own: bool) -> Run:
         """Note *run* as the one that records, with the config and the failures that came before it, and return it."""
-        self._run, self._own = run, own
+        self._run = run
+        self._own = own
         process_runs().withdraw(self)
         # Failures before the run began have been counted for it.
         _failures.hand_over(run)
@@ -366,7 +370,8 @@ class _Failures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._number, self._first = 0, ""
+        self._number = 0
+        self._first = ""
 
     def begin_in_child(self) -> None:
         """Replace the lock in a forked child, and leave the parent's failures to the parent."""
@@ -386,10 +391,12 @@ class _Failures:
         nothing.
         """
         with self._lock:
-            number, first = self._number, self._first
+            number = self._number
+            first = self._first
             if not number or not run.recording:
                 return
-            self._number, self._first = 0, ""
+            self._number = 0
+            self._first = ""
         run.count_drop("adapter_failed", number, key=first)
 
 

@@ -13,7 +13,8 @@ class SearchTrials:
     """Counts the trials of one callback, and gives each a run of its own. For the thread that trains."""
 
     def __init__(self) -> None:
-        self._mark, self._number = "", 0
+        self._mark = ""
+        self._number = 0
 
     def next(self) -> None:
         """Begin the next trial."""

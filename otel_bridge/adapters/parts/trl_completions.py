@@ -122,7 +122,8 @@ class CompletionReader:
             split: ``train`` or ``eval``.
         """
         logs = _logs_of(trainer)
-        prompts, completions = _column(logs, "prompt"), _column(logs, "completion")
+        prompts = _column(logs, "prompt")
+        completions = _column(logs, "completion")
         advantages = _column(logs, "advantages")
         # Advantages are new objects in every batch; equal texts may be one object.
         entries: list[object] = (
@@ -135,7 +136,8 @@ class CompletionReader:
             return []
         groups = self._group_names(len(new), _generations(trainer, split), step, split)
         ids = _ids(trainer, [completions[place] for place in new], step)
-        columns, extra = _columns(logs, "rewards"), _columns(logs, "extra")
+        columns = _columns(logs, "rewards")
+        extra = _columns(logs, "extra")
         weights = dict(zip(columns, _weights(trainer, len(columns)), strict=True))
         rollouts: list[Rollout] = []
         for place, (group, sample), rollout_id in zip(new, groups, ids, strict=True):
@@ -180,7 +182,8 @@ class CompletionReader:
         whole.
         """
         if (step, split) != self._blocks:
-            self._blocks, self._groups = (step, split), 0
+            self._blocks = (step, split)
+            self._groups = 0
         missing = -number % size  # a long evaluation batch may have lost its head
         names: list[tuple[str, int]] = []
         for place in range(missing, missing + number):

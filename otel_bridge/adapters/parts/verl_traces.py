@@ -189,10 +189,8 @@ def _conversation(
     """
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt
-    prompt_ids, response_ids = (
-        _field(result, "prompt_ids"),
-        _field(result, "response_ids"),
-    )
+    prompt_ids = _field(result, "prompt_ids")
+    response_ids = _field(result, "response_ids")
     messages = messages_of(prompt)
     if not messages and prompt_ids is not None:
         messages = messages_of(_text(owner, prompt_ids))
@@ -201,7 +199,8 @@ def _conversation(
         answer = _text(owner, response_ids)
     live.messages = messages + messages_of(answer, "assistant")
     if prompt_ids is not None and response_ids is not None:
-        live.input_tokens, live.output_tokens = len(prompt_ids), len(response_ids)
+        live.input_tokens = len(prompt_ids)
+        live.output_tokens = len(response_ids)
     live.reward = _field(result, "reward_score")
     turns = _field(result, "num_turns")
     if turns is not None:

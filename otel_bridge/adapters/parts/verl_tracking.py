@@ -106,7 +106,8 @@ class VerlLogger:
         """
         trainer, self._fit = return_place_of("fit")
         if self._fit is not None:
-            owner, own = weakref.ref(trainer), weakref.ref(tracking)
+            owner = weakref.ref(trainer)
+            own = weakref.ref(tracking)
             # Known only after the constructor: fit() may also keep it as an attribute, to be freed with the trainer.
             self._is_kept = lambda: any(
                 value is own() for value in getattr(owner(), "__dict__", {}).values()
@@ -148,7 +149,8 @@ def _wrap_tracking(tracking: Any) -> None:
 
     What verl's own methods raise passes; a failure of the adapter in them is counted.
     """
-    real_init, real_finish = tracking.__init__, tracking.finish
+    real_init = tracking.__init__
+    real_finish = tracking.finish
 
     @functools.wraps(real_init)
     def init(self: Any, *arguments: Any, **keywords: Any) -> None:
@@ -167,7 +169,8 @@ def _wrap_tracking(tracking: Any) -> None:
                 # From ``__del__()`` the code is 0, also after an exception.
                 logger.finish(exit_code or _code_of_deletion(logger))
 
-    tracking.__init__, tracking.finish = init, finish
+    tracking.__init__ = init
+    tracking.finish = finish
 
 
 def _code_of_deletion(logger: VerlLogger) -> int:
@@ -306,11 +309,9 @@ def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
 
     The task is that of Ray's call of ``fit()``: a cancelled one has failed too.
     """
+    real_step = trainer.fit_step
     # A failed task keeps the frames of its exception.
-    real_step, awaited = (
-        trainer.fit_step,
-        weakref.WeakSet[Any](),
-    )
+    awaited = weakref.WeakSet[Any]()
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -334,7 +335,8 @@ def _wrap_trainer(trainer: Any) -> None:
     A dump outside of the logging of a batch is that of a validation, which `_log_validation`
     records.
     """
-    real_log, real_dump = trainer._log_rollout_data, trainer._dump_generations
+    real_log = trainer._log_rollout_data
+    real_dump = trainer._dump_generations
 
     @functools.wraps(real_log)
     def log_rollout_data(
@@ -350,10 +352,8 @@ def _wrap_trainer(trainer: Any) -> None:
         with _batch_of_step(None):  # the method of a base class may be wrapped too
             return real_dump(self, *arguments, **keywords)
 
-    trainer._log_rollout_data, trainer._dump_generations = (
-        log_rollout_data,
-        dump_generations,
-    )
+    trainer._log_rollout_data = log_rollout_data
+    trainer._dump_generations = dump_generations
 
 
 @contextlib.contextmanager
@@ -380,7 +380,9 @@ def _log_dump(
     without what it lacks. A failure is counted as ``adapter_failed``, and verl's own dump goes on.
     """
     dumped = inspect.signature(dump).bind(trainer, *arguments, **keywords).arguments
-    inputs, outputs, truths = dumped["inputs"], dumped["outputs"], dumped["gts"]
+    inputs = dumped["inputs"]
+    outputs = dumped["outputs"]
+    truths = dumped["gts"]
     number = len(outputs)
     keys: Sequence[str] | None = None
     parts: dict[str, Sequence[Any]] = {}
