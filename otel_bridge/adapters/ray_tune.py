@@ -16,13 +16,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from otel_bridge.adapters.parts.calling_object import calling_object
-from otel_bridge.adapters.parts.captured_reports import trackers_of
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import (
     checked_arguments,
     guarded,
-    notify_once,
 )
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.settings import PROJECT
@@ -50,12 +47,6 @@ _BOOKKEEPING = frozenset({
 })  # fmt: skip
 """Entries that Tune adds to the metrics of a trial's result."""
 _CALLBACKS = "callbacks"
-_TRACKERS = {"WandbLoggerCallback": "wandb"}
-"""Class of a callback of Tune that records in other processes to the tracker that it reports to."""
-_TWO_RUNS = (
-    "each trial of Ray Tune is recorded twice, as a run of WandbLoggerCallback, where its processes are captured, and"
-    " as one of OtelBridgeLoggerCallback; remove one of the two callbacks"
-)
 
 
 class OtelBridgeLoggerCallback(LoggerCallback):
@@ -177,25 +168,18 @@ class OtelBridgeLoggerCallback(LoggerCallback):
                     always=True,
                 )
             return None
-        self._note_captured(trial)
+        self._leave_out_event_files(trial)
         return _TrialRun(run, trial, experiment)
 
-    def _note_captured(self, trial: Any) -> None:
-        """Leave the trial's own event files of Tune out of the capture, and report a captured callback of W&B."""
+    def _leave_out_event_files(self, trial: Any) -> None:
+        """Leave the trial's own event files of Tune out of a capture, which would record its scalars again."""
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
-        names = captured()
-        if "tensorboard" in names and (folder := getattr(trial, "local_path", None)):
+        folder = getattr(trial, "local_path", None)
+        if folder and "tensorboard" in captured():
             from otel_bridge.capture.tensorboard import leave_out  # noqa: PLC0415
 
-            # Tune writes event files of each trial, whose scalars the capture would record again.
             leave_out(folder)
-        if "wandb" in names:
-            callbacks = calling_object(
-                lambda one: isinstance(getattr(one, "_callbacks", None), list)
-            )
-            if trackers_of(getattr(callbacks, "_callbacks", ()), _TRACKERS):
-                notify_once(_TWO_RUNS)
 
     def _end(self, trial_id: str, status: EndStatus) -> None:
         """End the run of a trial, if it is open; what waits for its delivery is kept for the end of the experiment."""

@@ -127,35 +127,6 @@ callback.on_experiment_end([one])
     assert found == ["loss", "mine", "time_this_iter_s", "time_total_s"]
 
 
-def test_a_captured_callback_of_wandb_beside_this_one_is_reported_once(
-    tmp_path: Path,
-) -> None:
-    code = """
-from ray.tune.logger import LoggerCallback
-
-class WandbLoggerCallback(LoggerCallback):
-    pass
-
-class CallbackList:
-    def __init__(self, *callbacks):
-        self._callbacks = list(callbacks)
-
-    def start(self, trial):
-        for one in self._callbacks:
-            one.on_trial_start(0, [], trial)
-
-both = CallbackList(WandbLoggerCallback(), callback)
-for number in (0, 1):
-    both.start(Trial(number))
-"""
-    notice = "each trial of Ray Tune is recorded twice, as a run of WandbLoggerCallback"
-
-    seen = run_captured(tmp_path / "with", "wandb", TUNE + code)
-    without = run_captured(tmp_path / "without", "trackio", TUNE + code)
-
-    assert (seen.stderr.count(notice), without.stderr.count(notice)) == (1, 0)
-
-
 def test_a_change_of_the_config_by_a_scheduler_is_recorded(tmp_path: Path) -> None:
     code = """
 one = Trial(0, lr=0.1, layers=[1, 2])

@@ -13,12 +13,13 @@ class SearchTrials:
     """Counts the trials of one callback, and gives each a run of its own. For the thread that trains."""
 
     def __init__(self) -> None:
-        self._mark = ""
         self._number = 0
+        self._id = _new_id()
 
     def next(self) -> None:
         """Begin the next trial."""
         self._number += 1
+        self._id = _new_id()
 
     def names(self, names: RunNames, args: Any, state: Any) -> RunNames:
         """Return the names of the present trial's run; its id is new, because names of trials recur in every search.
@@ -31,10 +32,6 @@ class SearchTrials:
             args: Training arguments; ``run_name``, else ``output_dir``, is the group of the trials.
             state: State of the trainer; its ``trial_name`` comes from the argument ``hp_name`` of the search.
         """
-        from otel_bridge.records import run_id_of  # noqa: PLC0415  # only programs that record pay for it
-
-        # From the kernel, so that the program's seeded generators are left alone.
-        self._mark = self._mark or os.urandom(8).hex()
         group = names.name or str(getattr(args, "output_dir", None) or "search")
         return replace(
             names,
@@ -43,6 +40,11 @@ class SearchTrials:
             arguments={
                 "group": group,
                 **names.arguments,
-                "id": run_id_of(self._mark, str(self._number)),
+                "id": self._id,
             },
         )
+
+
+def _new_id() -> str:
+    # From the kernel, so that the program's seeded generators are left alone.
+    return os.urandom(8).hex()
