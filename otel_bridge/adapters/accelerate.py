@@ -134,10 +134,13 @@ class OtelBridgeTracker(GeneralTracker):
         ):  # the search of the calling frames would be a cost of each row
             return CapturedReports("Accelerate", ())
         accelerator = calling_object(
-            lambda one: any(other is self for other in getattr(one, "trackers", ()))
+            lambda caller: any(
+                tracker is self for tracker in getattr(caller, "trackers", ())
+            )
         )
         return CapturedReports(
-            "Accelerate", [one.name for one in getattr(accelerator, "trackers", ())]
+            "Accelerate",
+            [tracker.name for tracker in getattr(accelerator, "trackers", ())],
         )
 
 
@@ -162,10 +165,10 @@ def register() -> None:
     Raises:
         MissingExtraError: Accelerate is older than 1.15, which has no registry; give `OtelBridgeTracker` as an object.
     """
-    known: dict[str, Any] = framework_class(
+    trackers: dict[str, Any] = framework_class(
         "accelerate.tracking:LOGGER_TYPE_TO_CLASS", "accelerate>=1.15"
     )
-    if known.get(OtelBridgeTracker.name) is not OtelBridgeTracker:
+    if trackers.get(OtelBridgeTracker.name) is not OtelBridgeTracker:
         framework_class(
             "accelerate.tracking:register_tracker_class", "accelerate>=1.15"
         )(OtelBridgeTracker)

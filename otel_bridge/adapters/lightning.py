@@ -101,7 +101,9 @@ class LightningLogger:
 
         # Lightning does not give a logger its trainer, and LightningCLI needs a folder.
         trainer = calling_object(
-            lambda one: hasattr(one, "default_root_dir") and hasattr(one, "loggers")
+            lambda caller: (
+                hasattr(caller, "default_root_dir") and hasattr(caller, "loggers")
+            )
         )
         if trainer is None:
             return os.getcwd()
@@ -179,12 +181,12 @@ class LightningLogger:
                 # As the logger's next call does.
                 guarded(getattr)(logger, "experiment", None)
         # Of this class: they record into this run too.
-        own = [
+        recordings = [
             logger._recording
             for logger in beside
             if isinstance(logger, LightningLogger)
         ]
-        return self._recording.begin(beside=own), reports
+        return self._recording.begin(beside=recordings), reports
 
     def _loggers_beside(self) -> list[Any]:
         """Return all loggers of the calling trainer or Fabric; none outside of them."""
@@ -205,13 +207,13 @@ class LightningLogger:
 
         return calling_module(self).partition(".")[0] in _ROOTS
 
-    def _path_part(self, which: str) -> str:
+    def _path_part(self, attribute: str) -> str:
         """Return a name of the run as a part of a path; ``otel_bridge`` where it has none."""
         # Lightning broadcasts the path of rank 0, so that only rank 0 needs the run.
         holder = (
             self.experiment if self._recording.is_rank_zero() else self._recording.names
         )
-        name: object = getattr(holder, which)
+        name: object = getattr(holder, attribute)
         return str(name or "otel_bridge").replace("/", "_")
 
 
@@ -268,7 +270,7 @@ def _callbacks(package: str | None) -> list[Any]:
 
 def _attach(loggers: list[Any], save_dir: str | None) -> None:
     """A trainer has its callbacks set up for each phase, and may have a logger of the user's."""
-    if not any(isinstance(one, LightningLogger) for one in loggers):
+    if not any(isinstance(logger, LightningLogger) for logger in loggers):
         loggers.append(_logger_class()(save_dir=save_dir, attached=True))
 
 
@@ -306,10 +308,10 @@ def _logger_class() -> Any:
     return type("OtelBridgeLogger", (LightningLogger, *ordered_bases), body)
 
 
-def _loggers_of(one: Any) -> list[Any]:
+def _loggers_of(owner: Any) -> list[Any]:
     """Return the loggers of a trainer or Fabric, or of the trainer of a loop or module; none of any other object."""
     try:
-        return list(getattr(one, "trainer", one).loggers)
+        return list(getattr(owner, "trainer", owner).loggers)
     except (
         any_error()
     ):  # a module without a trainer raises; any other object has no loggers

@@ -75,14 +75,14 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
     shape = inspect.signature(real)
 
     @functools.wraps(real)
-    def save(*given: Any, **named: Any) -> None:
+    def save(*positional: Any, **keywords: Any) -> None:
         # The function does not get the tokenizer, which the actor has whose method calls it.
         actor = calling_object(lambda caller: hasattr(caller, "tokenizer"))
         _record(
-            functools.partial(shape.bind, *given, **named),
+            functools.partial(shape.bind, *positional, **keywords),
             getattr(actor, "tokenizer", None),
         )
-        write(*given, **named)
+        write(*positional, **keywords)
 
     write = _written_if_asked(real)
     save.__dict__[_MARK] = True
@@ -93,9 +93,9 @@ def _written_if_asked(real: Callable[..., None]) -> Callable[..., None]:
     """Return *real*, which does nothing where no files were asked for."""
 
     @functools.wraps(real)
-    def save(save_path: Any, *given: Any, **named: Any) -> None:
+    def save(save_path: Any, *positional: Any, **keywords: Any) -> None:
         if save_path != _NO_FILES:
-            real(save_path, *given, **named)
+            real(save_path, *positional, **keywords)
 
     save.__dict__[_MARK] = True
     return save
@@ -186,12 +186,12 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
     result = arguments["result"]
     samples_per_prompt = int(arguments["num_samples_per_prompt"])
     prompt_index = place // samples_per_prompt
-    tools, others = _tool_facts(result.request_info, place)
+    tools, facts = _tool_facts(result.request_info, place)
     metadata = {
         "ground_truth": _at(batch.ground_truths, place),
         "logprobs": _at(result.logprobs, place),
         "active_tools": _at(batch.active_tools, place),
-        **others,
+        **facts,
     }
     return {
         "messages": messages_of(texts.prompt(place))
@@ -221,15 +221,15 @@ def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {}
 
     tools: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for name, values in cast("dict[str, Any]", info.__dict__).items():
         value = _plain(_at(values, place))
         if name not in _TOOL_FACTS:
             if value:
-                others[name] = value
+                facts[name] = value
         elif value is not None:
             tools[_TOOL_FACTS[name]] = value
-    return tools, others
+    return tools, facts
 
 
 def _plain(value: Any) -> Any:

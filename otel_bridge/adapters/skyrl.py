@@ -99,12 +99,12 @@ class OtelBridgeExp(BasePPOExp):
 
     async def _awaited(self, outcome: Awaitable[Any]) -> Any:
         try:
-            found = await outcome
+            result = await outcome
         except BaseException as exc:
             self._log_failure(exc)
             raise
         self.otel_bridge.finish()
-        return found
+        return result
 
     def _log_failure(self, error: BaseException) -> None:
         # Else SkyRL failed before it had a tracker: no run has begun.
@@ -139,13 +139,13 @@ class ExperimentRecorder:
     """
 
     def __init__(self, cfg: Any) -> None:
-        given = getattr(cfg, "trainer", None)
-        project = getattr(given, "project_name", None)
+        trainer_config = getattr(cfg, "trainer", None)
+        project = getattr(trainer_config, "project_name", None)
         names = RunNames(
             None if project == DEFAULT_PROJECT else project,
-            _run_name(getattr(given, "run_name", None)),
+            _run_name(getattr(trainer_config, "run_name", None)),
             default_project=DEFAULT_PROJECT,
-            arguments={"tags": list(getattr(given, "tags", None) or ())},
+            arguments={"tags": list(getattr(trainer_config, "tags", None) or ())},
         )
         self._recording = FrameworkRun("SkyRL", names, cfg)
         self._lock = threading.Lock()
@@ -155,7 +155,9 @@ class ExperimentRecorder:
         self._trained_ids: list[str] = []
         self._decode: Callable[[Any], Any] | None = None
         self._resamples = getattr(
-            getattr(getattr(given, "algorithm", None), "dynamic_sampling", None),
+            getattr(
+                getattr(trainer_config, "algorithm", None), "dynamic_sampling", None
+            ),
             "type",
             None,
         )
@@ -335,7 +337,7 @@ class OtelBridgeTracking(_Beside):
 class OtelBridgeTrajectoryLogger(_Beside):
     """Wraps SkyRL's ``TrajectoryLogger``, and records trajectories too."""
 
-    def log(self, *, wandb_key: str, global_step: int | None, **named: Any) -> None:
+    def log(self, *, wandb_key: str, global_step: int | None, **keywords: Any) -> None:
         """Record all trajectories, then log some of them as SkyRL does.
 
         SkyRL may have no logger of its own. What it raises passes; its limit of samples is for W&B
@@ -343,15 +345,15 @@ class OtelBridgeTrajectoryLogger(_Beside):
         """
         is_eval = wandb_key.rpartition("/")[2].startswith(_EVAL)
         self._recorder.log_trajectories(
-            named["prompts"],
-            named["generator_output"],
-            tokenizer=named["tokenizer"],
+            keywords["prompts"],
+            keywords["generator_output"],
+            tokenizer=keywords["tokenizer"],
             step=global_step or 0,
             split="eval" if is_eval else "train",
-            num_turns=named.get("num_turns_list"),
+            num_turns=keywords.get("num_turns_list"),
         )
         if self._wrapped is not None:
-            self._wrapped.log(wandb_key=wandb_key, global_step=global_step, **named)
+            self._wrapped.log(wandb_key=wandb_key, global_step=global_step, **keywords)
 
 
 def _prompts_of_single_turns(
@@ -388,9 +390,9 @@ def _columns(output: Mapping[str, Any]) -> dict[str, Any]:
         "loss_masks": output.get("loss_masks"),
         "finish_reasons": output.get("stop_reasons"),
         "metadata": output.get("env_metrics"),
-        "groups": [one.instance_id for one in ids]
-        or [_group(one) for one in output.get("prompt_token_ids") or ()],
-        "trajectory_ids": [one.to_string() for one in ids],
+        "groups": [entry.instance_id for entry in ids]
+        or [_group(entry) for entry in output.get("prompt_token_ids") or ()],
+        "trajectory_ids": [entry.to_string() for entry in ids],
     }
     return {
         name: values
@@ -425,15 +427,15 @@ def _group(prompt: Sequence[int]) -> str:
     ]
 
 
-def _run_name(given: str | None) -> str | None:
+def _run_name(configured_name: str | None) -> str | None:
     """Return the name of the run: SkyRL's default would join all jobs of users who name none.
 
     ``None``: a variable names the run.
     """
     from otel_bridge.emit.config.identity import new_end  # noqa: PLC0415
 
-    if given != DEFAULT_RUN_NAME:
-        return given
+    if configured_name != DEFAULT_RUN_NAME:
+        return configured_name
     # In a worker of Ray the script, of which a name is made otherwise, is Ray's own.
     env = environment()
     if RUN_NAME.read(env) or env.get("WANDB_NAME"):

@@ -198,11 +198,11 @@ def _rollouts_of(samples: Any, reward_key: str | None) -> list[dict[str, Any]]:
 
 def _flat(samples: Any) -> Iterable[Any]:
     """Yield the samples of nested lists in their order; none for ``None``."""
-    for one in samples or ():
-        if isinstance(one, list):  # a group, or one prompt's several trajectories
-            yield from _flat(one)
+    for entry in samples or ():
+        if isinstance(entry, list):  # a group, or one prompt's several trajectories
+            yield from _flat(entry)
         else:
-            yield one
+            yield entry
 
 
 @guarded
@@ -212,12 +212,12 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
     Prompt tokens are what is left of ``tokens`` beside the response; in a sample with fewer they
     are unknown.
     """
-    reward, parts, others = _reward(sample.reward, reward_key)
+    reward, parts, facts = _reward(sample.reward, reward_key)
     status = str(getattr(sample.status, "value", sample.status))
     tokens = len(_list(sample, "tokens"))
     output = getattr(sample, "response_length", None)
-    own: Mapping[str, Any] = getattr(sample, "metadata", None) or {}
-    metadata: dict[str, Any] = {**own, **others, "status": status}
+    sample_metadata: Mapping[str, Any] = getattr(sample, "metadata", None) or {}
+    metadata: dict[str, Any] = {**sample_metadata, **facts, "status": status}
     if getattr(sample, "label", None) is not None:
         metadata["label"] = sample.label
     return {
@@ -262,18 +262,20 @@ def _reward(
     if not isinstance(reward, Mapping):
         return reward, {}, {}
     parts: dict[str, float] = {}
-    others: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for name, value in cast("Mapping[str, Any]", reward).items():
         if is_number(value):
             parts[name] = float(value)
         elif value is not None:
-            others[name] = value
-    return parts.get(reward_key) if reward_key else None, parts, others
+            facts[name] = value
+    return parts.get(reward_key) if reward_key else None, parts, facts
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
     """Return the oldest version of the weights that sampled a part of the response."""
-    return min((int(one) for one in versions if str(one).isdecimal()), default=None)
+    return min(
+        (int(version) for version in versions if str(version).isdecimal()), default=None
+    )
 
 
 def _list(sample: Any, name: str) -> Sequence[Any]:

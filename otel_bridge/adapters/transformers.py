@@ -178,7 +178,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             and self._recording.names.arguments.get("id") == self._arguments.get("id")
         ):
             names = {"project": run.project, "name": run.name}
-        given = {
+        all_arguments = {
             "project": self._project,
             "name": self._name,
             "config": self._config or None,
@@ -186,7 +186,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         }
         arguments = {
             name: value
-            for name, value in given.items()
+            for name, value in all_arguments.items()
             if value is not None and _is_json(value)
         }
         return {"args": arguments, "attributes": {"resumed_names": names}}
@@ -394,14 +394,21 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         a checkpoint.
         """
         trial = _is_trial(state)
-        before = {} if trial else resumed_names(state)
-        asked = getattr(args, "project", None)
-        project = self._project or (asked if asked != DEFAULT_PROJECT else None)
+        earlier_names = {} if trial else resumed_names(state)
+        configured_project = getattr(args, "project", None)
+        project = self._project or (
+            configured_project if configured_project != DEFAULT_PROJECT else None
+        )
         name = self._name or _run_name(args)
-        resumed = before.get("project")
+        resumed = earlier_names.get("project")
         default, note = (resumed, "") if resumed else (DEFAULT_PROJECT, _DEFAULT_NOTE)
         names = RunNames(
-            project, name or before.get("name"), None, default, self._arguments, note
+            project,
+            name or earlier_names.get("name"),
+            None,
+            default,
+            self._arguments,
+            note,
         )
         if trial:
             return self._trials.names(names, args, state)
@@ -414,12 +421,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         Such a callback begins it in ``on_train_begin`` or with its first row, whichever comes
         first; an evaluation before the training comes to this callback first.
         """
-        for one in self._callbacks() if self._captured().begins_the_run else ():
+        for callback in self._callbacks() if self._captured().begins_the_run else ():
             begins = CapturedReports(
-                "transformers", trackers_of([one], _TRACKERS)
+                "transformers", trackers_of([callback], _TRACKERS)
             ).begins_the_run
-            if begins and not getattr(one, "_initialized", True):
-                one.setup(args, state, getattr(self._trainer(), "model", None))
+            if begins and not getattr(callback, "_initialized", True):
+                callback.setup(args, state, getattr(self._trainer(), "model", None))
 
     def _captured(self) -> CapturedReports:
         """Return what is captured of the trackers whose callbacks the trainer has."""
@@ -440,22 +447,26 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """
         # The search of the calling frames is a cost, so only for another trainer.
         if getattr(self._trainer(), "state", None) is not state:
-            found = calling_object(
-                lambda one: (
-                    hasattr(one, "callback_handler")
-                    and getattr(one, "state", None) is state
+            trainer = calling_object(
+                lambda caller: (
+                    hasattr(caller, "callback_handler")
+                    and getattr(caller, "state", None) is state
                 )
             )
-            if found is not None:
-                self._trainer = _weak(found)
+            if trainer is not None:
+                self._trainer = _weak(trainer)
 
     def _is_first(self) -> bool:
         """Return whether no other callback of this kind is before this one, e.g. one by ``report_to``.
 
         Else each row would be recorded twice.
         """
-        same = [one for one in self._callbacks() if isinstance(one, OtelBridgeCallback)]
-        return not same or same[0] is self
+        bridge_callbacks = [
+            callback
+            for callback in self._callbacks()
+            if isinstance(callback, OtelBridgeCallback)
+        ]
+        return not bridge_callbacks or bridge_callbacks[0] is self
 
 
 def _annotate(run: Run, trainer: Any, rollouts: list[Rollout], step: int) -> None:
@@ -478,11 +489,11 @@ def register() -> None:
         MissingExtraError: transformers is not installed, or too old.
     """
     # `report_to` is not checked: transformers 5.23 looks each name up here.
-    known: dict[str, Any] = framework_class(
+    callbacks: dict[str, Any] = framework_class(
         "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK",
         _REQUIREMENT,
     )
-    known["otel_bridge"] = OtelBridgeCallback
+    callbacks["otel_bridge"] = OtelBridgeCallback
 
 
 def _left_out_by(tracker: str, logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -543,36 +554,36 @@ def renamed(logs: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key, value in logs.items():
         if value is not None:  # TRL: no sample had a valid value
-            prefix, shown = next(
+            prefix, new_prefix = next(
                 (pair for pair in _PREFIXES if key.startswith(pair[0])), ("", "train/")
             )
-            row[shown + key.removeprefix(prefix)] = value
+            row[new_prefix + key.removeprefix(prefix)] = value
     return row
 
 
 def config_of(args: Any, model: Any) -> dict[str, Any]:
     """Return the training arguments, with the model's config below ``model``, without unreadable entries."""
     config: dict[str, Any] = {**(_arguments_of(args) or {})}
-    found = _config_of_model(model)
-    if found:
-        return {**config, "model": found}
+    model_config = _config_of_model(model)
+    if model_config:
+        return {**config, "model": model_config}
     return config
 
 
 @guarded
 def _arguments_of(args: Any) -> dict[str, Any]:
     """Return the training arguments; ``None``, counted, where they cannot be read."""
-    found: dict[str, Any] = args.to_dict()
-    return found
+    arguments: dict[str, Any] = args.to_dict()
+    return arguments
 
 
 @guarded
 def _config_of_model(model: Any) -> dict[str, Any]:
     """Return the config of a model with its number of parameters; ``None``, counted, where it cannot be read."""
-    found: Any = getattr(model, "config", None)
-    if found is None:
+    model_config: Any = getattr(model, "config", None)
+    if model_config is None:
         return {}
-    config: dict[str, Any] = {**_entries(found)}
+    config: dict[str, Any] = {**_entries(model_config)}
     if callable(count := getattr(model, "num_parameters", None)):
         config["num_parameters"] = count()
     return config
@@ -592,8 +603,8 @@ def resumed_names(state: Any) -> dict[str, str]:
     Raises what a damaged checkpoint raises; the callers count it.
     """
     stored: dict[str, Any] = getattr(state, "stateful_callbacks", None) or {}
-    found: Any = stored.get(OtelBridgeCallback.__name__) or {}
+    entries: Any = stored.get(OtelBridgeCallback.__name__) or {}
     # Several callbacks of one class are a list.
-    first: Any = found if hasattr(found, "get") else found[0]
+    first: Any = entries if hasattr(entries, "get") else entries[0]
     attributes: dict[str, dict[str, str]] = first.get("attributes", {})
     return attributes.get("resumed_names", {})

@@ -109,9 +109,9 @@ class OtelBridgeMonitor(Monitor):
             run.count_drop("not_captured", key=f"{table_name}: {column} ({kind})")
 
         for rollouts in table.rollouts(cells, count):
-            at = step if rollouts.step is None else rollouts.step
+            own_step = step if rollouts.step is None else rollouts.step
             run.log_generations(
-                **rollouts.columns, step=at, split=split_of(table_name), role=role
+                **rollouts.columns, step=own_step, split=split_of(table_name), role=role
             )
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class MergedRows:
         self._lock = threading.RLock()
         self._counter = counter
         self._pending: _PendingStep | None = None
-        _all.add(self)
+        _merged_rows.add(self)
 
     @property
     def step(self) -> int:
@@ -212,9 +212,9 @@ class MergedRows:
 
 
 def _after_fork() -> None:
-    for rows in list(_all):
+    for rows in list(_merged_rows):
         rows.begin_in_child()
 
 
-_all: weakref.WeakSet[MergedRows] = weakref.WeakSet()
+_merged_rows: weakref.WeakSet[MergedRows] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_after_fork)

@@ -154,11 +154,11 @@ def _start(
     return None
 
 
-def _is_same(before: _Row, row: _Row, common: Collection[str]) -> bool:
-    """Return whether *row* is *before*, with values in cells that were empty or not."""
+def _is_same(earlier_row: _Row, row: _Row, common: Collection[str]) -> bool:
+    """Return whether *row* is *earlier_row*, with values in cells that were empty or not."""
     return all(
         row.get(column) == cell_key
-        for column, cell_key in before.items()
+        for column, cell_key in earlier_row.items()
         if column in common
     )
 

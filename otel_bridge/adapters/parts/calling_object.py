@@ -61,28 +61,28 @@ def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | Non
     return None
 
 
-def _holds(is_wanted: Callable[[Any], bool], found: Any) -> bool:
-    """Return whether *found* is the wanted object; an error in asking it means that it is not."""
+def _holds(is_wanted: Callable[[Any], bool], candidate: Any) -> bool:
+    """Return whether *candidate* is the wanted object; an error in asking it means that it is not."""
     try:
-        return is_wanted(found)
+        return is_wanted(candidate)
     except (
         any_error()
     ):  # an attribute of a user's own object, which has the name of a framework's
         return False
 
 
-def calling_module(own: object) -> str:
-    """Return the name of the module whose code calls a method of *own*, by way of other methods of *own* or not.
+def calling_module(owner: object) -> str:
+    """Return the name of the module whose code calls a method of *owner*, by way of other methods of *owner* or not.
 
     Empty where no Python code calls.
     """
-    here = inspect.currentframe()
-    frame = None if here is None else here.f_back
+    own_frame = inspect.currentframe()
+    frame = None if own_frame is None else own_frame.f_back
     try:
         while (
             frame is not None
             and frame.f_code.co_varnames[:1] == ("self",)
-            and frame.f_locals.get("self") is own
+            and frame.f_locals.get("self") is owner
         ):
             frame = frame.f_back
         if frame is None:
@@ -90,7 +90,7 @@ def calling_module(own: object) -> str:
         return str(frame.f_globals.get("__name__", ""))
     finally:
         # Else this frame would keep the variables of its callers alive.
-        del here, frame
+        del own_frame, frame
 
 
 @dataclass(frozen=True, slots=True)

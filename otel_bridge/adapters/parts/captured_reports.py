@@ -77,5 +77,5 @@ def trackers_of(reporters: Iterable[object], classes: Mapping[str, str]) -> list
         reporters: Callbacks or loggers.
         classes: Name of a class of the framework to its tracker; subclasses report to it too.
     """
-    names = {base.__name__ for one in reporters for base in type(one).__mro__}
+    names = {base.__name__ for reporter in reporters for base in type(reporter).__mro__}
     return [tracker for name, tracker in classes.items() if name in names]

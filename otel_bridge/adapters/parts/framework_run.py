@@ -100,7 +100,7 @@ class FrameworkRun:
         self._run: Run | None = None
         self._own = False
         self._stopped = False
-        _all.add(self)
+        _recordings.add(self)
         process_runs().announce(self)
 
     def begin_in_child(self) -> None:
@@ -134,8 +134,8 @@ class FrameworkRun:
         """
         with self._lock:
             run = self._run
-            own = self._own
-        if self._stopped or names == self.names or (run is not None and not own):
+            is_own = self._own
+        if self._stopped or names == self.names or (run is not None and not is_own):
             return True
         if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
             return False
@@ -174,16 +174,16 @@ class FrameworkRun:
             # The run of the program, or of a captured tracker, goes before the framework's names.
             current = process_runs().current
             if current is not None and self._is_of_others(current):
-                return self._take(current, own=False)
-            before = self._run
-            if before is not None and self._goes_on(before, current):
-                return before
+                return self._take(current, is_own=False)
+            last_run = self._run
+            if last_run is not None and self._goes_on(last_run, current):
+                return last_run
             is_one_of_several = self._run is not None or any(
                 logger.run is current for logger in beside
             )
             try:
                 return self._take(
-                    self._requested(current if is_one_of_several else None), own=True
+                    self._requested(current if is_one_of_several else None), is_own=True
                 )
             except any_error() as exc:  # the framework must continue
                 # For good: the same error would come with every record.
@@ -200,13 +200,13 @@ class FrameworkRun:
             current is not self._run and current.facts.identity.request.adapter is None
         )
 
-    def _goes_on(self, before: Run, current: Run | None) -> bool:
-        """Return whether records belong to *before*, begun last; after its end they are counted as late.
+    def _goes_on(self, last_run: Run, current: Run | None) -> bool:
+        """Return whether records belong to *last_run*, begun last; after its end they are counted as late.
 
         A run of the adapter's own that has ended is begun again; one of others is not, since its
         owner has ended it.
         """
-        return not before.has_ended or current is before or not self._own
+        return not last_run.has_ended or current is last_run or not self._own
 
     def flush(self) -> None:
         """Wait for delivery, 2 s at most; nothing before the first record.
@@ -225,8 +225,8 @@ class FrameworkRun:
         """
         with self._lock:
             run = self._run
-            own = self._own
-        if run is not None and own:
+            is_own = self._own
+        if run is not None and is_own:
             run.finish(status)
         elif run is not None:
             run.flush(FLUSH_S)
@@ -251,14 +251,14 @@ class FrameworkRun:
             and arguments["project"] == self.names.default_project
         ):
             notify_once(self.names.default_note)
-        before = self._run
+        last_run = self._run
         if (
-            before is not None and beside is not None
+            last_run is not None and beside is not None
         ):  # another logger's run has replaced this one
             arguments |= {
-                "project": before.project,
-                "name": before.name,
-                "id": before.id,
+                "project": last_run.project,
+                "name": last_run.name,
+                "id": last_run.id,
             }
         names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
         if beside is not None and not beside.facts.identity.is_named(**names):
@@ -266,10 +266,10 @@ class FrameworkRun:
             arguments |= {"otel": False, "handle": True}
         return process_runs().begin(RunRequest(adapter=self.framework, **arguments))
 
-    def _take(self, run: Run, *, own: bool) -> Run:
+    def _take(self, run: Run, *, is_own: bool) -> Run:
         """Note *run* as the one that records, with the config and the failures that came before it, and return it."""
         self._run = run
-        self._own = own
+        self._own = is_own
         process_runs().withdraw(self)
         # Failures before the run began have been counted for it.
         _failures.hand_over(run)
@@ -339,11 +339,11 @@ def checked_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     from otel_bridge.emit.api import init  # noqa: PLC0415
 
-    known = sorted(inspect.signature(init).parameters.keys() - _OWN_ARGUMENTS)
-    unknown = next((name for name in arguments if name not in known), None)
+    argument_names = sorted(inspect.signature(init).parameters.keys() - _OWN_ARGUMENTS)
+    unknown = next((name for name in arguments if name not in argument_names), None)
     if unknown is not None:
         raise ConfigError(
-            f"{unknown}= is not an argument of otel_bridge.init(); expected some of {', '.join(known)}"
+            f"{unknown}= is not an argument of otel_bridge.init(); expected some of {', '.join(argument_names)}"
         )
     return arguments
 
@@ -355,9 +355,9 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
     """
 
     @functools.wraps(call)
-    def guarding(*given: P.args, **named: P.kwargs) -> T | None:
+    def guarding(*positional: P.args, **keywords: P.kwargs) -> T | None:
         try:
-            return call(*given, **named)
+            return call(*positional, **keywords)
         except any_error() as exc:  # a framework's objects may be anything
             count_failure(call.__qualname__, exc)
             return None
@@ -401,26 +401,26 @@ class _Failures:
 
 
 _failures = _Failures()
-_all: weakref.WeakSet[FrameworkRun] = weakref.WeakSet()
+_recordings: weakref.WeakSet[FrameworkRun] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     _failures.begin_in_child()
-    for recording in list(_all):
+    for recording in list(_recordings):
         recording.begin_in_child()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def count_failure(what: str, exc: Exception) -> None:
-    """Count a failure of an adapter in *what*: in the run that records, else in the next one.
+def count_failure(place: str, exc: Exception) -> None:
+    """Count a failure of an adapter in *place*: in the run that records, else in the next one.
 
     Without a run only the first failure is printed; all are counted.
     """
     from otel_bridge.emit.console import notify  # noqa: PLC0415
 
-    described = f"{what}: {_text_of(exc)}"
+    described = f"{place}: {_text_of(exc)}"
     run = process_runs().current
     if run is not None and run.recording:
         run.count_drop("adapter_failed", key=described)

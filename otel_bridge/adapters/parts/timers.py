@@ -43,9 +43,9 @@ def time_verl() -> None:
         return
 
     @functools.wraps(real)
-    def timer(name: str, *arguments: Any, **named: Any) -> Generator[Any, Any, Any]:
+    def timer(name: str, *arguments: Any, **keywords: Any) -> Generator[Any, Any, Any]:
         with _phase(name, _step_of_verl):
-            yield from real(name, *arguments, **named)
+            yield from real(name, *arguments, **keywords)
 
     setattr(timer, _TIMED, True)
     module._timer = timer
@@ -147,8 +147,8 @@ def _step_of_verl() -> int | None:
     ``None`` outside of one.
     """
     trainer = calling_object(
-        lambda found: (
-            hasattr(found, "global_steps") or hasattr(found, "current_param_version")
+        lambda caller: (
+            hasattr(caller, "global_steps") or hasattr(caller, "current_param_version")
         )
     )
     version = getattr(trainer, "current_param_version", None)
@@ -162,7 +162,7 @@ def _step_of_verl() -> int | None:
 @guarded
 def _step_of_skyrl() -> int | None:
     """Return the global step of the trainer that calls; ``None`` outside of one."""
-    trainer = calling_object(lambda found: hasattr(found, "global_step"))
+    trainer = calling_object(lambda caller: hasattr(caller, "global_step"))
     if trainer is None:
         return None
     return int(trainer.global_step)
@@ -212,13 +212,13 @@ def _phase(name: str, step_of: Callable[[], int | None]) -> Phase:
     return Phase(None, name, None if is_inside() else step_of())
 
 
-def _wrap(cls: Any, name: str, before: Callable[[Any], object]) -> None:
-    """Call *before* ahead of method *name*; it may return an awaitable, as an ``async def`` does."""
+def _wrap(cls: Any, name: str, prelude: Callable[[Any], object]) -> None:
+    """Call *prelude* ahead of method *name*; it may return an awaitable, as an ``async def`` does."""
     real = getattr(cls, name)
 
     @functools.wraps(real)
     def method(self: Any, *arguments: Any) -> Any:
-        before(self)
+        prelude(self)
         return real(self, *arguments)
 
     setattr(cls, name, method)

@@ -129,9 +129,11 @@ class CompletionReader:
         entries: list[object] = (
             advantages if len(advantages) == len(completions) else completions
         )
-        seen = set(map(id, self._before))
+        earlier_ids = set(map(id, self._before))
         self._before = entries
-        new = [place for place, entry in enumerate(entries) if id(entry) not in seen]
+        new = [
+            place for place, entry in enumerate(entries) if id(entry) not in earlier_ids
+        ]
         if not new:
             return []
         groups = self._group_names(len(new), _generations(trainer, split), step, split)
@@ -228,9 +230,9 @@ def _logs_of(trainer: Any) -> Mapping[str, Any]:
     if not isinstance(older, Mapping):
         return {}
     # Without advantages: TRL 0.17, whose batches have no sure identity, or GOLD, which has no rewards.
-    found = cast("Mapping[str, Any]", older)
-    if _column(found, "advantages"):
-        return found
+    older_logs = cast("Mapping[str, Any]", older)
+    if _column(older_logs, "advantages"):
+        return older_logs
     return {}
 
 
@@ -240,15 +242,17 @@ def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
 
 def _columns(logs: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return columns by name, as lists; empty where TRL has none of them."""
-    found: Mapping[str, Any] = logs.get(name, {})
-    return {key: list(values) for key, values in found.items()}
+    listed_columns: Mapping[str, Any] = logs.get(name, {})
+    return {key: list(values) for key, values in listed_columns.items()}
 
 
 def _generations(trainer: Any, split: str) -> int:
     """Return how many completions TRL generates of one prompt, for an evaluation as its own argument says, else 1."""
     train = getattr(trainer, "num_generations", None)
-    found = getattr(trainer, "num_generations_eval", None) if split == "eval" else None
-    size = found or train or 1
+    eval_size = (
+        getattr(trainer, "num_generations_eval", None) if split == "eval" else None
+    )
+    size = eval_size or train or 1
     if isinstance(size, int) and size > 0:
         return size
     return 1
@@ -259,9 +263,11 @@ def _weights(trainer: Any, number: int) -> list[float]:
 
     1 for each where the numbers differ, e.g. in a version without weights.
     """
-    found: Any = getattr(trainer, "reward_weights", None)
+    reward_weights: Any = getattr(trainer, "reward_weights", None)
     listed: list[float] = (
-        found.tolist() if hasattr(found, "tolist") else list(found or ())
+        reward_weights.tolist()
+        if hasattr(reward_weights, "tolist")
+        else list(reward_weights or ())
     )
     if len(listed) == number:
         return listed

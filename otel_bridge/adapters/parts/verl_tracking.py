@@ -107,10 +107,11 @@ class VerlLogger:
         trainer, self._fit = return_place_of("fit")
         if self._fit is not None:
             owner = weakref.ref(trainer)
-            own = weakref.ref(tracking)
+            tracking_reference = weakref.ref(tracking)
             # Known only after the constructor: fit() may also keep it as an attribute, to be freed with the trainer.
             self._is_kept = lambda: any(
-                value is own() for value in getattr(owner(), "__dict__", {}).values()
+                value is tracking_reference()
+                for value in getattr(owner(), "__dict__", {}).values()
             )
 
     def is_cut_off(self, frame: Any) -> bool:
@@ -178,8 +179,8 @@ def _code_of_deletion(logger: VerlLogger) -> int:
 
     Only the wrapped ``finish()`` may call this, and directly: the frames above are counted.
     """
-    own = inspect.currentframe()
-    finish = None if own is None else own.f_back
+    frame = inspect.currentframe()
+    finish = None if frame is None else frame.f_back
     deletion = None if finish is None else finish.f_back
     try:
         is_deleted = deletion is not None and deletion.f_code.co_name == "__del__"
@@ -188,7 +189,7 @@ def _code_of_deletion(logger: VerlLogger) -> int:
         )
     finally:
         # A frame that a local variable keeps would keep the variables of its callers.
-        del own, finish, deletion
+        del frame, finish, deletion
 
 
 @guarded
@@ -285,8 +286,8 @@ def _wrap_class_of(trainer: Any, logger: VerlLogger) -> None:
     trainer has the step of ``fit()`` as a coroutine.
     """
     cls: Any = trainer.__class__
-    own: Mapping[str, object] = cls.__dict__
-    if own.keys() >= _DUMPS and _is_first_time(cls):
+    attributes: Mapping[str, object] = cls.__dict__
+    if attributes.keys() >= _DUMPS and _is_first_time(cls):
         _wrap_trainer(cls)
         if inspect.iscoroutinefunction(getattr(cls, "fit_step", None)):
             _end_with_fit(cls, logger)
@@ -301,7 +302,7 @@ def _is_first_time(cls: Any) -> bool:
 
 def _calling_trainer() -> Any:
     """Return the trainer whose constructor or ``fit()`` makes the ``Tracking``; verl does not pass it."""
-    return calling_object(lambda found: all(hasattr(found, name) for name in _DUMPS))
+    return calling_object(lambda caller: all(hasattr(caller, name) for name in _DUMPS))
 
 
 def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
@@ -386,7 +387,7 @@ def _log_dump(
     number = len(outputs)
     keys: Sequence[str] | None = None
     parts: dict[str, Sequence[Any]] = {}
-    others: dict[str, Sequence[Any]] = {}
+    facts: dict[str, Sequence[Any]] = {}
     extra: Mapping[str, Sequence[Any]] = dumped["reward_extra_infos_dict"]
     for name, values in extra.items():
         if len(values) != number:
@@ -396,8 +397,8 @@ def _log_dump(
         elif all(map(is_number, values)):
             parts[name] = values
         else:
-            others[name] = values
-    others["ground_truth"] = truths
+            facts[name] = values
+    facts["ground_truth"] = truths
     batch = _with_data(batch, keys)
     uids = _of_samples(batch, "uid", number, str)
     advantages = _advantages(batch, number)
@@ -417,7 +418,7 @@ def _log_dump(
                 "group": uids[place],
                 "batch_index": place,
                 "policy_version": versions[place],
-                "metadata": row_of(others, place),
+                "metadata": row_of(facts, place),
             }
         )
     logger = VerlLogger.current
