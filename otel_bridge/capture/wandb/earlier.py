@@ -119,10 +119,11 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
         content: Any = orjson.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError):
         return parts
-    for part in parts:
-        entries: Any = content.get(part) if isinstance(content, dict) else None
-        if isinstance(entries, dict):
-            parts[part] = entries
+    if isinstance(content, dict):
+        for part in parts:
+            entries = cast("dict[str, Any]", content).get(part)
+            if isinstance(entries, dict):
+                parts[part] = entries
     return parts
 
 
