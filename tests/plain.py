@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 1,
     "nested-ternary": 0,
-    "packed-assignment": 35,
-    "generic-name": 163,
+    "packed-assignment": 6,
+    "generic-name": 89,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
