@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
+from support.commands.client import run_command, starts_plainly
 from support.waiting import HANG_S
 
 BIN = Path(sys.executable).parent
+OTEL_BRIDGE = str(BIN / "otel-bridge")
 PYTHON = sys.executable
 WAIT_S = HANG_S
 T = TypeVar("T")
@@ -53,6 +55,8 @@ def call(
     timeout_s: float = WAIT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run *command* to its end."""
+    if command[0] == OTEL_BRIDGE and starts_plainly(env):
+        return run_command(command, cwd=cwd, env=env, timeout_s=timeout_s)
     return subprocess.run(
         list(command),
         cwd=cwd,
@@ -68,7 +72,7 @@ def otel_bridge(
     *arguments: str, cwd: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run ``otel-bridge ARGUMENTS`` to its end."""
-    return call([str(BIN / "otel-bridge"), *arguments], cwd=cwd, env=env)
+    return call([OTEL_BRIDGE, *arguments], cwd=cwd, env=env)
 
 
 @contextmanager

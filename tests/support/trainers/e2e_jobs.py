@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
+from support.trainers.command_runs import OTEL_BRIDGE, call
 from support.waiting import HANG_S
 
 T = TypeVar("T")
@@ -120,16 +121,7 @@ def command(
     *arguments: str | Path, env: Mapping[str, str], cwd: Path
 ) -> subprocess.CompletedProcess[str]:
     """Run ``otel-bridge``."""
-    code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env=dict(env),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
+    return call([OTEL_BRIDGE, *map(str, arguments)], cwd=cwd, env=env)
 
 
 def until(condition: Callable[[], T], timeout_s: float = WAIT_S) -> T:

@@ -1,0 +1,77 @@
+"""Asks the server of commands for a process; a command that depends on how Python starts has a Python of its own."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from support.waiting import ANSWER_S
+
+_START_OF_PYTHON = ("PYTHON", "LC_", "LD_", "OTEL_BRIDGE_CAPTURE", "COVERAGE")
+"""Beginnings of variables that are read while Python starts."""
+
+
+def run_command(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``[…/otel-bridge, ARGUMENT…]`` to its end, its output captured.
+
+    Raises:
+        subprocess.TimeoutExpired: It ran longer; it was killed.
+    """
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        open(os.devnull, "rb") as nothing,
+    ):
+        connection.settimeout(ANSWER_S)
+        connection.connect(_server())
+        request = {"command": list(command), "cwd": str(cwd), "env": dict(env)}
+        descriptors = [file.fileno() for file in (nothing, output, errors)]
+        socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
+        pid = int(connection.recv(64))
+        connection.settimeout(timeout_s)
+        try:
+            code = int(connection.recv(64))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(list(command), timeout_s) from None
+        texts: list[str] = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8"))
+    return subprocess.CompletedProcess(list(command), code, *texts)
+
+
+def starts_plainly(env: Mapping[str, str]) -> bool:
+    """Whether a process with *env* starts as any other one."""
+    return env.get("LANG", "C.UTF-8").endswith("UTF-8") and not any(
+        name.startswith(_START_OF_PYTHON) for name in env
+    )
+
+
+@cache
+def _server() -> str:
+    """Start the server of this worker, which ends with it; return its socket."""
+    folder = tempfile.TemporaryDirectory(prefix="commands")
+    path = f"{folder.name}/socket"
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "server.py"), path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    atexit.register(folder.cleanup)
+    atexit.register(process.kill)
+    assert process.stdout is not None
+    assert process.stdout.readline(), "the server of commands did not start"
+    return path

@@ -1,0 +1,90 @@
+"""Imports the command line once, and forks a process for each command: ``python server.py SOCKET``.
+
+It prints a line when it takes commands.
+
+A command has its own process, arguments, environment, working folder and standard streams, as if a
+shell had started it; only what Python imports at the start is there already. Nothing that is
+imported here may read the environment at import, nor start a thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+_IMPORTED = (
+    "otel_bridge.cli.main",
+    "otel_bridge.cli.drain",
+    "otel_bridge.cli.dead_letters",
+    "otel_bridge.cli.doctor.command",
+    "otel_bridge.cli.finish",
+    "otel_bridge.cli.rollouts.command",
+    "otel_bridge.cli.status.command",
+    "otel_bridge.cli.timeline.command",
+)
+_REQUEST_BYTES = 1 << 20
+
+
+def serve(path: str) -> dict[str, Any]:
+    """Fork for each connection until this process ends; return the request in the process of a command."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(8)
+    print("ready", flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that nobody need wait for them
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _started(connection)
+        connection.close()
+
+
+def _started(connection: socket.socket) -> dict[str, Any]:
+    """Fork the command and return its request there; this process, its parent, reports how it ended."""
+    text, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        return dict(json.loads(text))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.send(str(pid).encode())
+    _, status = os.waitpid(pid, 0)
+    connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take the place that the command's caller chose."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    sys.argv = request["command"]
+    # They live as long as the process, so that nothing closes them.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, which the script of a command does not have
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    become(serve(sys.argv[1]))
+    from otel_bridge.cli import main
+
+    sys.exit(main())
