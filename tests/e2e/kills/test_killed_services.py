@@ -140,6 +140,8 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
             time.sleep(chance.uniform(0.5, 5.0))
             assert served.end(signal.SIGKILL) == -signal.SIGKILL
             served.begin()
+        # On a busy machine the service may have been killed before it could answer.
+        until(lambda: min(one.acknowledged for one in senders) > KILLS)
         Path(f"{acks}.stop").touch()
         for one in senders:
             one.finish()
@@ -178,7 +180,7 @@ def test_real_trackers_hold_each_row_that_was_answered_for_once_after_kills_of_t
         ]
         assert sorted(one.id for one in held.rollouts) == sorted(rollouts), name
         assert held.status is (None if name == "trackio" else Status.FINISHED), name
-    assert min(steps, *(one.acknowledged for one in senders)) > KILLS
+    assert steps > KILLS
     assert all(one.again for one in senders)
     assert os.listdir(tmp_path / "served" / RUN / "segments") == []
 
