@@ -1,6 +1,8 @@
 """Spans ``rl.tokens`` -> the sums and streams of the tokens of rollouts. Pure.
 
 Source: ``semconv/registry/spans.yaml``, ``span.rl.tokens``.
+
+numpy is imported by what reads a span, since most bridges see none.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
-import numpy
 import orjson
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -29,8 +30,6 @@ _TYPES = {
     semconv.TOKENS_STREAM: "<f4",
 }
 """Beginning of the keys of attributes that hold many numbers, to the type of these."""
-_NO_DECILES = numpy.zeros(2 * DECILES)
-_NO_BUCKETS = numpy.zeros(0, "<i8")
 _Lists: TypeAlias = dict[str, dict[str, Numbers]]
 """Beginning of the keys, then the rest of a key, to the numbers."""
 _MAX_FIGURES = 32
@@ -105,6 +104,8 @@ def _lists(attributes: Iterable[KeyValue]) -> _Lists:
 
 
 def _numbers(value: AnyValue, kind: str) -> Numbers:
+    import numpy  # noqa: PLC0415
+
     if value.HasField("bytes_value"):
         return numpy.frombuffer(value.bytes_value, kind)
     if not value.HasField("array_value"):
@@ -138,14 +139,20 @@ def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
         ValueError: One of them has another size, a number that is not finite, or a bucket that does
             not exist: the row of its step could not be made.
     """
+    import numpy  # noqa: PLC0415
+
     for name, entries in [*lists[semconv.TOKENS_FIGURES].items()][:_MAX_FIGURES]:
         # Maxima are optional: two numbers or three for each rollout.
         counts, sums, *maxima = entries.reshape(-1, rollouts).tolist()
         if len(maxima) > 1 or not numpy.isfinite(entries).all():
             raise ValueError(name)
-        deciles = lists[semconv.TOKENS_DECILES].get(name, _NO_DECILES)
+        deciles = lists[semconv.TOKENS_DECILES].get(name, numpy.zeros(2 * DECILES))
         decile_counts, decile_sums = deciles.reshape(-1, DECILES).tolist()
-        buckets = lists[semconv.TOKENS_BUCKETS].get(name, _NO_BUCKETS).reshape(-1, 2)
+        buckets = (
+            lists[semconv.TOKENS_BUCKETS]
+            .get(name, numpy.zeros(0, "<i8"))
+            .reshape(-1, 2)
+        )
         is_bucket = (buckets[:, 0] >= 0) & (buckets[:, 0] < BUCKETS)
         if not is_bucket.all():
             raise ValueError(name)
@@ -166,7 +173,7 @@ def _streams(lists: _Lists, rollouts: tuple[str, ...]) -> dict[str, dict[str, by
     Raises:
         ValueError: A stream ends within a rollout.
     """
-    lengths = lists[semconv.TOKENS_LENGTHS].get("", _NO_BUCKETS).tolist()
+    lengths = [*map(int, lists[semconv.TOKENS_LENGTHS].get("", []))]
     streams: dict[str, dict[str, bytes]] = {}
     for name, entries in lists[semconv.TOKENS_STREAM].items():
         start = 0
