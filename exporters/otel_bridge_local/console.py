@@ -6,6 +6,7 @@ of its run folder.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TextIO, TypeVar
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.machine import this_host
 from otel_bridge.records import (
     Alert,
     Distribution,
@@ -61,10 +63,34 @@ class ConsoleSettings:
         return {}
 
     def view(self, run: RunInfo) -> str:
-        """Return the command that follows the bridge's log; empty under `run`, whose terminal has the lines."""
-        if self.launched:
+        """Return the command that follows the log of a bridge that runs by itself.
+
+        Empty if it prints on a terminal.
+        """
+        folder = RunFolder.at(run.folder)
+        # Under `run`, lines are already on the user's terminal.
+        if not _is_stdout(folder.log_path) and (self.launched or _serves(folder)):
             return ""
-        return f"tail -f {shlex.quote(str(RunFolder.at(run.folder).log_path))}"
+        return f"tail -f {shlex.quote(str(folder.log_path))}"
+
+
+def _is_stdout(log: Path) -> bool:
+    """Return whether this process prints into *log*, as a bridge that runs by itself does."""
+    try:
+        return os.path.samestat(os.fstat(1), log.stat())
+    except OSError:
+        # Standard output is closed, or the log was never made: this process does not print there.
+        return False
+
+
+def _serves(folder: RunFolder) -> bool:
+    """Return whether this process is the bridge of *folder*."""
+    holder = folder.holder()
+    if holder is None:
+        return False
+    host = this_host()
+    process = (os.getpid(), host.name, host.boot_id)
+    return (holder.pid, holder.host, holder.boot_id) == process
 
 
 def open_console(
