@@ -167,10 +167,17 @@ class RankMerge(StepPipeline[RankStep]):
         # Counted by `find`: its row can no longer be made.
         if step is None:
             return []
-        self._workers.sent(process.instance, row.role, "", number, now_unix_ns)
+        has_advanced = self._workers.sent(
+            process.instance, row.role, "", number, now_unix_ns
+        )
         step.add(row, process, now_unix_ns)
         self.mark_changed(step)
-        return [*self.due(now_unix_ns), *self.beyond_bound(now_unix_ns)]
+        records: list[Record] = []
+        # Once a step, with the row of its last rank: each check looks at all processes. Where ranks
+        # skip steps, or one has died, the next tick finds what is due.
+        if has_advanced and len(step.ranks) >= step.world:
+            records += self.due(now_unix_ns)
+        return records + self.beyond_bound(now_unix_ns)
 
     def values(self, step: RankStep) -> dict[str, Value]:
         """Return the values of a row of *step*."""
