@@ -10,14 +10,14 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Value, axis_of
+from otel_bridge.records import Record, Row, Value, axis_of
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.phases.slow_ranks import (
@@ -30,7 +30,7 @@ from otel_bridge.translation.phases.step import PhaseSpan, PhaseStep, read_phase
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
-from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import SpanPipeline
@@ -62,6 +62,8 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
         self._slow_ranks = SlowRanks()
+        self._reaches: dict[str, StepProgress] = {}
+        """Role to the progress of its processes, as of the last check."""
 
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
@@ -146,6 +148,12 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         return True
 
     # --- the row of a step ------------------------------------------------------------------------
+    def due(self, now_unix_ns: int) -> Iterator[Row]:
+        """Return the rows of steps for which nothing more is expected soon."""
+        # The progress of a role looks at all its processes: once a check, not once a step.
+        self._reaches.clear()
+        return super().due(now_unix_ns)
+
     def wait_ns(self, step: PhaseStep, now_unix_ns: int) -> int:
         """Return how long the row of *step* waits after its last phase; 0 when no process can add to it.
 
@@ -159,7 +167,10 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         # The role was started again: of the attempt before, only what is under way can arrive.
         if step.track[1] < self._run.axes.current(axis_of(step.role)):
             quiet_ns = options.step_watermark_ns
-        reach = self._workers.reach(step.role or "", "", now_unix_ns)
+        role = step.track[0]
+        if role not in self._reaches:
+            self._reaches[role] = self._workers.reach(role, "", now_unix_ns)
+        reach = self._reaches[role]
         if step.number >= reach.past_below:
             return quiet_ns
         if reach.newcomer:
