@@ -75,7 +75,8 @@ class RequestedExporters:
         self.requested_by: dict[str, str] = view.meta(REQUESTED_BY) or {}
         self._segments_given_up = 0
         self.given_up: dict[str, DiscardedExporter] = {}
-        for name, numbers in (view.meta(GIVEN_UP) or {}).items():
+        given_up: dict[str, list[int]] = view.meta(GIVEN_UP) or {}
+        for name, numbers in given_up.items():
             self.given_up[name] = DiscardedExporter(*numbers)
 
     @property

@@ -95,7 +95,7 @@ def too_deep(value: Json) -> bool:
 
     `_MAX_DEPTH` levels are read; a producer may nest without bound.
     """
-    level = [value]
+    level: list[Json] = [value]
     # Level by level, because a recursive count would end at Python's own limit.
     for _ in range(_MAX_DEPTH + 1):
         outer_level = level

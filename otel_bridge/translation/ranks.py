@@ -18,7 +18,7 @@ from otel_bridge.records import Distribution, Record, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.rollouts.step_workers import StepWorkers
+from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import CollectedStep, StepPipeline
 

@@ -77,7 +77,7 @@ def command(*, sending: bool, whole: bool) -> None:
     if sending and findings.wrong:
         findings.lines.append("nothing was sent: first fix what is wrong")
     elif sending:
-        findings.wrong += send(findings.lines.append, env)
+        findings.wrong.extend(send(findings.lines.append, env))
     _print_verdict(
         console, findings.wrong, chosen=sending or bool(chosen_exporters(env))
     )
@@ -163,7 +163,7 @@ def _settings(findings: Findings, env: Mapping[str, str]) -> None:
             cells.append("environment" if is_set else "default")
         _add(table, *cells, setting.doc)
     findings.tables.append(table)
-    findings.wrong += misspelt(env)
+    findings.wrong.extend(misspelt(env))
 
 
 def _value(
@@ -200,13 +200,13 @@ def _exporters(findings: Findings, env: Mapping[str, str]) -> None:
         # What an exporter that is not chosen lacks is not wrong.
         if name in chosen:
             lacking[name] = lack
-            findings.wrong += filter(None, [error])
+            findings.wrong.extend(filter(None, [error]))
         if findings.whole:
             _add(table, name, "yes" if name in chosen else "", description)
         elif name in chosen:
             _add(table, name, description)
     unknown = [name for name in chosen if name not in {*available, exporter.NONE}]
-    findings.wrong += map(exporter.unknown, unknown)
+    findings.wrong.extend(map(exporter.unknown, unknown))
     findings.tables.append(table)
     _bridge_environment(findings, env, lacking)
 

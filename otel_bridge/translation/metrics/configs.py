@@ -78,7 +78,7 @@ class Configs:
         )
 
     def _leaves(self, role: str) -> dict[str, _Leaf]:
-        stored = self._state.get(f"config-leaf/{role}") or {}
+        stored: object = self._state.get(f"config-leaf/{role}") or {}
         return unpacked(dict[str, _Leaf], stored)
 
 

@@ -30,7 +30,7 @@ from otel_bridge.translation.phases.step import PhaseSpan, PhaseStep, read_phase
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
-from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
+from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import SpanPipeline

@@ -27,6 +27,7 @@ from otel_bridge.translation.metrics.keys import NO_PROCESSES, StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
 from otel_bridge.translation.rollouts.evaluations import (
     Evaluations,
@@ -36,7 +37,6 @@ from otel_bridge.translation.rollouts.evaluations import (
 from otel_bridge.translation.rollouts.pending import PendingTraces
 from otel_bridge.translation.rollouts.publish import RolloutPublisher
 from otel_bridge.translation.rollouts.sampled_out import read_sampled_out
-from otel_bridge.translation.rollouts.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.trace_split import SpanRouter, sub_traces
 from otel_bridge.translation.rollouts.trace_store import (
     PendingTrace,

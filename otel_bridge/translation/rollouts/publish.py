@@ -20,6 +20,7 @@ from otel_bridge.translation.generated_rollouts import (
 )
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions
+from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.assembly import (
     EVAL,
     TRAIN,
@@ -36,7 +37,6 @@ from otel_bridge.translation.rollouts.evaluations import (
 from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
 from otel_bridge.translation.rollouts.step import SampledStep
-from otel_bridge.translation.rollouts.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.trace_store import (
     CompletedTrace,
     CompletedTraces,

@@ -23,10 +23,10 @@ from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
+from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
-from otel_bridge.translation.rollouts.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.state import TranslationState
 
 _DETAILED = 256
