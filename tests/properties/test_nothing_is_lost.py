@@ -312,6 +312,15 @@ def wandb_table(value: Any) -> Any:
     return table
 
 
+def set_summary(run: Run, values: Any) -> None:
+    from wandb.sdk.wandb_summary import Summary
+
+    recording = WandbRecording(run)
+    summary = Summary(lambda: recording.last.values)
+    summary._set_update_callback(recording.summary_callback)
+    summary.update(values)
+
+
 def log_trace(run: Run, value: Any) -> None:
     import trackio
 
@@ -326,7 +335,7 @@ CAPTURED_ROW = row_values(left_out=frozenset({"None"}))
 CAPTURED: dict[str, tuple[Callable[[Run, Any], None], st.SearchStrategy[Node]]] = {
     "wandb.log": (lambda run, value: WandbRecording(run).log(value), CAPTURED_ROW),
     "wandb.summary": (
-        lambda run, value: WandbRecording(run).last.update(value),
+        set_summary,
         flat(),
     ),
     "wandb.config": (lambda run, value: WandbRecording(run).config(value), nested()),
