@@ -112,7 +112,7 @@ def webhook_address(raw: str) -> str:
         )
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         raise ValueError(
-            "expected https, because others could read the address on its way; http is for 127.0.0.1 only"
+            "expected https, because others could read the address on its way; http is for this machine only"
         )
     return raw
 

@@ -224,11 +224,13 @@ def _add_backend(
 def _wrap_generations(generations: Any) -> None:
     """Wrap the class ``ValidationGenerationsLogger``: what it has logged is recorded afterwards."""
     real_log = generations.log
+    # Here, where an adapter may fail: the call below is the trainer's.
+    signature = inspect.signature(real_log)
 
     @functools.wraps(real_log)
     def log(self: Any, *arguments: Any, **keywords: Any) -> Any:
         result = real_log(self, *arguments, **keywords)
-        _log_validation(self, inspect.signature(real_log), arguments, keywords)
+        _log_validation(self, signature, arguments, keywords)
         return result
 
     generations.log = log
