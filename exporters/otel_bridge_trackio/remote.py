@@ -273,7 +273,7 @@ class RemoteStore(EntrySink):
         Raises:
             RetryableError: The server is down, slow or busy.
         """
-        address = urljoin(self.url.partition("?")[0], "file")
+        address = urljoin(self.url, "file")
         try:
             # Uncompressed, or the length would not be the file's; "stream", so that its bytes stay
             # there.
@@ -429,7 +429,7 @@ class RemoteStore(EntrySink):
         body: bytes | None,
         files: Mapping[str, tuple[str, bytes]] | None = None,
     ) -> object:
-        """Make one request and return the JSON of its answer.
+        """Make one request and return the JSON of its answer; a query of the server's address is left out.
 
         Raises:
             ExporterError: There was no answer, or one that `_error` reads: all but 200 with JSON.
@@ -437,7 +437,7 @@ class RemoteStore(EntrySink):
         try:
             response = self._session.request(
                 method,
-                urljoin(self.url.partition("?")[0], path),
+                urljoin(self.url, path),
                 data=body,
                 files=files,
                 headers=None if files else {"Content-Type": "application/json"},
@@ -445,9 +445,9 @@ class RemoteStore(EntrySink):
                 # requests would repeat a redirected POST as GET, which stores nothing.
                 allow_redirects=False,
             )
-            answer = _json(response)
         except requests.RequestException as exc:
             raise self._unreachable(exc) from exc
+        answer = _json(response)
         if response.status_code == 200 and answer is not None:
             return answer
         raise self._error(response, answer)

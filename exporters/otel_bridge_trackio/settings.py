@@ -44,7 +44,8 @@ class Remote:
     """Identifies a Trackio server, or a Space that runs one.
 
     Attributes:
-        url: Its address without credentials, ending in ``/``.
+        url: Its address without credentials. The path ends in ``/``; a query for the dashboard may
+            follow.
         space: Id of the Space, ``None`` for a self-hosted server.
         write_token: Token that a self-hosted server requires.
         hf_token: Token that a Space requires; sent to Spaces only.

@@ -29,6 +29,7 @@ _ENTRY = re.compile(r"^(?:\d+|None)-(\d+)\.")
 _FATAL = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
 _MAX_VERSIONS = 200
 _SAMPLES = 1_000
+"""Most lines that a question samples. Only the highest number counts: too low, and lines after a kill come twice."""
 _HASTE_S = 0.05
 """The first of the growing intervals at which the server is asked while a caller waits."""
 _TABLE_TYPE = "wandb-run-incremental-table"

@@ -247,7 +247,8 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the keys that a stored config binds by their exact names, and their axes.
 
     Definitions are a list of maps keyed by protobuf field numbers: 1 the name, 5 the place of the
-    axis, from 1.
+    axis, from 1. Patterns are left out, because each writer declares those of all roles itself
+    (`WandbAxes`); they keep their place in the list.
     """
     entries = _definitions(config)
     names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]

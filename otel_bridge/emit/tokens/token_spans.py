@@ -51,9 +51,9 @@ def append_token_span(
     mask = streams.get(LOSS_MASK)
     sampled = sum(map(len, rollouts)) if mask is None else int((mask > 0).sum())
     for name in values:
-        figure_count = sum(figures[figure_of_stream(name)].counts)
-        missing = sum(rollout.missing(name) for rollout in rollouts)
-        not_finite = int(sampled - figure_count) - missing
+        not_finite = sampled - int(sum(figures[figure_of_stream(name)].counts))
+        if not_finite > 0:
+            not_finite -= sum(rollout.missing(name) for rollout in rollouts)
         if not_finite > 0:
             run.count_drop("token_not_finite", not_finite, name)
     attributes = list(pairs)
