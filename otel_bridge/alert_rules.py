@@ -1,8 +1,9 @@
 """``OTEL_BRIDGE_ALERTS`` -> the rules that a bridge watches: what a rule means, and how it is written. Pure.
 
-``nan, stalled:10m, trainer/kl>0.2``: a key becomes NaN or infinite, a role sends no row for so long, a key passes a
-bound. ``nan:trainer/*`` and ``stalled:10m:explorer`` restrict a rule to some keys or roles. With ``straggler>1.5x:5`` a
-rank is the slowest in a phase by that factor, for that many steps in a row.
+``nan, stalled:10m, trainer/kl>0.2``: a key becomes NaN or infinite, a role sends no row for so
+long, a key passes a bound. ``nan:trainer/*`` and ``stalled:10m:explorer`` restrict a rule to some
+keys or roles. With ``straggler>1.5x:5`` a rank is the slowest in a phase by that factor, for that
+many steps in a row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an installed tracker can do, read from its calls and fields at open, never from its version number.
 
-An ability is one of three. *Required*: without it the writer cannot work, `Capabilities.require` raises. *Degraded*:
-the writer works with less, `Capabilities.prefer` keeps one sentence about it. *Fast path*: the same result, slower;
-`accepts` alone decides, and nothing is reported. No I/O.
+An ability is one of three. *Required*: without it the writer cannot work, `Capabilities.require`
+raises. *Degraded*: the writer works with less, `Capabilities.prefer` keeps one sentence about it.
+*Fast path*: the same result, slower; `accepts` alone decides, and nothing is reported. No I/O.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def _is_incompatible(exc: BaseException) -> bool:
     if isinstance(exc, ImportError):
         return True
     if isinstance(exc, AttributeError):
-        # A plain value without an attribute (None, a dict) is a fault of one call, not of the installed version.
+        # A plain value without an attribute (None, a dict) is a fault of one call, not of the
+        # installed version.
         owner: object = exc.obj
         if (
             isinstance(owner, (type, ModuleType))

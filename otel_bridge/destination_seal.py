@@ -1,8 +1,9 @@
 """Proves that a run folder's destinations were named by the user who delivers them.
 
-Folders are moved between people, and the person who made a folder chose the servers in it. ``drain`` sends the
-credentials of the person who runs it. So ``init()`` seals the destinations that a process names with a key that only
-its user can read, and ``drain`` follows a folder to a server only with that seal (docs/decisions/0046).
+Folders are moved between people, and the person who made a folder chose the servers in it.
+``drain`` sends the credentials of the person who runs it. So ``init()`` seals the destinations that
+a process names with a key that only its user can read, and ``drain`` follows a folder to a server
+only with that seal (docs/decisions/0046).
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) 
     fields = [run_id, exporter]
     for name, value in sorted(variables.items()):
         fields += (name, value)
-    # Lengths, so that no two lists of fields are the same bytes; "replace" as the segment header stores them.
+    # Lengths, so that no two lists of fields are the same bytes; "replace" as the segment header
+    # stores them.
     parts = [field.encode("utf-8", "replace") for field in fields]
     text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     return hmac.new(key, text, hashlib.sha256).hexdigest()

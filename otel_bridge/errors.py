@@ -19,7 +19,8 @@
 
 A message states what was seen, what was expected and what to do.
 
-`any_error` returns the exceptions that calls of otel-bridge catch, so that the program never sees them.
+`any_error` returns the exceptions that calls of otel-bridge catch, so that the program never sees
+them.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
         OSError: It cannot be written; no part of it stays.
     """
     path = folder / file_name(item)
-    # The name has the digest of the content: the same size is the same content, another a torn file.
+    # The name has the digest of the content: the same size is the same content, another a torn
+    # file.
     if path.is_file() and path.stat().st_size == len(item.data):
         return path
     put_synced(path, item.data, mode=mode)

@@ -1,8 +1,8 @@
 """End a Ray job's actors before its driver ends, so that their runs end as finished. For the driver's process.
 
-Ray kills the actors that are left when a driver ends, without running anything in them: to the bridge that looks like a
-crash. An actor that ends by ``ray.actor.exit_actor()`` or because its last handle is gone runs its exit handlers and
-needs nothing of this.
+Ray kills the actors that are left when a driver ends, without running anything in them: to the
+bridge that looks like a crash. An actor that ends by ``ray.actor.exit_actor()`` or because its last
+handle is gone runs its exit handlers and needs nothing of this.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ _TIMEOUT_S = 60.0
 def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[], None]:
     """End *actors* regularly when this driver ends well, before Ray kills them.
 
-    Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs its exit handlers, so
-    that its run is finished and delivered. After an uncaught exception in the driver nothing is done: Ray kills the
-    actors and their runs are killed. An actor that crashed, or that ``ray.kill`` ended, stays killed.
+    Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs
+    its exit handlers, so that its run is finished and delivered. After an uncaught exception in the
+    driver nothing is done: Ray kills the actors and their runs are killed. An actor that crashed,
+    or that ``ray.kill`` ended, stays killed.
 
     Args:
         actors: Handles of actors that log to runs of their own or share one.
         timeout_s: How long all of them together may take.
 
     Returns:
-        A function that ends them now: call it before ``ray.shutdown()`` where the driver calls that itself.
+        A function that ends them now: call it before ``ray.shutdown()`` where the driver calls that
+        itself.
     """
 
     def end() -> None:
@@ -63,6 +65,7 @@ def _end(actors: tuple[Any, ...], timeout_s: float) -> None:
     # All at once: each delivers what is left while it ends.
     ends = [actor.__ray_terminate__.remote() for actor in actors]
     for each in ends:
-        # An actor that ends leaves its call without a result; one that is gone already has ended as it did.
+        # An actor that ends leaves its call without a result; one that is gone already has ended as
+        # it did.
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(each, timeout=max(deadline - time.monotonic(), 0.0))

@@ -1,7 +1,7 @@
 """Which rollouts of a step are kept: one rule for the emitter's pre-selection and the bridge's choice.
 
-Pure and deterministic: no clock, no random numbers. What the rollouts hold decides, never the order in which they came
-(rule ``first`` excepted).
+Pure and deterministic: no clock, no random numbers. What the rollouts hold decides, never the order
+in which they came (rule ``first`` excepted).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def choose(
 ) -> list[int]:
     """Choose at most *cap* rollouts of a step, given as parallel lists in the order in which they came.
 
-    ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each at most), then whole
-    groups in the order of a hash of *seed* and group while they fit; a group that is too large is cut. For a large
-    batch lists cost less than an object a rollout.
+    ``stratified`` takes the best, the worst, failures, truncated ones (a quarter of the seats each
+    at most), then whole groups in the order of a hash of *seed* and group while they fit; a group
+    that is too large is cut. For a large batch lists cost less than an object a rollout.
 
     Args:
         rewards: One a rollout; ``None`` or NaN when there is none.

@@ -1,7 +1,8 @@
 """Names every attribute, event and span on the wire: ``rl.*``, the GenAI conventions, and those of other producers.
 
-Source: OpenTelemetry GenAI semantic conventions 1.41; ``dl.*`` and ``nemo.*`` as sent by Megatron-LM and NeMo Lens.
-``semconv/registry/`` at the root describes all of them for producers in other languages.
+Source: OpenTelemetry GenAI semantic conventions 1.41; ``dl.*`` and ``nemo.*`` as sent by
+Megatron-LM and NeMo Lens. ``semconv/registry/`` at the root describes all of them for producers in
+other languages.
 """
 
 from __future__ import annotations

@@ -339,7 +339,8 @@ REDACTIONS = ("secrets", "email")
 def redactions(raw: str) -> tuple[str, ...]:
     """Parse what is redacted from message text: ``secrets``, ``email``, both, or ``none``; and ``module:function``.
 
-    The result holds the kinds, then the function. If only a function is named, the kinds are the default.
+    The result holds the kinds, then the function. If only a function is named, the kinds are the
+    default.
 
     Raises `ValueError` for an unknown kind, two functions, or ``none`` beside a kind.
     """

@@ -1,7 +1,8 @@
 """Declares every setting of otel-bridge: its variable, default, parser and meaning.
 
-``otel-bridge doctor`` prints this table. An exporter declares its own in its ``settings.py`` with `Setting`, as
-``OTEL_BRIDGE_<EXPORTER>_<SETTING>``. `otel_bridge.emit.config.identity` reads what launchers set, such as ``RANK``.
+``otel-bridge doctor`` prints this table. An exporter declares its own in its ``settings.py`` with
+`Setting`, as ``OTEL_BRIDGE_<EXPORTER>_<SETTING>``. `otel_bridge.emit.config.identity` reads what
+launchers set, such as ``RANK``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ MLflow creates the tables in a temporary folder, and one transaction copies them
 killed transaction by itself. Its lock also keeps out another process that creates the same file: a
 second bridge, a training script that calls ``mlflow.set_experiment``, or ``mlflow ui``.
 
-MLflow also migrates an older store without asking when a table is missing. A bridge never does that to a user's data:
-it blocks with the command.
+MLflow also migrates an older store without asking when a table is missing. A bridge never does that
+to a user's data: it blocks with the command.
 """
 
 from __future__ import annotations

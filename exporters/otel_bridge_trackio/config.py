@@ -121,8 +121,8 @@ def config_payload(
         for path, value in entries[1:]:
             # Only now that all plain names are in: a hashed name must not take that of another key.
             flat[_other_name(name, path, flat)] = value
-    # A config that cannot be stored would also prevent its row from being stored. orjson, with which
-    # Trackio writes configs, raises for integers of more than 64 bits.
+    # A config that cannot be stored would also prevent its row from being stored. orjson, with
+    # which Trackio writes configs, raises for integers of more than 64 bits.
     return cast("Payload", with_leaves(flat, sound_leaf))
 
 

@@ -94,8 +94,8 @@ class Inbox(EntrySink):
             try:
                 with file_errors("Trackio's inbox", WRITABLE, position):
                     self._folder.mkdir(parents=True, exist_ok=True)
-                    # Under a name that the importer does not list ("*.jsonl") until it is whole. The
-                    # umask decides, because others may run the dashboard on this folder.
+                    # Under a name that the importer does not list ("*.jsonl") until it is whole.
+                    # The umask decides, because others may run the dashboard on this folder.
                     put_synced(self._folder / name, data, mode=0o666)
             except RetryableError as exc:  # noqa: PERF203  # the importer deletes a folder that it has emptied
                 is_gone = isinstance(exc.__cause__, FileNotFoundError)

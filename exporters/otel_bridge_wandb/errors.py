@@ -180,7 +180,8 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
         refusals = _LINE.findall(tail_of(logs[-1]))
         return str(orjson.loads(refusals[-1]).get("error", ""))
     except (IndexError, orjson.JSONDecodeError):
-        # Without a log or a line of it the refusal has no reason; the help names where it may stand.
+        # Without a log or a line of it the refusal has no reason; the help names where it may
+        # stand.
         return ""
 
 

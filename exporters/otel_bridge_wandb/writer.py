@@ -398,7 +398,8 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
                     for row, line in lines[start : start + AT_ONCE]:
                         if row.axis is not None:
                             bind(line, row.axis)
-                        # No step=: W&B drops any step below its last (stream/handler.go of its core).
+                        # No step=: W&B drops any step below its last (stream/handler.go of its
+                        # core).
                         log(line)
                         logged.append(line)
                     # Within the block, behind its rows: one change of threads for both.

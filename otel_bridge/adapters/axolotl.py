@@ -5,8 +5,8 @@
     plugins:
       - otel_bridge.adapters.axolotl.OtelBridgePlugin
 
-The plugin adds the callback of transformers to axolotl's trainer, with the names that the configuration gives to any
-tracker.
+The plugin adds the callback of transformers to axolotl's trainer, with the names that the
+configuration gives to any tracker.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
     trainer = Trainer(logger=OtelBridgeLogger("project", "run"))
 
-Every Lightning program loads this module through the entry points, so it imports almost nothing itself. The entry
-points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
+Every Lightning program loads this module through the entry points, so it imports almost nothing
+itself. The entry points add the logger when ``OTEL_BRIDGE_LIGHTNING=1``.
 """
 
 from __future__ import annotations

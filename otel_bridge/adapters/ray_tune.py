@@ -4,8 +4,8 @@
 
     tuner = tune.Tuner(train, run_config=tune.RunConfig(callbacks=[OtelBridgeLoggerCallback()]))
 
-Tune calls it in the driver, which holds the runs of all trials. Waiting for delivery would stop the other trials, so it
-waits at the end of the experiment only.
+Tune calls it in the driver, which holds the runs of all trials. Waiting for delivery would stop the
+other trials, so it waits at the end of the experiment only.
 """
 
 from __future__ import annotations

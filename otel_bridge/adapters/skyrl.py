@@ -220,7 +220,8 @@ class ExperimentRecorder:
         if prompts and not is_of_several_batches:
             columns["prompts"] = list(prompts)
         decode = functools.partial(tokenizer.decode, skip_special_tokens=True)
-        # With dynamic sampling the output is of several batches, of which the step consumes an unknown part.
+        # With dynamic sampling the output is of several batches, of which the step consumes an
+        # unknown part.
         is_consumed = split == "train" and not self._resamples
         if is_consumed:
             columns["ids"] = _ids(

@@ -6,8 +6,8 @@
     --custom-eval-rollout-log-function-path otel_bridge.adapters.slime.log_eval_rollouts
     --rollout-data-postprocess-path otel_bridge.adapters.slime.annotate_rollouts
 
-Metrics arrive by ``otel-bridge run --capture wandb``. The first two functions return ``False``, so that the default
-logging continues; the third one changes nothing.
+Metrics arrive by ``otel-bridge run --capture wandb``. The first two functions return ``False``, so
+that the default logging continues; the third one changes nothing.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def _annotate(args: Any, rollout_id: Any, rollout_data: Any) -> None:
 def _has_whole_samples() -> bool:
     """Return whether this process is the one of its data-parallel rank that records.
 
-    Tensor-parallel ranks have the same samples. Context-parallel ones have parts of each, so none of them records.
+    Tensor-parallel ranks have the same samples. Context-parallel ones have parts of each, so none
+    of them records.
     """
     state: Any = sys.modules[_MEGATRON]
     is_first = state.get_tensor_model_parallel_rank() == 0

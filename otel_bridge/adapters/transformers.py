@@ -167,8 +167,9 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """Return the callback's arguments and the run's names for the checkpoint.
 
-        transformers builds the callback from the arguments if ``restore_callback_states_from_checkpoint`` is set. A
-        resumed training joins the run by its names. The run of a search's trial is not joined.
+        transformers builds the callback from the arguments if
+        ``restore_callback_states_from_checkpoint`` is set. A resumed training joins the run by its
+        names. The run of a search's trial is not joined.
         """
         run = None if self._recording is None else self._recording.run
         names: dict[str, str] = {}

@@ -5,7 +5,8 @@
     monitor:
       monitor_type: otel_bridge.adapters.trinity.OtelBridgeMonitor
 
-Explorer and trainer each have a monitor, in their own processes. Both belong to one run, as two roles.
+Explorer and trainer each have a monitor, in their own processes. Both belong to one run, as two
+roles.
 """
 
 from __future__ import annotations

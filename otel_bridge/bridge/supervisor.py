@@ -343,7 +343,8 @@ class BridgeSupervisor:
                     if not has_more:
                         pause_s = self._pace.wait_s()
                 except Exception as exc:  # noqa: BLE001  # no error may end the only thread that reads
-                    # What it left is read at the next poll that is due, not whenever a worker wakes this.
+                    # What it left is read at the next poll that is due, not whenever a worker wakes
+                    # this.
                     has_more = False
                     pause_s = self._stall_watch.round_failed(exc)
                 if pause_s:

@@ -56,7 +56,8 @@ class Job:
         Raises:
             OSError: One cannot be started; those before it are left running.
         """
-        # A terminal sends Ctrl-C to the roles too: they leave it to us, and end as they do when the job is over.
+        # A terminal sends Ctrl-C to the roles too: they leave it to us, and end as they do when the
+        # job is over.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for role, command in self._commands.items():

@@ -82,7 +82,8 @@ def train(
     finite = np.where(masks, log_probs, 0.0)
     entropy = -(probs * finite).sum(axis=-1)
 
-    # d log p(action) / d weights = features of the action - mean features; entropy likewise, by its log probabilities.
+    # d log p(action) / d weights = features of the action - mean features; entropy likewise, by its
+    # log probabilities.
     mean = np.einsum("na,naf->nf", probs, features)
     score = features[rows, actions] - mean
     # Clipped decisions are constant in the weights, so that they push nowhere.

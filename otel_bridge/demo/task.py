@@ -1,6 +1,7 @@
 """The task: arithmetic with a calculator that does one operation at a time; answers can be checked.
 
-The policy sees ``3 + 4 * 2 - 5`` and must reduce it by tool calls in the order that precedence demands, then answer.
+The policy sees ``3 + 4 * 2 - 5`` and must reduce it by tool calls in the order that precedence
+demands, then answer.
 """
 
 from __future__ import annotations

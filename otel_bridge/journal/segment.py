@@ -309,8 +309,8 @@ class SegmentWriter:
     def _take_back(self, begin: int) -> None:
         """Cut the open segment off at *begin*, where its torn frame begins.
 
-        Never raise: where that fails, the next frame begins a new segment, and readers skip the torn
-        one as a gap.
+        Never raise: where that fails, the next frame begins a new segment, and readers skip the
+        torn one as a gap.
         """
         try:
             os.ftruncate(self._fd, begin)

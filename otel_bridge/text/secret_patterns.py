@@ -35,7 +35,8 @@ _TOKEN_OWNERS = frozenset({
     "personal", "refresh", "security", "session", "slack", "tracking", "user", "wandb", "write",
 })
 # fmt: on
-# `pad_token`, `max_tokens` and `tokenizer` are not secrets; the value of a bare `token` is one when it looks opaque.
+# `pad_token`, `max_tokens` and `tokenizer` are not secrets; the value of a bare `token` is one when
+# it looks opaque.
 _OPAQUE = re.compile(r"(?=[^\s<>|]*[0-9])(?=[^\s<>|]*[A-Za-z])[A-Za-z0-9_\-.=+/:]{16,}")
 _ALNUM = "[A-Za-z0-9]"
 _WORD = "[A-Za-z0-9_-]"
@@ -320,7 +321,8 @@ def redact_message(value: str) -> str:
 
 def _without_shapes(value: str) -> str:
     for character, shapes in _SHAPES.items():
-        # Its search takes a tenth of that for a prefix, and most texts have none of some characters.
+        # Its search takes a tenth of that for a prefix, and most texts have none of some
+        # characters.
         if character in value:
             for shape in shapes:
                 value = shape.sub(REDACTED, value)

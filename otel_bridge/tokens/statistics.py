@@ -3,7 +3,8 @@
 A stream is flat: the tokens of all rollouts, one after the other, NaN where a token has no value.
 Each figure is one vectorised pass.
 
-numpy is imported where it computes: most bridges see no tokens, and it takes 0.1 s of their start and 20 MB.
+numpy is imported where it computes: most bridges see no tokens, and it takes 0.1 s of their start
+and 20 MB.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ BOUND = 0.5
 DECILES = 10
 # 256 KiB of 32-bit floats, which fit into a cache of the processor.
 _CHUNK_TOKENS = 1 << 16
-# A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each 1.1 to 1.6 % wide.
+# A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each
+# 1.1 to 1.6 % wide.
 _NO_SIGN = 0x7FFF
 BUCKETS = 0x7F80 >> 1
 """Number of buckets; the next one would be of infinity and NaN."""

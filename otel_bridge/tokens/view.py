@@ -1,7 +1,7 @@
 """The tokens of one rollout -> one HTML page that needs nothing else, and back. Pure.
 
-The page is ``view.html`` with the data as JSON; its script puts them in as text, never as HTML. Trackers and the
-terminal show the same data.
+The page is ``view.html`` with the data as JSON; its script puts them in as text, never as HTML.
+Trackers and the terminal show the same data.
 """
 
 from __future__ import annotations

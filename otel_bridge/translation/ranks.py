@@ -144,7 +144,8 @@ class RankMerge(StepPipeline[RankStep]):
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
         """Return *rows* with merged rows in the place of those that ranks sent.
 
-        Rows of a process without ``OTEL_BRIDGE_RANKS=merge``, or of a forgotten one, stay as they are.
+        Rows of a process without ``OTEL_BRIDGE_RANKS=merge``, or of a forgotten one, stay as they
+        are.
         """
         records: list[Record] = []
         for row in rows:
@@ -219,7 +220,8 @@ class RankMerge(StepPipeline[RankStep]):
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
     """Yield each key with the reduction and weight that the row names for it.
 
-    They are values of the row, ``rl.reduce/<reduction>/<key>``: so they arrive with it, in one frame.
+    They are values of the row, ``rl.reduce/<reduction>/<key>``: so they arrive with it, in one
+    frame.
     """
     for key, value in row.values.items():
         _, prefix, suffix = key.partition(REDUCE_PREFIX)

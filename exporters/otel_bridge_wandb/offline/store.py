@@ -176,8 +176,8 @@ class OfflineStore:
 
         Return whether it is deleted.
 
-        It stays when W&B has synced it, and when retention has deleted some of its records, which are
-        nowhere else.
+        It stays when W&B has synced it, and when retention has deleted some of its records, which
+        are nowhere else.
         """
         if directory.is_permanent:
             return False

@@ -357,8 +357,8 @@ class Uploads:
     def _publish(self, last_progress: ServerProgress, progress: ServerProgress) -> None:
         """Show *progress* to the other threads, and note when something last arrived.
 
-        After a failed question half of the stall time is granted anew, because wandb, too, needs time to
-        go on after an outage.
+        After a failed question half of the stall time is granted anew, because wandb, too, needs
+        time to go on after an outage.
         """
         grown = (
             progress.lines > last_progress.lines or progress.files > last_progress.files

@@ -47,9 +47,10 @@ def calling_argument(name: str) -> Any:
 def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | None:
     """Return the frame of the nearest calling method for which *is_searched* is true, ``None`` without one.
 
-    The search leaves no frame alive, and so no local variable of a caller. Before Python 3.13 ``f_locals`` is a
-    snapshot that stays in its frame. So it is not read in the adapter's own frame, which the snapshot would then
-    contain, nor in a function without ``self``, such as the user's ``main()``, where a later ``del`` must free a model.
+    The search leaves no frame alive, and so no local variable of a caller. Before Python 3.13
+    ``f_locals`` is a snapshot that stays in its frame. So it is not read in the adapter's own
+    frame, which the snapshot would then contain, nor in a function without ``self``, such as the
+    user's ``main()``, where a later ``del`` must free a model.
     """
     frame = inspect.currentframe()
     for _ in range(_SEARCHED_FRAMES):
@@ -97,9 +98,9 @@ def calling_module(owner: object) -> str:
 class ReturnPlace:
     """Names the instruction of a caller to which a running method returns. It keeps no frame alive.
 
-    A local variable of the method is freed there when the method returns, or in the method itself when that deletes it.
-    It is freed elsewhere when an exception ends the method: the exception's traceback keeps the variable until the
-    exception is freed.
+    A local variable of the method is freed there when the method returns, or in the method itself
+    when that deletes it. It is freed elsewhere when an exception ends the method: the exception's
+    traceback keeps the variable until the exception is freed.
     """
 
     method: CodeType

@@ -1,8 +1,9 @@
 """Records what a framework's logger is given; the run begins with the first record, and no exception leaves it.
 
-A framework builds its loggers early, calls them in every process, and ends them after each phase. So a run begins with
-its first record, and a record after the end of the run begins it again. If the program has already called
-``otel_bridge.init()``, that run is used, and the adapter does not end it.
+A framework builds its loggers early, calls them in every process, and ends them after each phase.
+So a run begins with its first record, and a record after the end of the run begins it again. If the
+program has already called ``otel_bridge.init()``, that run is used, and the adapter does not end
+it.
 """
 
 from __future__ import annotations

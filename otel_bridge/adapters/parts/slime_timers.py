@@ -1,7 +1,8 @@
 """Timers of slime and miles -> phases of the process's run: ``--capture slime`` wraps their class ``Timer``.
 
-Both have one ``Timer`` a process, whose ``start()`` and ``end()`` need no block: ``train_wait`` lasts from the end of
-one step to the begin of the next, and the timers of a weight sync or checkpoint are inside it.
+Both have one ``Timer`` a process, whose ``start()`` and ``end()`` need no block: ``train_wait``
+lasts from the end of one step to the begin of the next, and the timers of a weight sync or
+checkpoint are inside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timers of frameworks -> phases of the process's run, by wrapping the timers that the frameworks have.
 
-In a process without a run the timers do what they did. A phase inside another has its step, so that only the outermost
-one asks the framework.
+In a process without a run the timers do what they did. A phase inside another has its step, so that
+only the outermost one asks the framework.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Completions of a TRL trainer -> rollouts, each once.
 
-TRL keeps the last generation batch in ``trainer._logs`` (``_textual_logs`` in TRL 0.18 and 0.19), gathered from all
-ranks on each of them, and leaves it there until the next one. So the main process records all rollouts, and each rank
-the streams that it has of its own. A batch that is already recorded is recognised by the
-identity of its entries.
+TRL keeps the last generation batch in ``trainer._logs`` (``_textual_logs`` in TRL 0.18 and 0.19),
+gathered from all ranks on each of them, and leaves it there until the next one. So the main process
+records all rollouts, and each rank the streams that it has of its own. A batch that is already
+recorded is recognised by the identity of its entries.
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ def _logs_of(trainer: Any) -> Mapping[str, Any]:
     older: object = getattr(trainer, "_textual_logs", None)
     if not isinstance(older, Mapping):
         return {}
-    # Without advantages: TRL 0.17, whose batches have no sure identity, or GOLD, which has no rewards.
+    # Without advantages: TRL 0.17, whose batches have no sure identity, or GOLD, which has no
+    # rewards.
     older_logs = cast("Mapping[str, Any]", older)
     if _column(older_logs, "advantages"):
         return older_logs

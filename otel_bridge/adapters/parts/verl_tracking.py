@@ -108,7 +108,8 @@ class VerlLogger:
         if self._fit is not None:
             owner = weakref.ref(trainer)
             tracking_reference = weakref.ref(tracking)
-            # Known only after the constructor: fit() may also keep it as an attribute, to be freed with the trainer.
+            # Known only after the constructor: fit() may also keep it as an attribute, to be freed
+            # with the trainer.
             self._is_kept = lambda: any(
                 value is tracking_reference()
                 for value in getattr(owner(), "__dict__", {}).values()

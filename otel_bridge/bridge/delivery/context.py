@@ -125,7 +125,8 @@ class DeliveryRequests:
     def skip_through(self, through: Position) -> None:
         """Count records written up to *through* as durable, so that they can be evicted.
 
-        A later request replaces one that is not carried out yet; eviction repeats those that failed.
+        A later request replaces one that is not carried out yet; eviction repeats those that
+        failed.
         """
         with self._lock:
             self._skip_through = through

@@ -1,7 +1,7 @@
 """One Prometheus endpoint of an inference engine, read by a thread of its own.
 
-Imported when a process first names an endpoint: the HTTP client and the parser behind it take 0.1 s,
-which the bridges of most runs need not spend.
+Imported when a process first names an endpoint: the HTTP client and the parser behind it take
+0.1 s, which the bridges of most runs need not spend.
 """
 
 from __future__ import annotations

@@ -314,7 +314,8 @@ class SegmentReader:
     ) -> Iterator[SegmentTailer]:
         """Yield the process whose next frame was appended first, until no frame is left.
 
-        The caller takes that frame before the next step. Files are read further only when a process has no frames left.
+        The caller takes that frame before the next step. Files are read further only when a process
+        has no frames left.
         """
         heap = [(tail.frames[0].append_unix_ns, name, tail) for name, tail in filled]
         heapq.heapify(heap)

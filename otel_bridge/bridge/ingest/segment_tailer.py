@@ -285,8 +285,8 @@ class SegmentTailer:
     def _read(self, final: bool) -> int:
         """Read frames from `offset` on; return the number of unreadable stretches among them.
 
-        A torn end is not one: its `log()` had not returned. It is cut off the file of a dead process
-        of this machine, or a later reader would count it.
+        A torn end is not one: its `log()` had not returned. It is cut off the file of a dead
+        process of this machine, or a later reader would count it.
 
         *final*: whether nothing more will be appended to the segment.
 

@@ -211,7 +211,8 @@ def settings_of(
     return {
         # Its older names are replaced, as W&B does.
         "mode": {"dryrun": "offline", "run": "online"}.get(mode, mode),
-        # As given: other processes of the program join by it, also where a run folder cannot have it.
+        # As given: other processes of the program join by it, also where a run folder cannot have
+        # it.
         "run_id": run.id if explicit_id is None else str(explicit_id),
         "run_name": run.name,
         "project": run.project,

@@ -234,7 +234,8 @@ class _Capture:
         captured = self._class(
             recording, settings.model_copy(update=names), config, sweep_config
         )
-        # Only what the program and the sweep give: entries of earlier starts are in the run already.
+        # Only what the program and the sweep give: entries of earlier starts are in the run
+        # already.
         recording.config(dict(captured.config.items()))
         if earlier is not None:
             captured.add_earlier_config(earlier.config)

@@ -73,8 +73,8 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
 def _here(directory: Path | None, reader: StateReader, *, watching: bool) -> Overview:
     """Return the overview of a local directory.
 
-    Without runs it is empty: for a watch, and without a *directory*, where `existing_folders` prints
-    that there are none.
+    Without runs it is empty: for a watch, and without a *directory*, where `existing_folders`
+    prints that there are none.
 
     Raises:
         WrongCallError: The call names a directory without a run; not for a watch.

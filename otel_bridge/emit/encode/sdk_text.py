@@ -1,6 +1,7 @@
 """Records of an OpenTelemetry SDK -> the same records without half surrogate pairs, which no protobuf parser accepts.
 
-The SDK's encoders raise on such a name, and leave such an attribute out with a line in the log. Pure.
+The SDK's encoders raise on such a name, and leave such an attribute out with a line in the log.
+Pure.
 """
 
 from __future__ import annotations

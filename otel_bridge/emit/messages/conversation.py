@@ -282,8 +282,8 @@ def _of_parts(
     return EncodedMessage(role, dumps(value), tuple(parts.calls), tuple(parts.answers))
 
 
-# A conversation -> encoded messages within the limits of one rollout: above the limit its longest texts
-# are cut to one length, and the cut bytes are counted.
+# A conversation -> encoded messages within the limits of one rollout: above the limit its longest
+# texts are cut to one length, and the cut bytes are counted.
 
 _COPIES = 2
 """Copies of each message in a tracker: in the root's span and in a child's."""

@@ -239,7 +239,8 @@ def group_names(prompts: Sequence[object]) -> list[str]:
     names: dict[object, str] = {}
     groups: list[str] = []
     for prompt in prompts:
-        # Lists often repeat one object: it is hashed once. All are alive here, so that ids are unique.
+        # Lists often repeat one object: it is hashed once. All are alive here, so that ids are
+        # unique.
         prompt_key = prompt if type(prompt) is str else id(prompt)
         if prompt_key not in names:
             # The whole prompt: templates give many prompts the same beginning, end and length.

@@ -269,8 +269,8 @@ class Generations:
     def _conversation(self, rollout: int) -> list[object]:
         """Return the messages of the turns of *rollout*, each once.
 
-        A later turn's prompt usually repeats everything before it, as messages, text or token ids; only
-        new content is added. A prompt that does not repeat it (a summary, say) is added whole.
+        A later turn's prompt usually repeats everything before it, as messages, text or token ids;
+        only new content is added. A prompt that does not repeat it (a summary, say) is added whole.
         """
         messages: list[object] = []
         known_text = ""

@@ -87,7 +87,8 @@ def closed(
 
     Args:
         edges: Bucket edges, shape (n + 1,); the outer ones may be infinite. A bucket whose end is
-            not above the one before adds its numbers to that: a zero bucket may be wider than powers.
+            not above the one before adds its numbers to that: a zero bucket may be wider than
+            powers.
         counts: Numbers in each bucket, shape (n,).
         low: The smallest number, ``nan`` when unknown.
         high: The largest number, ``nan`` when unknown.

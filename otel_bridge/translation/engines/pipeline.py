@@ -152,8 +152,8 @@ class EnginePipeline:
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any.
 
-        None without a trainer, and none when no engine was read since: the next row covers the time.
-        A step that another rank logs again is the same step.
+        None without a trainer, and none when no engine was read since: the next row covers the
+        time. A step that another rank logs again is the same step.
         """
         axis = self._axis()
         step = None
@@ -243,7 +243,8 @@ class EnginePipeline:
     def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
         """Return one row of all that was added since the last one; none when nothing was.
 
-        Engines beyond `_MAX_SHOWN` are counted as `NOT_SHOWN`, and are in the values of all engines.
+        Engines beyond `_MAX_SHOWN` are counted as `NOT_SHOWN`, and are in the values of all
+        engines.
         """
         every_series: list[tuple[SeriesName, Series]] = []
         shares: dict[str, dict[str, float]] = {}

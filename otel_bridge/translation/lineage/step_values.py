@@ -34,7 +34,8 @@ def step_values(
         generated: All rollouts of the run that are remembered.
 
     Returns:
-        The number of rollouts alone while none of them is known: everything else is a fact of theirs.
+        The number of rollouts alone while none of them is known: everything else is a fact of
+        theirs.
     """
     values: dict[str, Value] = {f"{PREFIX}consumed": len(consumed) + unknown}
     if unknown:

@@ -26,8 +26,8 @@ def note_attempt(
 ) -> None:
     """Note the attempt of a process from the first step in its spans or events.
 
-    Nothing is read once the attempt is known. It stays unknown without a whole step of the process's
-    own role, as of rollouts without one.
+    Nothing is read once the attempt is known. It stays unknown without a whole step of the
+    process's own role, as of rollouts without one.
 
     It is noted before the data are used, because statistics of a step belong to one attempt of the
     role.

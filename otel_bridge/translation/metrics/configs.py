@@ -1,7 +1,8 @@
 """Config events -> the merged config of each role. Pure.
 
-Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later wins. Owned keys:
-``config/<role>`` (the merged config, as trackers show it) and ``config-leaf/<role>`` (each leaf with its origin).
+Nested maps merge leaf by leaf, unless their event replaces; of two values for one leaf the later
+wins. Owned keys: ``config/<role>`` (the merged config, as trackers show it) and
+``config-leaf/<role>`` (each leaf with its origin).
 """
 
 from __future__ import annotations

@@ -196,7 +196,8 @@ class TokenRollouts:
     def show(self, record: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
         """Note that trackers get a rollout; nothing if the policy has no content.
 
-        With *keep*, also if none of its tokens have come yet. Else the last `_RECENT` are in memory.
+        With *keep*, also if none of its tokens have come yet. Else the last `_RECENT` are in
+        memory.
         """
         if self._run.options.content.off:
             return

@@ -15,7 +15,8 @@ _MAX_KEYS = 100_000
 class ShownSummary:
     """Holds the last value of each key, and what the program sets in place of it.
 
-    W&B's own ``Summary`` reads *values*, so that keys, attributes and nested dicts behave as in W&B.
+    W&B's own ``Summary`` reads *values*, so that keys, attributes and nested dicts behave as in
+    W&B.
 
     Attributes:
         values: The values, without objects of the program.
