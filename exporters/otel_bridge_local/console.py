@@ -170,7 +170,7 @@ class ConsoleRunWriter:
 
         Raises:
             RetryableError: The stream cannot be written, or was closed. It names *position*, since
-                nobody knows which lines of a buffer were shown.
+                a buffer does not state which of its lines were shown.
         """
         try:
             self._stream.writelines(f"{printable(line)}\n" for line in lines)

@@ -95,7 +95,7 @@ class RequestedExporters:
             all_read: Whether the segments of earlier processes are fully read. Then an exporter
                 that *names* lacks is owed no more than the ledger holds.
             by: Exporter to the instance id of the process that requested it last. With its status
-                the tracker's run ends if nobody requests the exporter any more.
+                the tracker's run ends once every process has withdrawn its request.
         """
         if not names:
             return

@@ -446,7 +446,7 @@ class RunBridge:
                     self.ledger.give_back()  # also of an idle run: a service has thousands of them
             self.segments_read = SegmentsRead(self.folder, self.reader.offsets())
             if keep_lock:
-                # Only here: after an error above nobody continues with the folder.
+                # Only here: after an error above the next bridge must be able to take the folder.
                 closing.pop_all()
                 self.pipeline.close()
         return hanging

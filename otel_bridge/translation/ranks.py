@@ -234,7 +234,7 @@ def _joined(first: Distribution, second: Distribution) -> Distribution:
     """Return both together, in the finer of their edges; without buckets when neither has any.
 
     Counts of other edges go to the bucket of their middle, those beyond the edges to the outermost
-    one: how numbers lie within their bucket is unknown.
+    bucket, since the place of a number within its bucket is unknown.
     """
     edges = first.edges if len(first.edges) >= len(second.edges) else second.edges
     middles: list[float] = []

@@ -304,7 +304,7 @@ class LineLedger:
         """Go back to *server_lines*, because the server has fewer lines than it confirmed: somebody deleted the run.
 
         If it has none, all records that the ledger still keeps are sent again. Otherwise those of
-        lost lines are not: which they were is no longer stored.
+        lost lines are not: their identity is not stored.
         """
         if self._held > server_lines:
             _log.warning(

@@ -277,8 +277,22 @@ def definitions_count(config: Mapping[str, Any]) -> int:
 
 
 def _definitions(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    internal = cast("Mapping[str, Any]", _value(config.get("_wandb")) or {})
-    return cast("list[dict[str, Any]]", internal.get("m") or [])
+    """Return the definitions of a stored config; none if it has another shape than wandb gives it.
+
+    An entry of another shape is empty here, because axes are named by their place in the list.
+    """
+    internal = _value(config.get("_wandb"))
+    entries: object = None
+    if isinstance(internal, dict):
+        entries = cast("dict[str, object]", internal).get("m")
+    if not isinstance(entries, list):
+        return []
+    definitions: list[dict[str, Any]] = []
+    for entry in cast("list[object]", entries):
+        definitions.append(
+            cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        )
+    return definitions
 
 
 def _value(item: object) -> Any:

@@ -119,7 +119,7 @@ class ReturnPlace:
 def return_place_of(name: str) -> tuple[Any, ReturnPlace | None]:
     """Return ``self`` of the nearest calling method *name*, and where it returns to; ``None`` for both without one.
 
-    Where the method is called from C code, there is no place either.
+    Both are ``None`` too for a method without a calling frame.
     """
     method = _calling_method(lambda frame: frame.f_code.co_name == name)
     caller = None if method is None else method.f_back

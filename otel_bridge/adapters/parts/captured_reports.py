@@ -41,8 +41,8 @@ class CapturedReports:
     def tracker_of(self, run: Run) -> str | None:
         """Return the tracker whose capture records the same rows in *run*, and print so once; ``None`` without one.
 
-        ``None`` also for a run that a capture of another tracker, or nobody, has begun: then the
-        adapter alone records in it.
+        ``None`` also for a run that the program itself, or the capture of another tracker, has
+        begun: then the adapter alone records in it.
         """
         if run is unrecorded_run() or not self._trackers:
             return None

@@ -56,8 +56,8 @@ def keep_streams(trainer: Any) -> None:
 def _keep(trainer: Any, output: Mapping[str, Any]) -> None:
     """Keep the streams of a batch to train on, if TRL corrects log-probabilities of vLLM by its own.
 
-    Without both log-probabilities there is no mismatch to show, and an evaluation trains on
-    nothing: then nothing is kept.
+    Nothing is kept without both log-probabilities, since their mismatch cannot be shown, nor of
+    an evaluation, which trains on nothing.
     """
     # Evaluations generate by the same method.
     if not trainer.model.training or not output.keys() >= _BOTH:

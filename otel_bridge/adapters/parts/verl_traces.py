@@ -185,7 +185,7 @@ def _conversation(
     """Record prompt, response and reward of an agent loop.
 
     Of an agent loop that returns token ids only, they are decoded by its tokenizer; without one
-    there is no text.
+    the text is empty.
     """
     prompt: Any = inputs.get("raw_prompt")
     prompt = inputs.get("messages") if prompt is None else prompt

@@ -482,8 +482,8 @@ def _step_of(trainer: Any) -> int:
 def _with_data(batch: Any, keys: Sequence[str] | None) -> Any:
     """Return *batch*, with its data where it is the metadata of one that verl's new trainer has in TransferQueue.
 
-    Any other batch is returned as it is. Of metadata without a key of each sample nothing could be
-    found in the queue.
+    Any other batch is returned as it is. Metadata without a key of each
+    sample cannot be read from the queue.
 
     Args:
         batch: The batch, with a tag for each key if it is metadata.

@@ -97,7 +97,7 @@ class ExporterSet:
         """Remove exporters that no process requests any more, so that no space is kept for them.
 
         Called when all is delivered. When they are the only ones, they stay: without any exporter,
-        nobody would know what may be deleted, and all records would be kept. Raises `JournalError`
+        the bridge could not decide what may be deleted, and would keep all records. Raises `JournalError`
         when the ledger refuses the marks.
         """
         unrequested = [

@@ -92,7 +92,7 @@ class ForwardedSegments:
     def _next_number(self, number: int, last_number: int) -> int:
         """Return the number of the next segment that exists; *last_number* when none does.
 
-        Numbers may have gaps: a segment that was read and needed by nobody is deleted.
+        Numbers may have gaps: a segment is deleted once all that need it have read it.
         """
         numbers = (
             file.number

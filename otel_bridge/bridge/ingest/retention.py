@@ -91,7 +91,7 @@ class FolderRetention:
         self._prune()
 
     def free_all(self, own_id: str) -> None:
-        """Delete everything that is no longer needed of a delivered run, and the bridge's own segments, of *own_id*.
+        """Delete what a delivered run does not need, and the bridge's own segments, of *own_id*.
 
         Raises nothing: what cannot be deleted now is deleted by the next bridge. The bridge's own
         segments stay while ``otlp`` must still forward them.

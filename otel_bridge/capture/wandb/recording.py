@@ -120,17 +120,17 @@ class WandbRecording:
             self._take(key, value, step, logged.row)
         if not logged.media:
             self._row = tuple(values)
-        shown = logged.shown
+        summary_values = logged.shown
         texts = {
             key: value
-            for key, value in shown.items()
+            for key, value in summary_values.items()
             if value is None or isinstance(value, str)
         }
         plain, results = self._summaries.of_row(texts)
         # Of those with a summary the summary alone is shown.
         for key in texts.keys() - plain.keys():
-            del shown[key]
-        self.last.show(shown)
+            del summary_values[key]
+        self.last.show(summary_values)
         self.last.values.update(results)
         return logged.row
 

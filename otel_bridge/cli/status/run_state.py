@@ -205,7 +205,7 @@ class StateReader:
     ) -> tuple[Report, bool]:
         """Return *report* with the processes that live now, and whether some cannot be seen.
 
-        Unchanged if the run has ended: then nobody asks which of its processes live.
+        Unchanged if the run has ended: then `status` shows none of its processes as living.
         """
         if report.status != "running":
             return report, False

@@ -364,8 +364,8 @@ def any_text(value: object) -> str:
 def name_of(value: object, max_chars: int) -> str | None:
     """Return an id or a name as text; ``None`` when *value* is missing, empty or raises.
 
-    A longer text ends with a digest of the whole, so that two of them remain two. Bounded: ids are
-    kept in memory, by the bridge too.
+    A longer text ends with a digest of the whole, so that two of them remain two. Bounded,
+    because this process and the bridge hold ids in memory.
     """
     if is_missing(value):
         return None

@@ -149,6 +149,16 @@ def test_what_others_declared_is_read_from_a_stored_config() -> None:
     assert (definitions_in({}), definitions_in({"_wandb": {"value": {}}})) == ([], [])
 
 
+def test_a_stored_config_of_another_shape_defines_nothing_and_shifts_no_axis() -> None:
+    definitions = ["text", {"1": "trainer/step"}, {"1": "trainer/loss", "5": 2}]
+
+    assert definitions_in({"_wandb": "text"}) == []
+    assert definitions_in({"_wandb": {"m": {"1": "trainer/loss"}}}) == []
+    assert definitions_in({"_wandb": {"m": definitions}}) == [
+        ("trainer/loss", "trainer/step")
+    ]
+
+
 class _Names:
     """Takes definitions of names."""
 
