@@ -62,12 +62,12 @@ def starts_plainly(env: Mapping[str, str]) -> bool:
 
 @cache
 def _server() -> str:
-    """Start the server of this worker, which ends with it; return its socket."""
+    """Start the server of this worker, which ends with it, however it ends; return its socket."""
     folder = tempfile.TemporaryDirectory(prefix="commands")
     path = f"{folder.name}/socket"
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "server.py"), path],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # ends with this process, also when that is killed
         stdout=subprocess.PIPE,
     )
     atexit.register(folder.cleanup)

@@ -1,6 +1,7 @@
 """Imports the command line once, and forks a process for each command: ``python server.py SOCKET``.
 
-It prints a line when it takes commands.
+It prints a line when it takes commands, and ends with its standard input: with the process that
+started it, also when that was killed.
 
 A command has its own process, arguments, environment, working folder and standard streams, as if a
 shell had started it; only what Python imports at the start is there already. Nothing that is
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -32,19 +34,20 @@ _REQUEST_BYTES = 1 << 20
 
 
 def serve(path: str) -> dict[str, Any]:
-    """Fork for each connection until this process ends; return the request in the process of a command."""
+    """Fork for each connection until the standard input ends; return the request in the process of a command."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(8)
     print("ready", flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that nobody need wait for them
-    while True:
+    while listener in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return _started(connection)
         connection.close()
+    sys.exit()
 
 
 def _started(connection: socket.socket) -> dict[str, Any]:
