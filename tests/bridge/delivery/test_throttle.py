@@ -154,7 +154,9 @@ def test_what_is_new_does_not_cut_a_rest_short_and_a_flush_does(
     recorder, folder = RecordingTracker(), run_folder(tmp_path)
     process = Process.start(folder, "memory")
     with serving(tmp_path, options(("memory", recorder))):
-        for position in (1, 2, 3):
+        process.log()
+        recorder.wait_for(lambda held: len(held.run(RUN).rows) == 1)
+        for position in (2, 3):
             process.log()
             report_when(
                 folder, lambda report, position=position: report.position == position
