@@ -44,7 +44,7 @@ from otel_bridge.text.printable import printable
 __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT = 1
-LEDGER_FORMAT = 10
+LEDGER_FORMAT = 11
 _SQLITE_HEAD_BYTES = 100
 COMPANIONS = "companions-"
 _LIFE = ".life"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
+T = TypeVar("T")
 ENGINE = "logprobs"
 TRAINER = "trainer_logprobs"
 TOKEN_IDS = "token_ids"  # noqa: S105  # tokens of a model
 LOSS_MASK = "loss_mask"
 REFERENCES = (TOKEN_IDS, LOSS_MASK)
-"""Streams that say what a token is, and have no figure."""
+"""Streams that say which tokens there are, and have no figure."""
 FIGURES: Mapping[str, str] = {
     ENGINE: "logprob/engine",
     TRAINER: "logprob/trainer",
@@ -26,3 +28,8 @@ MISMATCH = ("mismatch/k1", "mismatch/k3", ABSOLUTE, "mismatch/beyond")
 def figure_of_stream(name: str) -> str:
     """Return the name of the figure of a stream."""
     return FIGURES.get(name, name)
+
+
+def streams_of_figures(streams: Mapping[str, T]) -> dict[str, T]:
+    """Return the streams that have a figure, by name."""
+    return {name: stream for name, stream in streams.items() if name not in REFERENCES}

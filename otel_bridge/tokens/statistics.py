@@ -10,14 +10,11 @@ and 20 MB.
 from __future__ import annotations
 
 import math
-import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import add
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from otel_bridge.records import Distribution
 from otel_bridge.tokens.names import (
     ABSOLUTE,
     ENGINE,
@@ -31,7 +28,7 @@ Numbers: TypeAlias = Any
 
 BOUND = 0.5
 """A token counts as beyond when its two log-probabilities differ by more than this."""
-DECILES = 10
+TENTHS = 10
 # 256 KiB of 32-bit floats, which fit into a cache of the processor.
 _CHUNK_TOKENS = 1 << 16
 # A bucket is the upper 15 bits of a 32-bit float without its sign: 64 for each power of two, each
@@ -41,33 +38,21 @@ BUCKETS = 0x7F80 >> 1
 """Number of buckets; the next one would be of infinity and NaN."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """Holds the sums of one quantity.
 
     Attributes:
-        counts: Number of tokens with a value, of each rollout.
-        sums: Sum of their values, of each rollout.
-        maxima: Their maximum, of each rollout, 0 without a value; only of the absolute mismatch.
-        decile_counts: Number of tokens in each tenth of their rollout, over all rollouts.
-        decile_sums: Sum of their values.
-        buckets: For log-probabilities: bucket of ``-value`` to number of tokens; see `quantile`.
+        rollouts: Number of tokens with a value, and their sum, of each rollout, shape (2, rollouts).
+            Of the absolute mismatch, a third row has their maximum, 0 without a value.
+        tenths: Number and sum in each tenth of all rollouts, shape (2, `TENTHS`).
+        buckets: For log-probabilities: bucket of ``-value``, and number of tokens, shape (n, 2); see
+            `distribution_of`.
     """
 
-    counts: list[float] = field(default_factory=list[float])
-    sums: list[float] = field(default_factory=list[float])
-    maxima: list[float] = field(default_factory=list[float])
-    decile_counts: list[float] = field(default_factory=lambda: [0.0] * DECILES)
-    decile_sums: list[float] = field(default_factory=lambda: [0.0] * DECILES)
-    buckets: Counter[int] = field(default_factory=Counter[int])
-
-    def extend(self, further: Figure) -> None:
-        """Add the figure of further rollouts, without buckets."""
-        self.counts += further.counts
-        self.sums += further.sums
-        self.maxima += further.maxima
-        self.decile_counts = list(map(add, self.decile_counts, further.decile_counts))
-        self.decile_sums = list(map(add, self.decile_sums, further.decile_sums))
+    rollouts: Numbers
+    tenths: Numbers
+    buckets: Numbers
 
 
 def floats_of(data: bytes) -> Numbers:
@@ -75,6 +60,33 @@ def floats_of(data: bytes) -> Numbers:
     import numpy  # noqa: PLC0415
 
     return numpy.frombuffer(data, "<f4")
+
+
+def flat(
+    rows: Sequence[Mapping[str, Numbers]],
+    name: str,
+    lengths: Sequence[int],
+    missing: float = math.nan,
+) -> Numbers:
+    """Return a stream of rollouts, one after the other, *missing* for each token of those that lack it.
+
+    All in one array, so that a figure is one vectorised pass however many rollouts there are.
+
+    Args:
+        rows: Streams of each rollout by name.
+        name: Name of the stream.
+        lengths: Number of tokens of each rollout.
+        missing: Value of the tokens of rollouts without the stream.
+    """
+    import numpy  # noqa: PLC0415
+
+    arrays: list[Numbers] = []
+    for row, length in zip(rows, lengths, strict=True):
+        numbers = row.get(name)
+        if numbers is None:
+            numbers = numpy.full(length, missing, "f4")
+        arrays.append(numbers)
+    return numpy.concatenate(arrays)
 
 
 def figures_of(
@@ -92,7 +104,9 @@ def figures_of(
         lengths: Number of tokens of each rollout.
         only_mismatch: Whether the figures of the streams themselves are left out.
     """
-    figures: dict[str, Figure] = {}
+    import numpy  # noqa: PLC0415
+
+    parts: dict[str, list[Numbers]] = {}
     start = 0
     for sizes in _chunks(lengths):
         end = start + sum(sizes)
@@ -104,12 +118,18 @@ def figures_of(
             values |= _mismatch(chunk[ENGINE], chunk[TRAINER])
         edges = _edges(sizes)
         for name, numbers in values.items():
-            figure = _figure(numbers, edges, with_maxima=name == ABSOLUTE)
-            figures.setdefault(name, Figure()).extend(figure)
+            parts.setdefault(name, []).append(_sums(name, numbers, edges))
         start = end
-    for name in (ENGINE, TRAINER):
-        if figure_of_stream(name) in figures:
-            figures[figure_of_stream(name)].buckets = _buckets(streams[name])
+    log_probabilities = {figure_of_stream(name): name for name in (ENGINE, TRAINER)}
+    figures: dict[str, Figure] = {}
+    for name, sums in parts.items():
+        of_tenths = numpy.concatenate(sums, axis=1)
+        rollouts = of_tenths.sum(axis=2)
+        rollouts[2:] = of_tenths[2:].max(axis=2)
+        buckets = numpy.zeros((0, 2), "<i8")
+        if name in log_probabilities:
+            buckets = _buckets(streams[log_probabilities[name]])
+        figures[name] = Figure(rollouts, of_tenths[:2].sum(axis=1), buckets)
     return figures
 
 
@@ -134,7 +154,7 @@ def _edges(lengths: Sequence[int]) -> Numbers:
 
     sizes = numpy.asarray(lengths, dtype="i8")
     ends = numpy.cumsum(sizes)
-    tenths = -(-numpy.arange(DECILES)[None, :] * sizes[:, None] // DECILES)
+    tenths = -(-numpy.arange(TENTHS)[None, :] * sizes[:, None] // TENTHS)
     return numpy.append(((ends - sizes)[:, None] + tenths).ravel(), ends[-1])
 
 
@@ -154,17 +174,19 @@ def _mismatch(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
     return dict(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
 
 
-def _figure(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
-    """Return the figure of one quantity, without buckets.
+def _sums(name: str, values: Numbers, edges: Numbers) -> Numbers:
+    """Return number, sum and, of the absolute mismatch alone, maximum of each tenth of each rollout.
 
     Args:
+        name: Name of the figure. A maximum is a further pass over all tokens.
         values: The tokens of all rollouts; what is not finite is left out.
         edges: Result of `_edges`.
-        with_maxima: Whether the maximum of each rollout is of use: a further pass over all tokens.
+
+    Returns:
+        Shape (2 or 3, rollouts, `TENTHS`).
     """
     import numpy  # noqa: PLC0415
 
-    shape = (-1, DECILES)
     counts = numpy.diff(edges).astype("f8")
     with numpy.errstate(all="ignore"):
         sums = _reduced(numpy.add, values, edges)
@@ -174,19 +196,10 @@ def _figure(values: Numbers, edges: Numbers, *, with_maxima: bool) -> Figure:
         values = numpy.where(is_number, values, 0.0)
         counts = _reduced(numpy.add, is_number, edges)
         sums = _reduced(numpy.add, values, edges)
-    maxima: list[float] = []
-    if with_maxima:
-        of_tenths = _reduced(numpy.maximum, values, edges)
-        maxima = of_tenths.reshape(shape).max(axis=1).tolist()
-    counts = counts.reshape(shape)
-    sums = sums.reshape(shape)
-    return Figure(
-        counts.sum(axis=1).tolist(),
-        sums.sum(axis=1).tolist(),
-        maxima,
-        counts.sum(axis=0).tolist(),
-        sums.sum(axis=0).tolist(),
-    )
+    rows = [counts, sums]
+    if name == ABSOLUTE:
+        rows.append(_reduced(numpy.maximum, values, edges))
+    return numpy.reshape(rows, (len(rows), -1, TENTHS))
 
 
 def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
@@ -204,37 +217,28 @@ def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
 
 
 # --- quantiles --------------------------------------------------------------------------------------------------------
-def _buckets(values: Numbers) -> Counter[int]:
-    """Return the number of tokens in each bucket, by the size of the value; not finite ones are left out."""
+def _buckets(values: Numbers) -> Numbers:
+    """Return each bucket, by the size of the value, with its number of tokens; not finite ones are left out."""
     import numpy  # noqa: PLC0415
 
     # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.
     halves = values.astype("<f4", copy=False).view("<u2")[1::2]
     counts = numpy.bincount((halves & _NO_SIGN) >> 1)[:BUCKETS]
     (buckets,) = numpy.nonzero(counts)
-    return Counter(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True)))
+    return numpy.stack([buckets, counts[buckets]], axis=1).astype("<i8", copy=False)
 
 
-def _bucket_edges(bucket: int) -> tuple[float, float]:
-    """Return the lowest number of *bucket*, and that of the next one."""
-    bits = struct.pack("<2I", bucket << 17, (bucket + 1) << 17)
-    return struct.unpack("<2f", bits)
+def distribution_of(buckets: Mapping[int, int]) -> Distribution:
+    """Return the log-probabilities that are counted in *buckets*, of which there is at least one."""
+    import numpy  # noqa: PLC0415
 
-
-def quantile(buckets: Mapping[int, int], share: float) -> float:
-    """Return the value below which *share* of the log-probabilities lie, linear within its bucket; NaN without any."""
-    total = sum(buckets.values())
-    if not total:
-        return math.nan
-    rank = (1.0 - share) * total  # buckets are of the negative values
-    ordered = sorted(buckets)
-    for bucket, reached in zip(
-        ordered, accumulate(buckets[bucket] for bucket in ordered), strict=True
-    ):
-        if reached >= rank:
-            if not bucket:  # tokens that were certain
-                return 0.0
-            low, high = _bucket_edges(bucket)
-            inside = (rank - (reached - buckets[bucket])) / buckets[bucket]
-            return -(low + (high - low) * inside)
-    return math.nan
+    numbers = range(min(buckets), max(buckets) + 2)
+    lows = (numpy.array(numbers, "<u4") << 17).view("<f4").astype("f8")
+    # Below the smallest normal number are the tokens that were certain.
+    lows[lows < numpy.finfo("f4").tiny] = 0.0
+    # From the other end, since buckets are of the negative values. A difference has no -0.0.
+    edges = (0.0 - lows[::-1]).tolist()
+    counts = [buckets.get(bucket, 0) for bucket in reversed(numbers[:-1])]
+    return Distribution(
+        sum(counts), math.nan, math.nan, math.nan, tuple(edges), tuple(counts)
+    )

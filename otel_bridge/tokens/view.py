@@ -10,12 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import starmap
+from operator import sub
 
 import orjson
 
 from otel_bridge.records import Json, Message
 from otel_bridge.text.message_parts import part_text
-from otel_bridge.tokens.names import ENGINE, REFERENCES, TOKEN_IDS, TRAINER
+from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER, streams_of_figures
 
 MISMATCH = "mismatch"
 OVERLAYS: Mapping[str, str] = {
@@ -79,24 +81,19 @@ def view_of(
     for index in range(len(tokens), length):
         has_id = index < len(ids) and math.isfinite(ids[index])
         tokens.append(f"[{ids[index]:.0f}]" if has_id else "[·]")
-    overlays = {
-        OVERLAYS.get(name, name): _rounded(values[:length])
-        for name, values in streams.items()
-        if name not in REFERENCES
-    }
+    overlays: dict[str, list[float]] = {}
     if ENGINE in streams and TRAINER in streams:
-        differences = [
-            after - before
-            for before, after in zip(streams[ENGINE], streams[TRAINER], strict=False)
-        ]
-        overlays = {MISMATCH: _rounded(differences[:length]), **overlays}
-    return TokenView(
-        title, facts, _turns(messages, tokens if texts else []), tokens, overlays
-    )
-
-
-def _rounded(values: Iterable[float]) -> list[float | None]:
-    return [round(value, _DIGITS) if math.isfinite(value) else None for value in values]
+        # The first one is that which a page shows at first.
+        pairs = zip(streams[TRAINER], streams[ENGINE], strict=False)
+        overlays[MISMATCH] = list(starmap(sub, pairs))
+    for name, values in streams_of_figures(streams).items():
+        overlays[OVERLAYS.get(name, name)] = list(values)
+    rounded = {
+        name: [round(value, _DIGITS) for value in values[:length]]
+        for name, values in overlays.items()
+    }
+    turns = _turns(messages, tokens if texts else [])
+    return TokenView(title, facts, turns, tokens, rounded)
 
 
 def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str, Json]]:

@@ -1,14 +1,13 @@
 """The last rollouts of the run, kept or sampled out: what a training step needs to know of those it consumes. Pure.
 
-Owns ``lineage/rollouts/`` of the state. ``lineage/arrived`` has the rollouts
-that the reader has not taken yet.
+Owns ``lineage/rollouts/`` of the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from otel_bridge.translation.packing import packed, unpacked
 from otel_bridge.translation.state import TranslationState, named
@@ -17,16 +16,13 @@ TRAINED_STEP = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
 of them."""
 _ROLLOUTS = "lineage/rollouts/"
-_ARRIVED = "lineage/arrived"
 _LIMIT = 50_000
 _HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a run is practically
 impossible."""
-_MAX_STEPS = 64
-"""Most training steps that are remembered of one rollout, the last ones."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GeneratedRollout:
     """Holds what is remembered of one rollout.
 
@@ -38,7 +34,6 @@ class GeneratedRollout:
         is_sampled_out: Whether no tracker shows it.
         trained_steps: Training steps that consumed it, ascending, each once.
         unused: Reason for which it is not used; empty without one.
-        number: Number in the order of arrival.
     """
 
     step: int | None
@@ -49,34 +44,6 @@ class GeneratedRollout:
     is_sampled_out: bool = False
     trained_steps: list[int] = field(default_factory=list[int])
     unused: str = ""
-    number: int = 0
-
-    def consumed_at(self, step: int) -> bool:
-        """Note that a training step consumed the rollout; return whether this is new."""
-        if step in self.trained_steps:
-            return False
-        self.trained_steps = sorted([*self.trained_steps, step])[-_MAX_STEPS:]
-        return True
-
-    def leave_out(self, reason: str) -> None:
-        """Note that the rollout is not used, for *reason*."""
-        self.unused = reason
-
-    def revise(self, reward: float | None, *, is_sampled_out: bool) -> None:
-        """Note a reward that came later, if any, and whether the rollout is sampled out now."""
-        if reward is not None:
-            self.reward = reward
-        self.is_sampled_out |= is_sampled_out
-
-    def inherit(self, earlier: GeneratedRollout) -> None:
-        """Take over what training did with the rollout, when its facts arrive again."""
-        self.number = earlier.number
-        self.trained_steps = earlier.trained_steps
-        self.unused = earlier.unused
-
-    def arrive(self, number: int) -> None:
-        """Note that the rollout is the first with *number*."""
-        self.number = number
 
     def uses(self, step: int) -> int:
         """Return how many training steps up to *step* consumed the rollout."""
@@ -88,30 +55,20 @@ class GeneratedRollouts:
 
     Args:
         state: Key space ``lineage/rollouts/``.
-
-    Attributes:
-        awaited: Trace ids that a training step named before their rollouts arrived.
     """
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        self._rollouts: dict[str, GeneratedRollout] = {}
         self._changed: set[str] = set()
-        self.awaited: set[str] = set()
-        # Stored as well: they are no longer awaited, so nothing else would name them after a
-        # restart.
-        self._arrived = dict.fromkeys(
-            cast("list[str] | None", state.get(_ARRIVED)) or []
-        )
-        self._number = 0
-        rollouts = {
-            half: unpacked(GeneratedRollout, value)
+        self._news: dict[str, None] = {}
+        stored = [
+            (half, unpacked(GeneratedRollout, value))
             for half, value in named(state, _ROLLOUTS).items()
-        }
-        # By arrival, in which they are forgotten: the state is ordered by key.
-        for half in sorted(rollouts, key=lambda half: rollouts[half].number):
-            self._rollouts[half] = rollouts[half]
-            self._number = rollouts[half].number
+        ]
+        # The state is ordered by key. By their ends, which is nearly the order of their arrival, in
+        # which they are forgotten.
+        stored.sort(key=lambda entry: entry[1].end_unix_ns)
+        self._rollouts = dict(stored)
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps and its place in the order.
@@ -121,16 +78,14 @@ class GeneratedRollouts:
         """
         half = trace_id[:_HALF]
         earlier = self._rollouts.get(half)
-        if earlier is not None:
-            rollout.inherit(earlier)
+        if earlier is None:
+            self._news[trace_id] = None
         else:
-            self._number += 1
-            rollout.arrive(self._number)
+            rollout = replace(
+                rollout, trained_steps=earlier.trained_steps, unused=earlier.unused
+            )
         self._rollouts[half] = rollout
         self._changed.add(half)
-        if trace_id in self.awaited:
-            self.awaited.discard(trace_id)
-            self._arrived[trace_id] = None
         if len(self._rollouts) > _LIMIT:
             oldest = next(iter(self._rollouts))
             del self._rollouts[oldest]
@@ -141,52 +96,38 @@ class GeneratedRollouts:
         """Return a rollout, ``None`` when it is not known, or no longer."""
         return self._rollouts.get(trace_id[:_HALF])
 
-    def changed(self, trace_id: str) -> None:
-        """Note that the facts of a known rollout were changed."""
-        self._changed.add(trace_id[:_HALF])
+    def is_sampled_out(self, trace_id: str) -> bool:
+        """Return whether it is known that no tracker shows a rollout."""
+        rollout = self.get(trace_id)
+        return rollout is not None and rollout.is_sampled_out
 
-    def revise(
-        self,
-        trace_id: str,
-        *,
-        reward: float | None = None,
-        is_sampled_out: bool = False,
-    ) -> None:
-        """Note the reward of a rollout that came later, or that it is sampled out.
-
-        An unknown rollout is ignored.
-        """
+    def revise(self, trace_id: str, **facts: Any) -> None:
+        """Replace facts of a rollout, by the names of its attributes; an unknown rollout is ignored."""
         rollout = self.get(trace_id)
         if rollout is None:
             return
-        rollout.revise(reward, is_sampled_out=is_sampled_out)
-        if reward is not None and rollout.trained_steps:
-            # The training step that used it has a row with the old reward, which must be corrected.
-            self._arrived[trace_id] = None
-        self.changed(trace_id)
+        half = trace_id[:_HALF]
+        self._rollouts[half] = replace(rollout, **facts)
+        self._changed.add(half)
+        if "reward" in facts:
+            # The training steps that used it have rows with the old reward.
+            self._news[trace_id] = None
 
-    def take_arrived(self) -> list[str]:
-        """Return the awaited rollouts that have arrived since the last call, and used ones with another reward.
+    def take_news(self) -> list[str]:
+        """Return the rollouts that have arrived since the last call, or have another reward, each once.
 
-        Each is returned once: the caller corrects the rows of the steps that named it.
+        The caller corrects the rows of the steps that name them.
         """
-        arrived = list(self._arrived)
-        self._arrived.clear()
-        return arrived
+        news = list(self._news)
+        self._news.clear()
+        return news
 
-    def all(self) -> Iterator[GeneratedRollout]:
+    def all(self) -> Collection[GeneratedRollout]:
         """Return all remembered rollouts."""
-        return iter(self._rollouts.values())
+        return self._rollouts.values()
 
     def flush(self) -> None:
-        """Write what changed to the state.
-
-        Without arrived rollouts their key goes, and is not written again with every batch.
-        """
+        """Write what changed to the state."""
         for half in self._changed:
             self._state.set(f"{_ROLLOUTS}{half}", packed(self._rollouts[half]))
         self._changed.clear()
-        if self._arrived:
-            self._state.set(_ARRIVED, list(self._arrived))
-        elif self._state.get(_ARRIVED) is not None:
-            self._state.delete(_ARRIVED)

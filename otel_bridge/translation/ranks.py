@@ -172,7 +172,6 @@ class RankMerge(StepPipeline[RankStep]):
             process.instance, row.role, "", number, now_unix_ns
         )
         step.add(row, process, now_unix_ns)
-        self.mark_changed(step)
         records: list[Record] = []
         # Once a step, with the row of its last rank: each check looks at all processes. Where ranks
         # skip steps, or one has died, the next tick finds what is due.

@@ -5,7 +5,7 @@ Each pipeline takes its own spans of a scope, and the rollouts what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -100,11 +100,15 @@ class SpanPipelines:
             frame.now_unix_ns,
         )
 
-    def note_shown(self, records: Iterable[Record], now_unix_ns: int) -> None:
-        """Note the rollouts among *records*, which trackers get: their tokens are shown with them."""
+    def finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
+        """Return *records* of a frame or tick with the values of rollouts that have arrived in it.
+
+        The tokens of rollouts among them, which trackers get, are shown with them.
+        """
         for record in records:
             if isinstance(record, RolloutRecord):
                 self._tokens.shown(record, now_unix_ns)
+        return records + self._lineage.arrived(now_unix_ns)
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Return what is due."""
@@ -120,8 +124,9 @@ class SpanPipelines:
         """
         # The values of consumed rollouts become part of those that still wait for their step.
         values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
-        rollouts = self.rollouts.close(now_unix_ns)
-        self.note_shown(rollouts, now_unix_ns)
+        rollouts = self.finished(self.rollouts.close(now_unix_ns), now_unix_ns)
+        # Again, since steps may have consumed rollouts that are complete only now.
+        rollouts += self._lineage.close(now_unix_ns)
         phases = self.phases.close(now_unix_ns)
         return [*values, *rollouts, *self._tokens.close_pages(), *phases]
 

@@ -9,17 +9,19 @@ when the run ends. What arrives later gives a further row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import Record, Row, Value, axis_of, key_of
+from otel_bridge import semconv
+from otel_bridge.records import Json, Record, Row, Value, axis_of, key_of
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.metrics.keys import ATTEMPT
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import TranslationState, count
@@ -37,6 +39,8 @@ _MAX_ALL_DATA = 500_000
 _MAX_TRACKS = 256
 _CHECK_NS = 1_000_000_000
 """Interval at which the steps are checked."""
+_NUMBERS = {"bytes_value", "array_value"}
+"""Kinds of attributes that hold the numbers of tokens, megabytes of them, which their reader decodes."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,8 @@ class CollectedStep:
         end_unix_ns: Latest time of the data by the senders' clocks: the time of the row.
         changed_ns: Arrival time of what changes the row since; ``None``: nothing.
         revision: Number of times that the row was sent.
+        spans: Ids of its spans, so that a redelivered one changes nothing.
+        is_stored: Whether the state has it as it is.
     """
 
     SPACE: ClassVar[str]
@@ -63,6 +69,8 @@ class CollectedStep:
     end_unix_ns: int = 0
     changed_ns: int | None = None
     revision: int = 0
+    spans: set[str] = field(default_factory=set[str])
+    is_stored: bool = field(default=True, metadata=NOT_STORED)
 
     @property
     def role(self) -> str | None:
@@ -77,7 +85,7 @@ class CollectedStep:
     @property
     def size(self) -> int:
         """Number of spans and rollouts of the step."""
-        return 0
+        return len(self.spans)
 
     @property
     def state_key(self) -> str:
@@ -94,14 +102,23 @@ class CollectedStep:
     def change(self, now_unix_ns: int) -> None:
         """Note that the row would be another one now."""
         self.changed_ns = now_unix_ns
+        self.is_stored = False
 
     def sent(self) -> None:
         """Note that the row is sent."""
         self.changed_ns = None
         self.revision += 1
+        self.is_stored = False
+
+    def store(self, state: TranslationState) -> None:
+        """Write the step to *state*, unless it has it as it is."""
+        if not self.is_stored:
+            state.set(self.state_key, packed(self))
+            self.is_stored = True
 
 
 StepT = TypeVar("StepT", bound=CollectedStep)
+DataT = TypeVar("DataT")
 
 
 class StepPipeline(ABC, Generic[StepT]):
@@ -115,12 +132,14 @@ class StepPipeline(ABC, Generic[StepT]):
     def __init__(self, run: RunContext, kind: type[StepT]) -> None:
         self._run = run
         self._kind = kind
-        stored = run.state.items(f"{kind.SPACE}/step/")
-        steps = [unpacked(kind, value) for _, value in stored]
-        steps.sort(key=lambda step: step.last_ns)
-        self.steps: dict[StepKey, StepT] = {step.key: step for step in steps}
-        self._changed: set[StepKey] = set()
-        self._forgotten = ForgottenSteps(run.state, f"{kind.SPACE}/forgotten")
+        self.steps: dict[StepKey, StepT] = {}
+        for _, stored in run.state.items(f"{kind.SPACE}/step/"):
+            step = unpacked(kind, stored)
+            self.steps[step.key] = step
+        self._forgotten_key = f"{kind.SPACE}/forgotten"
+        stored_tracks = run.state.get(self._forgotten_key) or []
+        self._forgotten = unpacked(dict[Track, int], stored_tracks)
+        """Last step of each track whose data are forgotten."""
         self._checked_ns = 0
 
     # --- what a subclass decides ------------------------------------------------------------------
@@ -134,10 +153,12 @@ class StepPipeline(ABC, Generic[StepT]):
 
     # --- when a row is made -----------------------------------------------------------------------
     def tick(self, now_unix_ns: int) -> list[Record]:
-        """Return the rows that are due. The steps are checked once a second."""
-        if self.begin_check(now_unix_ns):
-            return [*self.due(now_unix_ns)]
-        return []
+        """Return what is due, at most once a second; also after a clock was set back."""
+        # A tick may come many times a second, while the waits are of seconds.
+        if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
+            return []
+        self._checked_ns = now_unix_ns
+        return self.due(now_unix_ns)
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
@@ -146,29 +167,20 @@ class StepPipeline(ABC, Generic[StepT]):
             records += self.last_records(step, now_unix_ns)
         return records
 
-    def due(self, now_unix_ns: int) -> Iterator[Row]:
-        """Yield the row of each changed step for which nothing more is expected soon.
+    def due(self, now_unix_ns: int) -> list[Record]:
+        """Return the row of each changed step for which nothing more is expected soon.
 
         A wait counts by the clock of receiving, so that a row does not come due because the bridge
         was away.
         """
+        rows: list[Record] = []
         for step in self.changed():
             wait_ns = self.wait_ns(step, now_unix_ns)
             due_ns = self._run.receive_clock.due(step.changed_ns or 0, wait_ns)
             # What waits for nothing is not put off by a receiver that has just begun.
             if not wait_ns or now_unix_ns >= due_ns:
-                yield self.row(step)
-
-    def begin_check(self, now_unix_ns: int) -> bool:
-        """Return whether the steps are to be checked, at most once a second.
-
-        Also after a clock was set back.
-        """
-        # A tick may come many times a second, while the waits are of seconds.
-        if 0 <= now_unix_ns - self._checked_ns < _CHECK_NS:
-            return False
-        self._checked_ns = now_unix_ns
-        return True
+                rows.append(self.row(step))
+        return rows
 
     def last_records(self, step: StepT, now_unix_ns: int) -> list[Record]:  # noqa: ARG002  # of a subclass
         """Return what waits of *step*: its row, unless the last one is still right."""
@@ -206,7 +218,6 @@ class StepPipeline(ABC, Generic[StepT]):
             attempt=attempt,
         )
         step.sent()
-        self.mark_changed(step)
         return row
 
     # --- the steps --------------------------------------------------------------------------------
@@ -214,15 +225,17 @@ class StepPipeline(ABC, Generic[StepT]):
         """Return a step, a new one if need be.
 
         Returns:
-            ``None`` when the step is forgotten, so that its row can no longer be made. Its data
-            are counted as late.
+            ``None`` when the step is forgotten, or earlier than a forgotten one, so that its row
+            can no longer be made. Its data are counted as ``late``.
         """
         step = self.steps.get((track, number))
-        if step is None and self._forgotten.has(track, number):
+        if step is not None:
+            return step
+        if track in self._forgotten and number <= self._forgotten[track]:
             self.note_drop("late", str(number))
-        elif step is None:
-            step = self._kind(track, number)
-            self.steps[step.key] = step
+            return None
+        step = self._kind(track, number)
+        self.steps[step.key] = step
         return step
 
     def note_drop(self, reason: str, name: str) -> None:
@@ -231,7 +244,7 @@ class StepPipeline(ABC, Generic[StepT]):
 
     def ordered(self) -> list[StepT]:
         """Return the steps, by track and number."""
-        return sorted(self.steps.values(), key=lambda step: step.key)
+        return [step for _, step in sorted(self.steps.items())]
 
     def changed(self) -> list[StepT]:
         """Return the steps whose row would be another one now, by track and number."""
@@ -241,15 +254,6 @@ class StepPipeline(ABC, Generic[StepT]):
     def waiting(self) -> int:
         """Number of steps whose row is sent once nothing more is expected soon."""
         return len(self.changed())
-
-    def mark_changed(self, step: StepT) -> None:
-        """Note that the state has an older version of *step*."""
-        self._changed.add(step.key)
-
-    def change(self, step: StepT, now_unix_ns: int) -> None:
-        """Note that the row of *step* would be another one now."""
-        step.change(now_unix_ns)
-        self.mark_changed(step)
 
     def beyond_bound(self, now_unix_ns: int) -> list[Record]:
         """Forget the steps beyond the bound, those without news for the longest time; return what waits of them."""
@@ -262,79 +266,42 @@ class StepPipeline(ABC, Generic[StepT]):
             step = min(self.steps.values(), key=lambda step: step.last_ns)
             # Its last row first, because a forgotten step has no data left.
             records += self.last_records(step, now_unix_ns)
-            self.forget_step(step)
+            self._forget_step(step)
         return records
 
-    def forget_step(self, step: StepT) -> None:
-        """Remove a step; data that come for it later are counted as late."""
+    def _forget_step(self, step: StepT) -> None:
+        """Remove a step; data that come for it later are counted as late.
+
+        Else they would begin the step anew, with the id of a row that was sent. One number a track
+        is stored and not a list of steps, so that the state stays small. Of too many tracks, the
+        one that was noted longest ago is removed.
+        """
         del self.steps[step.key]
-        self._changed.discard(step.key)
         self._run.state.delete(step.state_key)
-        # Else late data would begin the step anew, with the id of a row that was sent.
-        self._forgotten.add(step.track, step.number)
+        # Popped and set again: the order of the dict is that of the last note.
+        last = self._forgotten.pop(step.track, step.number)
+        self._forgotten[step.track] = max(last, step.number)
+        if len(self._forgotten) > _MAX_TRACKS:
+            del self._forgotten[next(iter(self._forgotten))]
+        self._run.state.set(self._forgotten_key, packed(self._forgotten))
 
     def flush(self) -> None:
         """Write what changed to the state."""
-        for key in self._changed:
-            step = self.steps[key]
-            self._run.state.set(step.state_key, packed(step))
-        self._changed.clear()
+        for step in self.steps.values():
+            step.store(self._run.state)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpan:
-    """Holds one span of a step, as received.
+class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
+    """Holds the last steps of one kind, whose data are spans, each of one process and up to 10,000 rollouts."""
 
-    Attributes:
-        id: Id of the span, the same at every redelivery.
-        role: Role of the step, if it is not that of the process.
-        rollouts: Trace ids of its rollouts, 32 hex digits each.
-    """
+    @abstractmethod
+    def read(self, span: Span, attributes: Mapping[str, Json]) -> DataT | None:
+        """Return what *span* says of its step; ``None``: it cannot be read.
 
-    id: str
-    step: int
-    role: str | None
-    end_unix_ns: int
-    rollouts: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class SpanStep(CollectedStep):
-    """Holds one step of spans, each of one process and up to 10,000 rollouts.
-
-    Attributes:
-        spans: Ids of the spans, so that a redelivered one changes nothing.
-    """
-
-    spans: dict[str, None] = field(default_factory=dict[str, None])
-
-    @property
-    def size(self) -> int:
-        """Number of spans of the step, and of their rollouts."""
-        return len(self.spans)
-
-
-SpanStepT = TypeVar("SpanStepT", bound=SpanStep)
-StepSpanT = TypeVar("StepSpanT", bound=StepSpan)
-
-
-class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
-    """Holds the last steps of one kind, whose data are spans.
-
-    Args:
-        run: The run.
-        kind: Class of the steps.
-        read: Function that reads a span; ``None``: it cannot be read.
-    """
-
-    def __init__(
-        self,
-        run: RunContext,
-        kind: type[SpanStepT],
-        read: Callable[[Span], StepSpanT | None],
-    ) -> None:
-        super().__init__(run, kind)
-        self._read = read
+        Args:
+            span: The span, which has an end.
+            attributes: Its attributes, without bytes and arrays.
+        """
 
     @abstractmethod
     def take(
@@ -344,38 +311,47 @@ class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
 
     def new_spans(
         self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
-    ) -> Iterator[tuple[SpanStepT, StepSpanT]]:
-        """Yield each span of a process that is new, with its step, to which the caller adds it.
+    ) -> Iterator[tuple[StepT, DataT]]:
+        """Yield what each new span of a process says, with its step, to which the caller adds it.
 
-        Spans that cannot be read or have no room are counted, as ``invalid`` and ``too_many`` below
-        the space of the steps, those of a forgotten step as ``late``.
+        Spans without a step or an end, or that cannot be read, or have no room, are counted, as
+        ``invalid`` and ``too_many`` below the space of the steps, those of a forgotten step as
+        ``late``.
         """
-        for received in spans:
-            span = self._read(received)
-            if span is None:
-                self.note_drop("invalid", received.name)
+        for span in spans:
+            attributes = mapping_of(
+                pair
+                for pair in span.attributes
+                if pair.value.WhichOneof("value") not in _NUMBERS
+            )
+            number = int_in(attributes, semconv.STEP)
+            data = self.read(span, attributes) if span.end_time_unix_nano else None
+            if number is None or data is None:
+                self.note_drop("invalid", span.name)
                 continue
-            role = span.role or context.producer.third_party_role
+            role = (
+                text_in(attributes, semconv.ROLE) or context.producer.third_party_role
+            )
             track = role or "", self._run.attempt_of(context.process, role)
-            step = self.find(track, span.step)
+            step = self.find(track, number)
+            span_id = span.span_id.hex()
             # Before the limit: a redelivered span of a full step is not a further drop.
-            if step is None or span.id in step.spans:
+            if step is None or span_id in step.spans:
                 continue
-            if step.size + len(span.rollouts) >= MAX_DATA:
-                self.note_drop("too_many", str(span.step))
+            if step.size + len(span.links) >= MAX_DATA:
+                self.note_drop("too_many", str(number))
                 continue
-            step.spans[span.id] = None
-            step.arrive(now_unix_ns, span.end_unix_ns)
-            self.mark_changed(step)
+            step.spans.add(span_id)
+            step.arrive(now_unix_ns, span.end_time_unix_nano)
             # A role may send spans and no rows; its restart is recognised by these steps alone.
-            self._run.axes.reached(axis_of(role), span.step)
-            yield step, span
+            self._run.axes.reached(axis_of(role), number)
+            yield step, data
 
-    def is_whole(self, step: SpanStepT) -> bool:  # noqa: ARG002  # of a subclass
+    def is_whole(self, step: StepT) -> bool:  # noqa: ARG002  # of a subclass
         """Return whether everything has arrived that the spans of *step* name."""
         return True
 
-    def wait_ns(self, step: SpanStepT, now_unix_ns: int) -> int:  # noqa: ARG002  # of a subclass
+    def wait_ns(self, step: StepT, now_unix_ns: int) -> int:  # noqa: ARG002  # of a subclass
         """Return how long the row waits for further spans.
 
         Other ranks may send theirs later, and nothing announces how many there are.
@@ -390,35 +366,6 @@ class SpanPipeline(StepPipeline[SpanStepT], Generic[SpanStepT, StepSpanT]):
         return self._run.options.step_watermark_ns
 
 
-class ForgottenSteps:
-    """Remembers the last step of each track whose data are forgotten, so that its row can no longer be made.
-
-    Args:
-        state: State that stores it.
-        key: Key of the state.
-    """
-
-    def __init__(self, state: TranslationState, key: str) -> None:
-        self._state = state
-        self._key = key
-        self._last = unpacked(dict[Track, int], state.get(key) or [])
-
-    def has(self, track: Track, step: int) -> bool:
-        """Return whether *step* is forgotten, or earlier than a forgotten one.
-
-        One number a track is stored and not a list of steps, so that the state stays small.
-        """
-        last = self._last.get(track)
-        return last is not None and step <= last
-
-    def add(self, track: Track, step: int) -> None:
-        """Note that *step* is forgotten.
-
-        Of too many tracks, the one that was noted longest ago is removed.
-        """
-        # Popped and set again: the order of the dict is that of the last note, for the limit below.
-        last = self._last.pop(track, step)
-        self._last[track] = max(last, step)
-        if len(self._last) > _MAX_TRACKS:
-            del self._last[next(iter(self._last))]
-        self._state.set(self._key, packed(self._last))
+def linked_rollouts(span: Span) -> list[str]:
+    """Return the trace ids that *span* links to, 32 hex digits each; other ids name no trace and are ignored."""
+    return [link.trace_id.hex() for link in span.links if len(link.trace_id) == 16]

@@ -372,7 +372,7 @@ class Translator:
         engines = self._metrics.engines
         if engines.active:
             records = [*records, *engines.rows()]
-        self._spans.note_shown(records, now_unix_ns)
+        records = self._spans.finished(records, now_unix_ns)
         records = self._featured.rows(self._with_restarts(records, now_unix_ns))
         if self._defined.defined:
             records = self._defined.rows(records)

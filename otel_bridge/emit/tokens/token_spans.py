@@ -21,11 +21,14 @@ from otel_bridge.semconv import (
     TOKENS_STREAM,
     TOKENS_TEXTS,
 )
-from otel_bridge.tokens.names import LOSS_MASK, REFERENCES, figure_of_stream
-from otel_bridge.tokens.statistics import Figure, Numbers, figures_of
+from otel_bridge.tokens.names import LOSS_MASK, figure_of_stream, streams_of_figures
+from otel_bridge.tokens.statistics import Figure, Numbers, figures_of, flat
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
+
+_MISSING = {LOSS_MASK: 1.0}
+"""What a token of a rollout without a stream has instead of NaN: without a mask all tokens were sampled."""
 
 
 def append_token_span(
@@ -45,17 +48,14 @@ def append_token_span(
         names: Streams of the call.
         pairs: Further attributes.
     """
-    streams = {name: _flat(name, rollouts) for name in names}
+    lengths = list(map(len, rollouts))
+    rows = [rollout.streams for rollout in rollouts]
+    streams = {
+        name: flat(rows, name, lengths, _MISSING.get(name, math.nan)) for name in names
+    }
     values = _values(streams)
-    figures = figures_of(values, list(map(len, rollouts)))
-    mask = streams.get(LOSS_MASK)
-    sampled = sum(map(len, rollouts)) if mask is None else int((mask > 0).sum())
-    for name in values:
-        not_finite = sampled - int(sum(figures[figure_of_stream(name)].counts))
-        if not_finite > 0:
-            not_finite -= sum(rollout.missing(name) for rollout in rollouts)
-        if not_finite > 0:
-            run.count_drop("token_not_finite", not_finite, name)
+    figures = figures_of(values, lengths)
+    _count_not_finite(run, rollouts, figures, streams)
     attributes = list(pairs)
     for name, figure in figures.items():
         attributes += _figure_pairs(name, figure)
@@ -70,31 +70,30 @@ def append_token_span(
     append_linked_span(run, TOKENS_SPAN, attributes, trace_ids)
 
 
-def _flat(name: str, rollouts: Sequence[TokenRollout]) -> Numbers:
-    """Return the numbers of all rollouts, one after the other, NaN for those without the stream.
-
-    All in one array, so that a figure is one vectorised pass however many rollouts there are.
-    """
-    # All tokens of a rollout without a mask were sampled.
-    missing = 1.0 if name == LOSS_MASK else math.nan
-    arrays: list[Numbers] = []
-    for rollout in rollouts:
-        numbers = rollout.streams.get(name)
-        if numbers is None:
-            numbers = numpy.full(rollout.length, missing, "f4")
-        arrays.append(numbers)
-    return numpy.concatenate(arrays)
+def _count_not_finite(
+    run: EmitRun,
+    rollouts: Sequence[TokenRollout],
+    figures: Mapping[str, Figure],
+    streams: Mapping[str, Numbers],
+) -> None:
+    """Count the sampled tokens of *rollouts* that are in no sum, without those that the program left out itself."""
+    sampled = sum(map(len, rollouts))
+    if LOSS_MASK in streams:
+        sampled = int((streams[LOSS_MASK] > 0).sum())
+    for name in streams_of_figures(streams):
+        not_finite = sampled - int(figures[figure_of_stream(name)].rollouts[0].sum())
+        if not_finite > 0:
+            not_finite -= sum(rollout.missing(name) for rollout in rollouts)
+        if not_finite > 0:
+            run.count_drop("token_not_finite", not_finite, name)
 
 
 def _values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Return the streams of which there are figures, NaN for tokens that were not sampled, such as those of a tool."""
+    values = streams_of_figures(streams)
     mask = streams.get(LOSS_MASK)
-    values: dict[str, Numbers] = {}
-    for name, stream in streams.items():
-        if name in REFERENCES:
-            continue
-        values[name] = stream
-        if mask is not None:
+    if mask is not None:
+        for name, stream in values.items():
             values[name] = numpy.where(mask > 0, stream, stream.dtype.type(math.nan))
     return values
 
@@ -105,13 +104,10 @@ def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
     As bytes of little-endian numbers, which cost the caller less than an OTLP array of them. The
     bridge reads both.
     """
-    sums = [*figure.counts, *figure.sums, *figure.maxima]
-    deciles = [*figure.decile_counts, *figure.decile_sums]
-    yield f"{TOKENS_FIGURES}{name}", numpy.array(sums, "<f8").tobytes()
-    yield f"{TOKENS_DECILES}{name}", numpy.array(deciles, "<f8").tobytes()
-    if figure.buckets:
-        buckets = numpy.array(sorted(figure.buckets.items()), "<i8")
-        yield f"{TOKENS_BUCKETS}{name}", buckets.tobytes()
+    yield f"{TOKENS_FIGURES}{name}", figure.rollouts.tobytes()
+    yield f"{TOKENS_DECILES}{name}", figure.tenths.tobytes()
+    if len(figure.buckets):
+        yield f"{TOKENS_BUCKETS}{name}", figure.buckets.tobytes()
 
 
 def _stream_pairs(

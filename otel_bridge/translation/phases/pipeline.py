@@ -10,14 +10,14 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Record, Row, Value, axis_of
+from otel_bridge.records import Json, Record, Value, axis_of
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.phases.slow_ranks import (
@@ -26,7 +26,7 @@ from otel_bridge.translation.phases.slow_ranks import (
     SlowRanks,
     awaited_rank,
 )
-from otel_bridge.translation.phases.step import PhaseSpan, PhaseStep, read_phase
+from otel_bridge.translation.phases.step import PhaseStep, read_phase
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -47,7 +47,7 @@ _RECENT = 8
 """Number of steps in which a rank has had a phase before it is awaited in it."""
 
 
-class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
+class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
     """Collects the phases of one run.
 
     Args:
@@ -55,7 +55,7 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
     """
 
     def __init__(self, run: RunContext) -> None:
-        super().__init__(run, PhaseStep, read_phase)
+        super().__init__(run, PhaseStep)
         self._workers = StepWorkers(
             run.state, run.options, run.processes, space=_PACE, every_rank=True
         )
@@ -64,6 +64,10 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         self._slow_ranks = SlowRanks()
         self._reaches: dict[str, StepProgress] = {}
         """Role to the progress of its processes, as of the last check."""
+
+    def read(self, span: Span, attributes: Mapping[str, Json]) -> PhaseTime | None:
+        """Return the phase that *span* describes."""
+        return read_phase(span, attributes)
 
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
@@ -76,10 +80,8 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         process = context.process
         now_unix_ns = frame.now_unix_ns
         has_advanced = False
-        for step, span in self.new_spans(context, spans, now_unix_ns):
-            phase = span.time
-            if not self._admits(phase.name):
-                phase = replace(phase, name=_OTHER)
+        for step, received in self.new_spans(context, spans, now_unix_ns):
+            phase = replace(received, name=self._name_of(received))
             step.add(process, phase)
             self._new.append(_timeline_phase(frame, context, step, phase))
             if self._workers.sent(
@@ -136,19 +138,19 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         """Forget the progress of a process."""
         self._workers.forget(instance)
 
-    def _admits(self, name: str) -> bool:
-        """Return whether *name* is within the limit; others are counted."""
-        if name in self._names:
-            return True
+    def _name_of(self, phase: PhaseTime) -> str:
+        """Return the name under which *phase* is counted: `_OTHER` beyond the limit, which is counted too."""
+        if phase.name in self._names:
+            return phase.name
         if len(self._names) >= _MAX_NAMES:
-            count(self._run.state, TOO_MANY_NAMES, name=name)
-            return False
-        self._names.add(name)
+            count(self._run.state, TOO_MANY_NAMES, name=phase.name)
+            return _OTHER
+        self._names.add(phase.name)
         self._run.state.set(_NAMES, sorted(self._names))
-        return True
+        return phase.name
 
     # --- the row of a step ------------------------------------------------------------------------
-    def due(self, now_unix_ns: int) -> Iterator[Row]:
+    def due(self, now_unix_ns: int) -> list[Record]:
         """Return the rows of steps for which nothing more is expected soon."""
         # The progress of a role looks at all its processes: once a check, not once a step.
         self._reaches.clear()
@@ -194,21 +196,15 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseSpan]):
         Both have the same rank, and it would count twice. A forgotten process stays: whether it has
         a successor is unknown.
         """
-        processes = [
-            self._run.processes[instance]
-            for instance in step.ranks
-            if instance in self._run.processes
-        ]
-        replaced: set[str] = set()
+        ranks = dict(step.ranks)
+        processes = list(filter(None, map(self._run.processes.get, step.ranks)))
         for process in processes:
             # Nearly all run, and only one that ended has a successor.
             if process.status is not None and any(
                 successor.succeeds(process) for successor in processes
             ):
-                replaced.add(process.instance)
-        return [
-            rank for instance, rank in step.ranks.items() if instance not in replaced
-        ]
+                del ranks[process.instance]
+        return list(ranks.values())
 
     def _count_unclosed(self, step: PhaseStep) -> None:
         """Count the phases that were open when their process ended, as far as phases inside them name them.

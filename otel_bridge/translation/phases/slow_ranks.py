@@ -8,18 +8,17 @@ phase before. Only the other ranks' phases are needed, so a hung rank is named t
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
-from otel_bridge.records import PHASES_ID, Alert, Row, key_of
+from otel_bridge.records import PHASES_ID, Alert, Row, Value, key_of
 from otel_bridge.translation.phases.step import PhaseStep
 from otel_bridge.translation.phases.step_times import PREFIX, STEP
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, identity
 
 _RATIO = f"{PREFIX}slowest_ratio/"
 _RANK = f"{PREFIX}slowest_rank/"
@@ -49,18 +48,31 @@ def slow_rank_of(values: Mapping[str, float | int]) -> SlowRank | None:
     Args:
         values: Result of `step_values`.
     """
-    slowest: SlowRank | None = None
-    # The step as a whole names a rank, but not what it does: any other phase comes before it.
-    slowest_cost = (False, 0.0)
+    slow_ranks = [slow for slow in _slowest_ranks(values) if slow.ratio >= _SLOW]
+
+    def cost(slow: SlowRank) -> tuple[bool, float]:
+        # The step as a whole names a rank, but not what it does: any other phase comes before it.
+        seconds = cast("float", values[f"{PREFIX}max/{slow.phase}"])
+        return slow.phase != STEP, seconds * (1 - 1 / slow.ratio)
+
+    return max(slow_ranks, key=cost, default=None)
+
+
+def _slowest_ranks(
+    values: Mapping[str, Value], role: str | None = None
+) -> Iterator[SlowRank]:
+    """Yield the slowest rank of each phase, however slow it is; none where a value is missing.
+
+    The limit of keys of the run may have dropped one of them. *values* are by key with *role*.
+    """
+    prefix = key_of(role, _RATIO)
     for key, ratio in values.items():
-        if not key.startswith(_RATIO) or ratio < _SLOW:
+        if not key.startswith(prefix):
             continue
-        phase = key.removeprefix(_RATIO)
-        cost = (phase != STEP, values[f"{PREFIX}max/{phase}"] * (1 - 1 / ratio))
-        if cost > slowest_cost:
-            slowest = SlowRank(int(values[_RANK + phase]), phase, ratio)
-            slowest_cost = cost
-    return slowest
+        phase = key.removeprefix(prefix)
+        rank = values.get(key_of(role, _RANK + phase))
+        if isinstance(rank, int):
+            yield SlowRank(rank, phase, cast("float", ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +142,9 @@ class StragglerCauses:
         if not rules or not row.id.startswith(PHASES_ID):
             return []
         alerts: list[Alert] = []
-        ratio_prefix = key_of(row.role, _RATIO)
-        for key, ratio in row.values.items():
-            if not key.startswith(ratio_prefix):
-                continue
-            phase = key.removeprefix(ratio_prefix)
-            rank = row.values.get(key_of(row.role, _RANK + phase))
+        for slow in _slowest_ranks(row.values, row.role):
             for rule in rules:
-                # The limit of keys of the run may have dropped the rank.
-                if isinstance(rank, int) and isinstance(ratio, (int, float)):
-                    alerts += self._judged(rule, row, SlowRank(rank, phase, ratio))
+                alerts += self._judged(rule, row, slow)
         return alerts
 
     def _judged(self, rule: AlertRule, row: Row, slow: SlowRank) -> list[Alert]:
@@ -147,7 +152,7 @@ class StragglerCauses:
 
         Nothing at further steps of a cause: it has had its alert.
         """
-        key = f"{_SPACE}{_digest(rule.text, row.role or '', slow.phase)}"
+        key = f"{_SPACE}{identity(rule.text, row.role, slow.phase).hex()}"
         cause = cast("list[int] | None", self._state.get(key))
         rank, steps, *last = cause or [-1, 0]
         # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of
@@ -171,7 +176,7 @@ def _alert(rule: AlertRule, row: Row, slow: SlowRank) -> Alert:
         f"{slow.phase}, for {rule.steps} steps in a row"
     )
     return Alert(
-        f"a:{row.id}:{_digest(rule.text, slow.phase)}",
+        f"a:{row.id}:{identity(rule.text, slow.phase).hex()}",
         row.role,
         f"{row.role or 'the run'}: rank {slow.rank} is slow in {slow.phase}",
         f"{text}, up to step {row.step} (rule {rule.text})",
@@ -179,11 +184,6 @@ def _alert(rule: AlertRule, row: Row, slow: SlowRank) -> Alert:
         row.step,
         row.time_unix_ns,
     )
-
-
-def _digest(*parts: str) -> str:
-    joined = "\0".join(parts).encode("utf-8", "replace")
-    return hashlib.blake2b(joined, digest_size=8).hexdigest()
 
 
 # --- awaited --------------------------------------------------------------------------------------
@@ -222,20 +222,22 @@ def awaited_rank(
     *earlier, newest = steps
     ends = {instance: rank.ends() for instance, rank in newest.ranks.items()}
     awaited: list[AwaitedRank] = []
-    for phase in {name for of_rank in ends.values() for name in of_rank}:
-        missing = [name for name in living if phase not in ends.get(name, ())]
-        finished = len(living) - len(missing)
+    for phase in set[str]().union(*ends.values()):
+        finished = [name for name in living if phase in ends.get(name, {})]
+        missing = {*living}.difference(finished)
         # One process alone is not waited for, and of several missing ones none holds up the others.
         if not finished or len(missing) != 1:
             continue
-        instance = missing[0]
-        since_ns = max(ends[name][phase] for name in {*living} - {instance})
+        (instance,) = missing
+        since_ns = max(ends[name][phase] for name in finished)
         rank = _rank_before(earlier, phase, instance)
         # If it has gone on since, it does not have the phase in this step.
         last_end_ns = max(ends.get(instance, {"": 0}).values())
         if rank is not None and last_end_ns <= since_ns:
             awaited.append(
-                AwaitedRank(instance, rank, phase, newest.number, since_ns, finished)
+                AwaitedRank(
+                    instance, rank, phase, newest.number, since_ns, len(finished)
+                )
             )
     return max(awaited, key=lambda rank: (rank.since_ns, rank.phase), default=None)
 

@@ -34,6 +34,11 @@ class PhaseTime:
         """Whether no phase but that of the step is around it."""
         return self.name != STEP and self.outer in {"", STEP}
 
+    @property
+    def interval(self) -> Interval:
+        """Its start and end."""
+        return self.start_ns, self.end_ns
+
 
 class PhaseTotal(NamedTuple):
     """Holds all phases of one name on one rank, of which there is at least one.
@@ -64,31 +69,42 @@ class RankTimes:
     forked: bool
     phases: list[PhaseTime] = field(default_factory=list[PhaseTime])
 
-    def totals(self) -> dict[str, PhaseTotal]:
-        """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
+    def intervals(self) -> dict[str, list[Interval]]:
+        """Return when each phase was open, in the order of their first start, and the step under `STEP`.
+
+        Without a phase of that name the step lasts from the first start to the last end: most
+        programs measure the parts of a step alone.
+        """
         by_name: dict[str, list[Interval]] = {}
         # Of phases that begin together the outer one first, which is the longer.
         for phase in sorted(
             self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)
         ):
-            by_name.setdefault(phase.name, []).append((phase.start_ns, phase.end_ns))
-        by_name.setdefault(STEP, self._steps())
-        return {name: self._total(intervals) for name, intervals in by_name.items()}
+            by_name.setdefault(phase.name, []).append(phase.interval)
+        if STEP not in by_name:
+            first_ns = min(phase.start_ns for phase in self.phases)
+            by_name[STEP] = [(first_ns, max(self.ends().values()))]
+        return by_name
+
+    def totals(self) -> dict[str, PhaseTotal]:
+        """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
+        totals: dict[str, PhaseTotal] = {}
+        for name, intervals in self.intervals().items():
+            mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS
+            seconds = length(intervals) / _NS
+            totals[name] = PhaseTotal(self.rank, seconds, len(intervals), mean_end_s)
+        return totals
 
     def idle_and_overlap(self) -> tuple[float, float]:
         """Return the seconds of the step in no outermost phase, and those in several at a time, counted again each.
 
         Both are 0 without an outermost phase: the step as a whole says nothing about its parts.
         """
-        outermost = [
-            (phase.start_ns, phase.end_ns)
-            for phase in self.phases
-            if phase.is_outermost
-        ]
+        outermost = [phase.interval for phase in self.phases if phase.is_outermost]
         if not outermost:
             return 0.0, 0.0
         covered_ns = length(outermost)
-        idle_ns = length([*outermost, *self._steps()]) - covered_ns
+        idle_ns = length(outermost + self.intervals()[STEP]) - covered_ns
         total_ns = sum(end_ns - start_ns for start_ns, end_ns in outermost)
         return idle_ns / _NS, (total_ns - covered_ns) / _NS
 
@@ -102,25 +118,6 @@ class RankTimes:
     def unclosed(self) -> set[str]:
         """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
         return {phase.outer for phase in self.phases} - self.ends().keys() - {""}
-
-    def _steps(self) -> list[Interval]:
-        """Return the phases that are the step itself; without any, from the first start to the last end.
-
-        Most programs measure the parts of a step alone.
-        """
-        steps = [
-            (phase.start_ns, phase.end_ns)
-            for phase in self.phases
-            if phase.name == STEP
-        ]
-        start_ns = min(phase.start_ns for phase in self.phases)
-        end_ns = max(phase.end_ns for phase in self.phases)
-        return steps or [(start_ns, end_ns)]
-
-    def _total(self, intervals: Collection[Interval]) -> PhaseTotal:
-        mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS
-        seconds = length(intervals) / _NS
-        return PhaseTotal(self.rank, seconds, len(intervals), mean_end_s)
 
 
 def length(intervals: Iterable[Interval]) -> int:
@@ -145,31 +142,23 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
     """
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     leading = [rank for rank in ordered if not rank.forked] or ordered
-    by_phase = _totals_by_phase(ordered, leading)
-    step_s = fmean(total.seconds for total in by_phase[STEP])
-    values: dict[str, float | int] = {}
-    for name, totals in by_phase.items():
-        values |= _phase_values(name, totals, step_s)
-    idle = [rank.idle_and_overlap() for rank in leading]
-    values[f"{PREFIX}idle"] = fmean(idle_s for idle_s, _ in idle)
-    values[f"{PREFIX}overlap"] = fmean(overlap_s for _, overlap_s in idle)
-    values[f"{PREFIX}ranks"] = len(leading)
-    return values
-
-
-def _totals_by_phase(
-    ranks: Sequence[RankTimes], leading: Sequence[RankTimes]
-) -> dict[str, list[PhaseTotal]]:
-    """Return the totals of each phase, in the order of *ranks*; the whole step only of the *leading* ones."""
     by_phase: dict[str, list[PhaseTotal]] = {}
-    for rank in ranks:
+    for rank in ordered:
         totals = rank.totals()
         # The extent of a forked child is not that of its step.
-        if rank.forked and len(leading) < len(ranks):
+        if rank.forked and len(leading) < len(ordered):
             del totals[STEP]
         for name, total in totals.items():
             by_phase.setdefault(name, []).append(total)
-    return by_phase
+    step_s = fmean(total.seconds for total in by_phase[STEP])
+    values: dict[str, float | int] = {}
+    for name, totals_of_ranks in by_phase.items():
+        values |= _phase_values(name, totals_of_ranks, step_s)
+    idle, overlap = zip(*map(RankTimes.idle_and_overlap, leading), strict=True)
+    values[f"{PREFIX}idle"] = fmean(idle)
+    values[f"{PREFIX}overlap"] = fmean(overlap)
+    values[f"{PREFIX}ranks"] = len(leading)
+    return values
 
 
 def _phase_values(

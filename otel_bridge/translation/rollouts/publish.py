@@ -281,8 +281,9 @@ class RolloutPublisher:
         A value of a sampled-out rollout is counted under ``sampled_out/evaluation``, not as a loss.
         """
         # Rows of training steps show the rewards of the rollouts that they consumed.
-        if evaluation.score.name == REWARD:
-            self._generated.revise(evaluation.trace_id, reward=evaluation.score.value)
+        score = evaluation.score
+        if score.name == REWARD and score.value is not None:
+            self._generated.revise(evaluation.trace_id, reward=score.value)
         if ended is None:
             if pending and base_of(evaluation.trace_id) in self._sampled_out:
                 self._sampled_out_value(evaluation.trace_id)

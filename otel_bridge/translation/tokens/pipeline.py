@@ -10,14 +10,19 @@ never raises.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.records import TOKENS_ID, Record, RolloutRecord, Value
-from otel_bridge.tokens.names import ENGINE, REFERENCES, TRAINER
-from otel_bridge.tokens.statistics import Figure, Numbers, figures_of, floats_of
+from otel_bridge.records import TOKENS_ID, Json, Record, RolloutRecord, Value
+from otel_bridge.tokens.names import ENGINE, TRAINER, streams_of_figures
+from otel_bridge.tokens.statistics import (
+    Figure,
+    Numbers,
+    figures_of,
+    flat,
+    floats_of,
+)
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -34,7 +39,6 @@ TWICE = "tokens/twice"
 OTHER_LENGTH = "tokens/length"
 EVICTED = "tokens/evicted"
 _SENDER = "tokens"
-_NAN = struct.pack("<f", float("nan"))
 
 
 class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
@@ -53,10 +57,14 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         generated: GeneratedRollouts,
         publish: Callable[[ReceivedEvaluation, int], list[Record]],
     ) -> None:
-        super().__init__(run, TokenStep, read_token_span)
+        super().__init__(run, TokenStep)
         self._generated = generated
         self._publish = publish
         self._rollouts = TokenRollouts(run)
+
+    def read(self, span: Span, attributes: Mapping[str, Json]) -> TokenSpan | None:
+        """Return what *span* holds."""
+        return read_token_span(span, attributes)
 
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
@@ -70,7 +78,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         for step, span in self.new_spans(context, spans, now_unix_ns):
             figures = span.figures or figures_of_streams(span)
             if twice := step.add(span.rollouts, figures, self._may_show):
-                count(self._run.state, TWICE, twice, name=f"step {span.step}")
+                count(self._run.state, TWICE, twice, name=f"step {step.number}")
             self._keep(step.key, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
         for rollout in self._rollouts.evict():
@@ -79,17 +87,9 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
                 count(self._run.state, EVICTED, name=rollout.trace_id)
         return self.beyond_bound(now_unix_ns)
 
-    def tick(self, now_unix_ns: int) -> list[Record]:
-        """Return pages and rows that are due, and the figures of rollouts that have arrived since.
-
-        The steps are checked once a second; nothing in between.
-        """
-        if not self.begin_check(now_unix_ns):
-            return []
-        records: list[Record] = [
-            *self._rollouts.pages(now_unix_ns),
-            *self.due(now_unix_ns),
-        ]
+    def due(self, now_unix_ns: int) -> list[Record]:
+        """Return pages and rows that are due, and the figures of rollouts that have arrived since."""
+        records = [*self._rollouts.pages(now_unix_ns), *super().due(now_unix_ns)]
         for step in self.ordered():
             # Once the row is sent: until then a further span may change the figures.
             if step.changed_ns is None:
@@ -157,7 +157,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
                 figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
                 step.add((rollout.trace_id,), figures, self._may_show)
-                self.change(step, now_unix_ns)
+                step.change(now_unix_ns)
         rollout.waiting.clear()
 
     # --- rows and figures -------------------------------------------------------------------------
@@ -182,13 +182,12 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
             rollout = self._generated.get(trace_id)
             if rollout is None:
                 continue
-            facts = step.facts.pop(trace_id)
-            self.mark_changed(step)
-            if not rollout.is_sampled_out:
-                for name, number in facts.items():
-                    records += self._publish(
-                        _value(step, trace_id, name, number), now_unix_ns
-                    )
+            facts = step.take_facts(trace_id)
+            if rollout.is_sampled_out:
+                continue
+            for name, number in facts.items():
+                value = _value(step, trace_id, name, number)
+                records += self._publish(value, now_unix_ns)
         return records
 
 
@@ -217,16 +216,10 @@ def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
     A rollout that lacks a stream has NaN there, which counts as no value. All streams of a rollout
     have one length: `read_token_span` refuses others. A mask is the sender's to apply.
     """
-    rows = [span.streams.get(trace_id, {}) for trace_id in span.rollouts]
-    names = {name for row in rows for name in row}.difference(REFERENCES)
-    sizes = [
-        max((len(row[name]) for name in names & row.keys()), default=0) for row in rows
-    ]
-    streams: dict[str, Numbers] = {}
-    for name in sorted(names):
-        parts = [
-            row.get(name, _NAN * (size // 4))
-            for row, size in zip(rows, sizes, strict=True)
-        ]
-        streams[name] = floats_of(b"".join(parts))
-    return figures_of(streams, [size // 4 for size in sizes])
+    rows: list[dict[str, Numbers]] = []
+    for trace_id in span.rollouts:
+        streams = streams_of_figures(span.streams.get(trace_id, {}))
+        rows.append({name: floats_of(data) for name, data in streams.items()})
+    lengths = [max(map(len, row.values()), default=0) for row in rows]
+    names = sorted(set[str]().union(*rows))
+    return figures_of({name: flat(rows, name, lengths) for name in names}, lengths)

@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
-from otel_bridge.records import (
-    TOKENS_ID,
-    Json,
-    MediaItem,
-    MediaRecord,
-    Message,
-    RolloutRecord,
-)
-from otel_bridge.tokens.names import REFERENCES
+from otel_bridge.records import TOKENS_ID, MediaItem, MediaRecord, RolloutRecord
+from otel_bridge.tokens.names import streams_of_figures
 from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.packing import packed, unpacked
@@ -35,69 +29,27 @@ _ENTRY_BYTES = 512
 _RECENT = 256
 
 
-@dataclass(frozen=True, slots=True)
-class PageHeader:
-    """Holds what a page needs of a rollout that trackers have.
-
-    Attributes:
-        title: What names it: the id that the program gave, or else the trace id.
-        facts: Name and text of each further fact.
-    """
-
-    key: str
-    role: str | None
-    step: int | None
-    axis: str | None
-    title: str
-    facts: dict[str, str]
-    messages: list[Message]
-
-
-def _header_of(rollout: RolloutRecord) -> PageHeader:
-    """Return what the page of a rollout needs; facts that it does not have are left out."""
-    rollout_id = rollout.metadata.get("rollout_id")
-    facts: dict[str, Json] = {
-        "step": rollout.step,
-        "group": rollout.group,
-        "reward": rollout.reward,
-        "finish": rollout.finish_reason,
-    }
-    return PageHeader(
-        rollout.key,
-        rollout.role,
-        rollout.step,
-        rollout.axis,
-        rollout_id if isinstance(rollout_id, str) else rollout.id,
-        {name: str(fact) for name, fact in facts.items() if fact is not None},
-        [*rollout.messages],
-    )
-
-
 @dataclass(slots=True)
 class RolloutTokens:
     """Holds the streams of one rollout.
 
     Attributes:
-        number: Number in the order of arrival; 0: not stored yet.
         streams: 32-bit floats by name.
         times: Unix ns of the span that each stream is of: a later one replaces it.
         waiting: Steps whose mismatch waits for the log-probabilities of the engine, with those of
             the trainer.
         texts: Texts of the tokens.
-        header: What its page needs beside the tokens, once trackers have the rollout.
+        record: The rollout without its spans, once trackers have it.
         paged_ns: Unix ns of the last stream in the page that trackers have; 0: none.
-        pages: Number of pages so far.
     """
 
     trace_id: str
-    number: int = 0
     streams: dict[str, bytes] = field(default_factory=dict[str, bytes])
     times: dict[str, int] = field(default_factory=dict[str, int])
     waiting: dict[StepKey, bytes] = field(default_factory=dict[StepKey, bytes])
     texts: list[str] = field(default_factory=list[str])
-    header: PageHeader | None = None
+    record: RolloutRecord | None = None
     paged_ns: int = 0
-    pages: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -123,17 +75,6 @@ class RolloutTokens:
                 self.streams[name] = data
                 self.times[name] = time_unix_ns
 
-    def store_as(self, number: int, header: PageHeader | None) -> None:
-        """Note its number, unless it has one, and what its page needs, once trackers have the rollout."""
-        self.number = self.number or number
-        self.header = header or self.header
-
-    def paged(self) -> int:
-        """Note that its page is sent; return how many there were before."""
-        self.paged_ns = self.last_ns
-        self.pages += 1
-        return self.pages - 1
-
 
 class TokenRollouts:
     """Keeps the streams of the last rollouts, and makes their pages.
@@ -145,18 +86,17 @@ class TokenRollouts:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._sizes: dict[str, int] = {}
-        self._number = 0
         self._unpaged: dict[str, int] = {}
         """Trace id to the time of the last change that its page lacks."""
         # A run without tokens stores nothing of its rollouts; the first annotation finds them here.
-        self._recent: dict[str, PageHeader] = {}
+        self._recent: dict[str, RolloutRecord] = {}
         rollouts = [
             unpacked(RolloutTokens, value)
             for value in named(run.state, _SPACE).values()
         ]
-        # By arrival, in which they are forgotten: the state is ordered by trace id.
-        for rollout in sorted(rollouts, key=lambda rollout: rollout.number):
-            self._number = rollout.number
+        # The state is ordered by trace id. By their streams, which is nearly the order of their
+        # arrival, in which they are forgotten.
+        for rollout in sorted(rollouts, key=attrgetter("last_ns")):
             self._note(rollout, 0)
 
     def get(self, trace_id: str) -> RolloutTokens:
@@ -168,15 +108,14 @@ class TokenRollouts:
 
     def put(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         """Store the streams of a rollout; its page is due again if it has newer ones than the last page."""
-        if not rollout.number:
-            self._number += 1
-        rollout.store_as(self._number, self._recent.pop(rollout.trace_id, None))
-        self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(rollout))
-        self._note(rollout, now_unix_ns)
+        record = self._recent.pop(rollout.trace_id, rollout.record)
+        stored = replace(rollout, record=record)
+        self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(stored))
+        self._note(stored, now_unix_ns)
 
     def _note(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         self._sizes[rollout.trace_id] = rollout.size_bytes
-        if rollout.header is not None and rollout.last_ns > rollout.paged_ns:
+        if rollout.record is not None and rollout.last_ns > rollout.paged_ns:
             self._unpaged[rollout.trace_id] = now_unix_ns
 
     def evict(self) -> Iterator[RolloutTokens]:
@@ -201,7 +140,7 @@ class TokenRollouts:
         """
         if self._run.options.content.off:
             return
-        self._recent[record.id] = _header_of(record)
+        self._recent[record.id] = replace(record, spans=())
         if keep or record.id in self._sizes:
             self.put(self.get(record.id), now_unix_ns)
         elif len(self._recent) > _RECENT:
@@ -219,36 +158,43 @@ class TokenRollouts:
                 continue
             del self._unpaged[trace_id]
             rollout = self.get(trace_id)
-            if rollout.header is not None:
-                yield self._page(rollout, rollout.header)
-                self.put(rollout, changed_ns)
+            if rollout.record is not None:
+                yield self._page(rollout, rollout.record)
+                self.put(replace(rollout, paged_ns=rollout.last_ns), changed_ns)
 
-    def _page(self, rollout: RolloutTokens, header: PageHeader) -> MediaRecord:
-        """Return the page of a rollout, and note that it is sent.
+    def _page(self, rollout: RolloutTokens, record: RolloutRecord) -> MediaRecord:
+        """Return the page of a rollout.
 
         A page is placed at the step of its rollout, however late it is; without one by time.
         """
-        numbers = {name: floats_of(data) for name, data in rollout.streams.items()}
-        view = view_of(
-            header.title,
-            {**header.facts, **_figures(numbers)},
-            header.messages,
-            rollout.texts,
-            {name: stream.tolist() for name, stream in numbers.items()},
-        )
+        streams = {name: floats_of(data) for name, data in rollout.streams.items()}
+        rollout_id = record.metadata.get("rollout_id")
+        title = rollout_id if isinstance(rollout_id, str) else record.id
+        facts: dict[str, str] = {}
+        for name, fact in (
+            ("step", record.step),
+            ("group", record.group),
+            ("reward", record.reward),
+            ("finish", record.finish_reason),
+        ):
+            if fact is not None:
+                facts[name] = str(fact)
+        facts |= _figures(streams)
+        numbers = {name: stream.tolist() for name, stream in streams.items()}
+        view = view_of(title, facts, record.messages, rollout.texts, numbers)
         page = page_of(view).encode()
         digest = hashlib.sha256(page).hexdigest()
         steps = self._run.axes.steps()
-        if header.axis is not None and header.step is not None:
-            steps[header.axis] = header.step
+        if record.axis is not None and record.step is not None:
+            steps[record.axis] = record.step
         return MediaRecord(
-            id=f"{TOKENS_ID}{rollout.trace_id}:{rollout.paged()}",
-            role=header.role,
-            key=f"{header.key}/{PAGES}",
-            step=header.step,
-            axis=header.axis,
+            id=f"{TOKENS_ID}{record.id}:{rollout.last_ns}",
+            role=record.role,
+            key=f"{record.key}/{PAGES}",
+            step=record.step,
+            axis=record.axis,
             time_unix_ns=rollout.last_ns,
-            items=[MediaItem("html", "text/html", page, digest, header.title)],
+            items=[MediaItem("html", "text/html", page, digest, title)],
             steps=steps,
         )
 
@@ -259,13 +205,11 @@ def _figures(streams: Mapping[str, Numbers]) -> dict[str, str]:
     Nothing when its streams are of different lengths: spans of several steps may have been cut at
     different tokens, and a mismatch would compare tokens with others.
     """
-    values = {
-        name: stream for name, stream in streams.items() if name not in REFERENCES
-    }
+    values = streams_of_figures(streams)
     lengths = set(map(len, values.values()))
     texts: dict[str, str] = {}
     if len(lengths) == 1:
         for name, figure in figures_of(values, [*lengths]).items():
-            for key, number in rollout_values(name, figure, 0).items():
+            for key, number in rollout_values(name, *figure.rollouts[:, 0]).items():
                 texts[key] = f"{number:.4g}"
     return texts

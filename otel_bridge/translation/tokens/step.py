@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add
 from typing import ClassVar
 
 from otel_bridge.records import TOKENS_ID, Value
 from otel_bridge.tokens.names import ABSOLUTE, FIGURES
-from otel_bridge.tokens.statistics import DECILES, Figure, quantile
-from otel_bridge.translation.step_rows import SpanStep
+from otel_bridge.tokens.statistics import TENTHS, Figure, distribution_of
+from otel_bridge.translation.step_rows import CollectedStep
 
 PREFIX = "tokens/"
-MAXIMUM = "mismatch/max"
+MAXIMUM = f"{PREFIX}mismatch/max"
 _QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
 _BY_POSITION = (ABSOLUTE, FIGURES["entropies"])
 _MAX_FIGURES = 64
@@ -27,35 +26,34 @@ impossible."""
 
 @dataclass(slots=True)
 class Total:
-    """Holds the sums of one quantity over all tokens of a step."""
+    """Holds the sums of one quantity over all tokens of a step, as `Figure` does over those of a span."""
 
     count: float = 0.0
     sum: float = 0.0
-    max: float = 0.0
-    decile_counts: list[float] = field(default_factory=lambda: [0.0] * DECILES)
-    decile_sums: list[float] = field(default_factory=lambda: [0.0] * DECILES)
+    maximum: float = 0.0
+    tenths: list[list[float]] = field(
+        default_factory=lambda: [[0.0] * TENTHS, [0.0] * TENTHS]
+    )
     buckets: dict[int, int] = field(default_factory=dict[int, int])
 
-    def add(self, figure: Figure, index: int) -> None:
-        """Add the tokens of the rollout at *index* of a figure."""
-        self.count += figure.counts[index]
-        self.sum += figure.sums[index]
-        if figure.maxima:
-            self.max = max(self.max, figure.maxima[index])
+    def add(self, count: float, subtotal: float, maximum: float = 0.0) -> None:
+        """Add the tokens of one rollout."""
+        self.count += count
+        self.sum += subtotal
+        self.maximum = max(self.maximum, maximum)
 
     def add_positions(self, figure: Figure) -> None:
         """Add what a figure has of all its rollouts together: tenths and buckets.
 
         A third party may leave out either; then it adds zeros.
         """
-        self.decile_counts = list(map(add, self.decile_counts, figure.decile_counts))
-        self.decile_sums = list(map(add, self.decile_sums, figure.decile_sums))
-        for bucket, tokens in figure.buckets.items():
+        self.tenths = (figure.tenths + self.tenths).tolist()
+        for bucket, tokens in figure.buckets.tolist():
             self.buckets[bucket] = self.buckets.get(bucket, 0) + tokens
 
 
 @dataclass(slots=True)
-class TokenStep(SpanStep):
+class TokenStep(CollectedStep):
     """Holds the tokens of one step of one role and attempt.
 
     Attributes:
@@ -98,7 +96,6 @@ class TokenStep(SpanStep):
             is_shown: Callable that decides whether trackers may show a rollout.
         """
         twice = 0
-        visible_ids = set(filter(is_shown, rollouts))
         for name, figure in figures.items():
             # Each figure is a bit of every rollout and several keys of metrics.
             if name not in self.totals and len(self.totals) >= _MAX_FIGURES:
@@ -106,30 +103,41 @@ class TokenStep(SpanStep):
             total = self.totals.setdefault(name, Total())
             bit = 1 << list(self.totals).index(name)
             repeated = 0
-            for index, trace_id in enumerate(rollouts):
-                counted_bits = self.counted.get(trace_id[:HALF], 0)
+            for trace_id, sums in zip(
+                rollouts, figure.rollouts.T.tolist(), strict=True
+            ):
+                half = trace_id[:HALF]
+                counted_bits = self.counted.get(half, 0)
                 # Each rollout counts once a figure; the caller reports what came twice.
                 if counted_bits & bit:
                     repeated += 1
                     continue
+                facts = rollout_values(name, *sums)
                 # Without tokens it is not counted, so that a later span with its tokens still is.
-                if not figure.counts[index]:
+                if not facts:
                     continue
-                self.counted[trace_id[:HALF]] = counted_bits | bit
-                total.add(figure, index)
-                if trace_id in visible_ids:
-                    facts = self.facts.setdefault(trace_id, {})
-                    facts |= rollout_values(name, figure, index)
+                self.counted[half] = counted_bits | bit
+                total.add(*sums)
+                if is_shown(trace_id):
+                    self.facts.setdefault(trace_id, {}).update(facts)
             # These are sums over all rollouts of a span: no single one can be left out.
             if not repeated:
                 total.add_positions(figure)
             twice += repeated
         return twice
 
+    def take_facts(self, trace_id: str) -> dict[str, float]:
+        """Remove and return what trackers show of a rollout."""
+        self.is_stored = False
+        return self.facts.pop(trace_id)
+
 
 # --- what trackers show ---------------------------------------------------------------------------
 def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
     """Return the values of a step's row, by key without role; of figures without tokens none.
+
+    Quantiles are of log-probabilities alone, and positions of two figures, or a step would have
+    hundreds of keys.
 
     Args:
         totals: Sums over all tokens, by figure.
@@ -141,37 +149,25 @@ def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
         f"{PREFIX}count": int(tokens),
     }
     for name, total in totals.items():
-        if total.count:
-            values |= _of_figure(name, total)
+        values |= rollout_values(name, total.count, total.sum, total.maximum)
+        if total.buckets:
+            distribution = distribution_of(total.buckets)
+            for label, share in _QUANTILES.items():
+                values[f"{PREFIX}{name}/{label}"] = distribution.quantile(share)
+        if name in _BY_POSITION:
+            for tenth, (count, subtotal) in enumerate(zip(*total.tenths), 1):  # noqa: B905  # both are of ten
+                if count:
+                    values[f"{PREFIX}{name}/tenth_{tenth:02d}"] = subtotal / count
     return values
 
 
-def _of_figure(name: str, total: Total) -> dict[str, Value]:
-    """Return the values of one figure, of which there is at least one token.
-
-    Quantiles are of log-probabilities alone, and positions of two figures, or a step would have
-    hundreds of keys.
-    """
-    values: dict[str, Value] = {f"{PREFIX}{name}": total.sum / total.count}
-    if name == ABSOLUTE:
-        values[f"{PREFIX}{MAXIMUM}"] = total.max
-    if total.buckets:
-        for label, share in _QUANTILES.items():
-            values[f"{PREFIX}{name}/{label}"] = quantile(total.buckets, share)
-    if name in _BY_POSITION:
-        for tenth, (count, subtotal) in enumerate(
-            zip(total.decile_counts, total.decile_sums, strict=True), 1
-        ):
-            if count:
-                values[f"{PREFIX}{name}/tenth_{tenth:02d}"] = subtotal / count
-    return values
-
-
-def rollout_values(name: str, figure: Figure, index: int) -> dict[str, float]:
-    """Return the values of the rollout at *index* of a figure; nothing if it has no tokens."""
+def rollout_values(
+    name: str, count: float, total: float, maximum: float | None = None
+) -> dict[str, float]:
+    """Return the values of the tokens of a figure: their mean, and the mismatch's maximum; nothing without any."""
     values: dict[str, float] = {}
-    if figure.counts[index]:
-        values[f"{PREFIX}{name}"] = figure.sums[index] / figure.counts[index]
-        if name == ABSOLUTE and figure.maxima:
-            values[f"{PREFIX}{MAXIMUM}"] = figure.maxima[index]
+    if count:
+        values[f"{PREFIX}{name}"] = total / count
+        if name == ABSOLUTE and maximum is not None:
+            values[MAXIMUM] = maximum
     return values

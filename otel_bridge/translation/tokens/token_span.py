@@ -7,9 +7,10 @@ numpy is imported by what reads a span, since most bridges see none.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias, cast
 
 import orjson
@@ -17,10 +18,11 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
+from otel_bridge.records import Json
 from otel_bridge.tokens.names import MISMATCH
-from otel_bridge.tokens.statistics import BUCKETS, DECILES, Figure, Numbers
-from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
-from otel_bridge.translation.step_rows import StepSpan
+from otel_bridge.tokens.statistics import BUCKETS, TENTHS, Figure, Numbers
+from otel_bridge.translation.decode.attributes import text_in
+from otel_bridge.translation.step_rows import linked_rollouts
 
 _TYPES = {
     semconv.TOKENS_FIGURES: "<f8",
@@ -37,18 +39,21 @@ _MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSpan(StepSpan):
+class TokenSpan:
     """Holds one span of values of tokens, as received.
 
     Attributes:
+        rollouts: Trace ids of its rollouts, 32 hex digits each.
         figures: Figure by name, of its rollouts.
         streams: Trace id to the 32-bit floats of each stream by name.
         texts: Texts of the tokens by trace id.
     """
 
-    figures: Mapping[str, Figure] = field(kw_only=True)
-    streams: Mapping[str, Mapping[str, bytes]] = field(kw_only=True)
-    texts: Mapping[str, list[str]] = field(kw_only=True)
+    end_unix_ns: int
+    rollouts: list[str]
+    figures: Mapping[str, Figure]
+    streams: Mapping[str, Mapping[str, bytes]]
+    texts: Mapping[str, list[str]]
 
     @property
     def has_mismatch(self) -> bool:
@@ -56,32 +61,24 @@ class TokenSpan(StepSpan):
         return MISMATCH[0] in self.figures
 
 
-def read_token_span(span: Span) -> TokenSpan | None:
-    """Return what *span* holds.
-
-    ``None`` without a step, a time, or a different rollout for each link.
+def read_token_span(span: Span, attributes: Mapping[str, Json]) -> TokenSpan | None:
+    """Return what *span* holds, ``None`` without a different rollout for each link.
 
     What does not have the size that the number of rollouts demands makes the whole span unreadable,
     since it is unknown which rollouts its numbers belong to. The caller counts it then.
     """
-    attributes = mapping_of(
-        pair for pair in span.attributes if not pair.key.startswith((*_TYPES,))
-    )
-    step = int_in(attributes, semconv.STEP)
-    rollouts = _rollouts(span)
-    if step is None or not rollouts or not span.end_time_unix_nano:
+    rollouts = linked_rollouts(span)
+    # The numbers follow the order of the links: one that is left out would shift all others.
+    if not rollouts or len(set(rollouts)) < len(span.links):
         return None
     try:
         lists = _lists(span.attributes)
         return TokenSpan(
-            span.span_id.hex(),
-            step,
-            text_in(attributes, semconv.ROLE) or None,
             span.end_time_unix_nano,
             rollouts,
-            figures=dict(_figures(lists, len(rollouts))),
-            streams=_streams(lists, rollouts),
-            texts=_texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
+            _figures(lists, len(rollouts)),
+            _streams(lists, rollouts),
+            _texts(text_in(attributes, semconv.TOKENS_TEXTS), rollouts),
         )
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         # Whatever another producer sent.
@@ -118,22 +115,8 @@ def _numbers(value: AnyValue, kind: str) -> Numbers:
     return numpy.array(entries, kind)
 
 
-def _rollouts(span: Span) -> tuple[str, ...]:
-    """Return the trace ids that *span* links to, 32 hex digits each.
-
-    None of them unless all are valid and different.
-    """
-    trace_ids = tuple(
-        link.trace_id.hex() for link in span.links if len(link.trace_id) == 16
-    )
-    # The numbers follow the order of the links: one that is left out would shift all others.
-    if len(set(trace_ids)) == len(span.links):
-        return trace_ids
-    return ()
-
-
-def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
-    """Yield the first `_MAX_FIGURES` figures by name: each becomes keys of the run and bits of each rollout.
+def _figures(lists: _Lists, rollouts: int) -> dict[str, Figure]:
+    """Return the first `_MAX_FIGURES` figures by name: each becomes keys of the run and bits of each rollout.
 
     Raises:
         ValueError: One of them has another size, a number that is not finite, or a bucket that does
@@ -141,55 +124,43 @@ def _figures(lists: _Lists, rollouts: int) -> Iterator[tuple[str, Figure]]:
     """
     import numpy  # noqa: PLC0415
 
-    for name, entries in [*lists[semconv.TOKENS_FIGURES].items()][:_MAX_FIGURES]:
-        # Maxima are optional: two numbers or three for each rollout.
-        counts, sums, *maxima = entries.reshape(-1, rollouts).tolist()
-        if len(maxima) > 1 or not numpy.isfinite(entries).all():
+    figures: dict[str, Figure] = {}
+    for name, numbers in [*lists[semconv.TOKENS_FIGURES].items()][:_MAX_FIGURES]:
+        of_rollouts = numbers.reshape(-1, rollouts)
+        tenths = lists[semconv.TOKENS_DECILES].get(name, numpy.zeros(2 * TENTHS))
+        buckets = lists[semconv.TOKENS_BUCKETS].get(name, numpy.zeros(0, "<i8"))
+        figure = Figure(of_rollouts, tenths.reshape(2, TENTHS), buckets.reshape(-1, 2))
+        is_bucket = (figure.buckets[:, 0] >= 0) & (figure.buckets[:, 0] < BUCKETS)
+        # Maxima are optional.
+        has_rows = len(of_rollouts) in {2, 3}
+        if not (has_rows and numpy.isfinite(numbers).all() and is_bucket.all()):
             raise ValueError(name)
-        deciles = lists[semconv.TOKENS_DECILES].get(name, numpy.zeros(2 * DECILES))
-        decile_counts, decile_sums = deciles.reshape(-1, DECILES).tolist()
-        buckets = (
-            lists[semconv.TOKENS_BUCKETS]
-            .get(name, numpy.zeros(0, "<i8"))
-            .reshape(-1, 2)
-        )
-        is_bucket = (buckets[:, 0] >= 0) & (buckets[:, 0] < BUCKETS)
-        if not is_bucket.all():
-            raise ValueError(name)
-        figure = Figure(
-            counts,
-            sums,
-            maxima[0] if maxima else [],
-            decile_counts,
-            decile_sums,
-            Counter(dict(buckets.tolist())),
-        )
-        yield name, figure
+        figures[name] = figure
+    return figures
 
 
-def _streams(lists: _Lists, rollouts: tuple[str, ...]) -> dict[str, dict[str, bytes]]:
+def _streams(lists: _Lists, rollouts: list[str]) -> dict[str, dict[str, bytes]]:
     """Return the streams by trace id and name; a stream may be of the first rollouts alone.
 
     Raises:
-        ValueError: A stream ends within a rollout.
+        ValueError: A stream ends within a rollout, so that the lengths are wrong for all of them.
     """
-    lengths = [*map(int, lists[semconv.TOKENS_LENGTHS].get("", []))]
+    import numpy  # noqa: PLC0415
+
+    lengths = lists[semconv.TOKENS_LENGTHS].get("", numpy.zeros(0, "<i8"))
+    ends = [0, *accumulate(lengths.tolist())]
     streams: dict[str, dict[str, bytes]] = {}
-    for name, entries in lists[semconv.TOKENS_STREAM].items():
-        start = 0
-        for trace_id, length in zip(rollouts, lengths, strict=False):
-            if start >= len(entries):
-                break
-            row = streams.setdefault(trace_id, {})
-            row[name] = entries[start : start + length].tobytes()
-            start += length
-        # What is left belongs to no rollout, so that the lengths are wrong for all of them.
-        if start != len(entries):
+    for name, numbers in lists[semconv.TOKENS_STREAM].items():
+        members = bisect_right(ends, len(numbers)) - 1
+        if ends[members] != len(numbers):
             raise ValueError(name)
+        parts = numpy.split(numbers, ends[1:members])
+        for trace_id, part in zip(rollouts, parts, strict=False):
+            streams.setdefault(trace_id, {})[name] = part.tobytes()
     return streams
 
 
-def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
+def _texts(text: str, rollouts: list[str]) -> dict[str, list[str]]:
     """Return the texts of the tokens by trace id; *text* is a JSON object by the number of the rollout.
 
     Raises:
@@ -202,6 +173,6 @@ def _texts(text: str, rollouts: tuple[str, ...]) -> dict[str, list[str]]:
         return {}
     indexed = cast("dict[str, list[object]]", orjson.loads(text))
     return {
-        rollouts[int(index)]: [str(entry) for entry in entries]
+        rollouts[int(index)]: list(map(str, entries))
         for index, entries in indexed.items()
     }

@@ -15,6 +15,7 @@ from otel_bridge.emit.tokens.annotate import TokensCall, annotate
 from otel_bridge.emit.tokens.turns import annotate_turns
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
+from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 from support.trainers.emit_rollout_doubles import (
     MemoryRun,
@@ -28,8 +29,20 @@ TRAINER = [-0.75, -0.5, -1.25]
 
 
 def spans(run: MemoryRun) -> list[TokenSpan]:
-    read = [read_token_span(span) for span in run.spans if span.name == "rl.tokens"]
+    read = [
+        read_token_span(span, mapping_of(span.attributes))
+        for span in run.spans
+        if span.name == "rl.tokens"
+    ]
     return [span for span in read if span is not None]
+
+
+def steps_and_roles(run: MemoryRun) -> list[tuple[int | None, str]]:
+    """Step of each span, and its role if it is not the run's."""
+    attributes = [
+        mapping_of(span.attributes) for span in run.spans if span.name == "rl.tokens"
+    ]
+    return [(int_in(each, "rl.step"), text_in(each, "rl.role")) for each in attributes]
 
 
 def streams(span: TokenSpan) -> dict[str, dict[str, bytes]]:
@@ -43,7 +56,10 @@ def streams(span: TokenSpan) -> dict[str, dict[str, bytes]]:
 
 def figures(span: TokenSpan) -> dict[str, tuple[list[float], list[float]]]:
     """Counts and sums of each figure."""
-    return {name: (figure.counts, figure.sums) for name, figure in span.figures.items()}
+    return {
+        name: tuple(figure.rollouts[:2].tolist())
+        for name, figure in span.figures.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,11 +83,8 @@ def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
     )
 
     (span,) = spans(run)
-    assert (span.step, span.role, span.rollouts) == (
-        7,
-        None,
-        (trace_id_of(run.id, "a"),),
-    )
+    assert steps_and_roles(run) == [(7, "")]
+    assert span.rollouts == [trace_id_of(run.id, "a")]
     delta = np.array(TRAINER) - np.array(ENGINE)
     assert figures(span) == {
         "logprob/engine": ([3.0], [pytest.approx(-1.75)]),
@@ -81,7 +94,7 @@ def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
         "mismatch/mean": ([3.0], [pytest.approx(abs(delta).sum())]),
         "mismatch/beyond": ([3.0], [1.0]),
     }
-    assert span.figures["mismatch/mean"].maxima == [pytest.approx(1.0)]
+    assert span.figures["mismatch/mean"].rollouts[2] == [pytest.approx(1.0)]
     assert not run.drops
 
 
@@ -102,7 +115,7 @@ def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_
         "entropy": ([1.0, 0.0], [1.0, 0.0]),
         "masked": ([2.0, 1.0], [1.0, 1.0]),
     }
-    assert span.step == 8
+    assert steps_and_roles(run) == [(8, "")]
     assert not run.drops
 
 
@@ -225,7 +238,7 @@ def test_turns_of_rollouts_carry_their_tokens_and_those_of_a_tool_are_in_no_sum(
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([3.0], [-6.0])}
-    assert span.step == 4
+    assert steps_and_roles(run) == [(4, "")]
     assert struct.unpack("<4f", streams(span)["token_ids"][span.rollouts[0]]) == (
         1,
         2,
@@ -260,7 +273,8 @@ def test_turns_of_a_live_rollout_carry_their_tokens_also_if_it_is_sampled_out(
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([2.0], [-3.0])}
-    assert (span.step, span.rollouts) == (4, (trace_id_of(run.id, "a"),))
+    assert steps_and_roles(run) == [(4, "")]
+    assert span.rollouts == [trace_id_of(run.id, "a")]
     assert not run.drops
 
 
@@ -365,16 +379,26 @@ def test_lists_give_the_same_figures_as_arrays() -> None:
         "logprobs": [-0.5, -1.0, math.nan, -3.0],
         "trainer_logprobs": [-0.25, -1.5, -1.0, -0.001],
     }
-    figures = []
+    sums = []
 
     for convert in (list, np.array):
         run = MemoryRun()
         rows = {name: [convert(row)] for name, row in values.items()}
         annotate(run, ["a"], rows, TokensCall())
-        figures.append(spans(run)[0].figures)
+        figures = spans(run)[0].figures
+        sums.append(
+            {
+                name: [
+                    figure.rollouts.tolist(),
+                    figure.tenths.tolist(),
+                    figure.buckets.tolist(),
+                ]
+                for name, figure in figures.items()
+            }
+        )
 
-    assert figures[0] == figures[1]
-    assert figures[0]["mismatch/mean"].counts == [3]
+    assert sums[0] == sums[1]
+    assert sums[0]["mismatch/mean"][0][0] == [3]
 
 
 @pytest.mark.parametrize("lengths", [[25, 0, 0], [0, 25], [0, 0, 25, 0], [11, 0, 14]])
@@ -385,8 +409,9 @@ def test_each_token_counts_where_rollouts_without_tokens_are_first_or_last(
 
     figure = figures_of({"entropies": values}, lengths)["entropy"]
 
-    assert (figure.counts, sum(figure.sums)) == (lengths, values.sum())
-    assert sum(figure.decile_counts) == 25
+    counts, sums = figure.rollouts
+    assert (counts.tolist(), sums.sum()) == (lengths, values.sum())
+    assert figure.tenths[0].sum() == 25
 
 
 def test_nothing_raises_and_all_is_counted(

@@ -85,7 +85,7 @@ def test_the_page_of_a_rollout_has_its_turns_its_tokens_and_their_values(
         3,
         "trainer",
     )
-    assert record.id == f"k:{trace_id_of(RUN, 'a')}:0"
+    assert record.id == f"k:{trace_id_of(RUN, 'a')}:{record.time_unix_ns}"
     assert view is not None
     assert (view.title, view.facts["reward"], view.facts["tokens/mismatch/max"]) == (
         "a",
