@@ -21,7 +21,7 @@ from benchmarks.collector.service import Service, service
 from benchmarks.results import Result, median, reported
 from otel_bridge import semconv
 from otel_bridge.emit.encode.protobuf import message
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.conformance import messages
@@ -130,7 +130,6 @@ class _Run:
     """The five processes of one run."""
 
     def __init__(self, number: int) -> None:
-        self._encoders = {role: RowEncoder() for role in _ROLES}
         self._resources = {role: _resource(number, role) for role in _ROLES}
 
     def request(self, minute: int) -> bytes:
@@ -138,8 +137,8 @@ class _Run:
         time_ns = _T0 + minute * _MINUTE_NS
         values = {key: (minute + at) / 7 for at, key in enumerate(_KEYS)}
         parts: list[bytes] = []
-        for role, encoder in self._encoders.items():
-            scope = encoder.encode(values, time_ns, minute, None, minute + 1)
+        for role in _ROLES:
+            scope = encode_row(values, time_ns, minute, None, minute + 1)
             parts.append(
                 message(1, message(1, self._resources[role]) + message(2, scope))
             )

@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics, ScopeMetrics
 
 from otel_bridge import semconv
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.records import Json
 from support.conformance import messages
 
@@ -34,12 +34,12 @@ def rows_of(rows: int) -> Iterator[dict[str, float]]:
 
 def requests(name: str, rows: int) -> list[bytes]:
     """Return the rows of the run *name* as a forwarding bridge sends them: a scope each, one resource a request."""
-    encoder, resource = RowEncoder(), messages.resource(_who(name))
+    resource = messages.resource(_who(name))
     made: list[bytes] = []
     scopes: list[bytes] = []
     for step, values in enumerate(rows_of(rows)):
         time_ns = _T0 + step * _STEP_NS
-        scopes.append(encoder.encode(values, time_ns, step, None, step + 1))
+        scopes.append(encode_row(values, time_ns, step, None, step + 1))
         if len(scopes) == ROWS_A_REQUEST or step == rows - 1:
             parts = [ScopeMetrics.FromString(scope) for scope in scopes]
             whole = ExportMetricsServiceRequest(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.emit.encode.log_record import event as encode_event
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.records import End, RolloutRecord, Row, Status
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
@@ -323,12 +323,11 @@ def test_keys_beyond_the_limit_are_left_out_of_every_row_and_counted_in_each() -
 
 
 def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
-    encode = RowEncoder().encode
     bench = Bench()
     bench.open(source())
 
     for seq in (1, 2, 3, 4):
-        payload = encode(
+        payload = encode_row(
             {"loss": seq / 4, "tokens": seq}, T0 + seq, seq + 100, None, seq
         )
         bench.records += bench.translator.frame(
@@ -355,11 +354,10 @@ def test_rows_and_events_of_the_encoder_of_emission_are_read() -> None:
 def test_rows_are_the_same_whether_or_not_the_source_is_one_object(
     kept: bool,
 ) -> None:
-    encode = RowEncoder().encode
     one, bench = source(), Bench()
 
     for seq in range(1, 30):
-        payload = encode({"loss": seq / 4}, T0 + seq, seq, None, seq)
+        payload = encode_row({"loss": seq / 4}, T0 + seq, seq, None, seq)
         bench.records += bench.translator.frame(
             one if kept else source(), METRICS, payload, False, T0, T0
         )
@@ -380,15 +378,21 @@ def test_rows_are_the_same_whether_or_not_the_source_is_one_object(
 def test_the_state_is_written_only_when_it_is_flushed() -> None:
     state = MemoryState()
     translator = Translator(state, TranslationOptions(run_id=RUN))
-    encode = RowEncoder().encode
     one = source()
-    translator.frame(one, METRICS, encode({"loss": 0.0}, T0, 0, None, 1), False, T0, T0)
+    translator.frame(
+        one, METRICS, encode_row({"loss": 0.0}, T0, 0, None, 1), False, T0, T0
+    )
     translator.flush()
     before = state.snapshot()
 
     for seq in range(2, 100):
         translator.frame(
-            one, METRICS, encode({"loss": 0.0}, T0 + seq, seq, None, seq), False, T0, T0
+            one,
+            METRICS,
+            encode_row({"loss": 0.0}, T0 + seq, seq, None, seq),
+            False,
+            T0,
+            T0,
         )
 
     assert state.snapshot() == before

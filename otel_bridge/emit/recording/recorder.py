@@ -19,7 +19,7 @@ from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.reductions import with_reductions
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.emit.encode.values import (
     FoundMedia,
     Value,
@@ -125,7 +125,6 @@ class Recorder:
         self._lock = threading.RLock()
         self._busy = False
         self._waiting: deque[Callable[[], object]] = deque()
-        self._encoder = RowEncoder()
         # Role and keys of the last row, if no two of its keys are one in trackers.
         self._names: tuple[object, ...] = ()
 
@@ -245,7 +244,6 @@ class Recorder:
                 # outer record.
                 if self._busy:
                     self._busy = False
-                    self._encoder = RowEncoder()
                 self._appender.reopen_if_lost()
                 self._drain_queue()
                 # Before the end, whose event follows the last counts of drops.
@@ -284,7 +282,7 @@ class Recorder:
             return
         # All parts have the time of the first one: the bridge joins them by it.
         row.time_ns = row.time_ns or now
-        payload = self._encoder.encode(numbers, row.time_ns, step, role, None)
+        payload = encode_row(numbers, row.time_ns, step, role, None)
         # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._appender.append(_METRICS, payload, now):
             role_name = role or self._rules.role
@@ -300,7 +298,7 @@ class Recorder:
         role = self._other_role(row.role)
         self._steps.take(step, role or self._rules.role, self.drops.count, commits=True)
         encode = partial(
-            self._encoder.encode,
+            encode_row,
             {},
             row.time_ns,
             step,
@@ -349,7 +347,7 @@ class Recorder:
         media: list[FoundMedia] = []
         numbers = self._numbers(values, role, media)
         if numbers:
-            encode = partial(self._encoder.encode, numbers, now, number, role)
+            encode = partial(encode_row, numbers, now, number, role)
             # Rare, and keywords of a partial cost a row a tenth of its time.
             if own_ns:
                 encode = partial(encode, own_ns=own_ns)

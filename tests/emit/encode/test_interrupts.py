@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.emit.encode import row
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import _prefix, encode_row
 
 BEFORE = [(step, "trainer") for step in (125, 126, 127)]
 AT = [(128, "explorer"), (128, "trainer"), (1 << 14, "trainer"), (-1, "trainer")]
@@ -24,8 +24,8 @@ AFTER = [
 ]
 
 
-def encoded(encoder: RowEncoder, step: int, role: str) -> bytes:
-    return encoder.encode({"x": 1.0, "y": 2.0}, 7, step, role, step & 0xFFFF)
+def encoded(step: int, role: str) -> bytes:
+    return encode_row({"x": 1.0, "y": 2.0}, 7, step, role, step & 0xFFFF)
 
 
 def interrupting(line: int) -> tuple[Callable[..., Any], list[int]]:
@@ -43,16 +43,15 @@ def interrupting(line: int) -> tuple[Callable[..., Any], list[int]]:
     return trace, lines
 
 
-def warm() -> RowEncoder:
-    encoder = RowEncoder()
+def warm() -> None:
+    _prefix.cache_clear()
     for step, role in BEFORE:
-        encoded(encoder, step, role)
-    return encoder
+        encoded(step, role)
 
 
 @pytest.mark.parametrize(("step", "role"), AT)
 def test_rows_after_an_interrupt_anywhere_are_whole(step: int, role: str) -> None:
-    expected = [encoded(RowEncoder(), *one) for one in AFTER]
+    expected = [encoded(*one) for one in AFTER]
     total, _ = interrupted(step, role, 0)
 
     wrong = [
@@ -67,13 +66,14 @@ def test_rows_after_an_interrupt_anywhere_are_whole(step: int, role: str) -> Non
 
 def interrupted(step: int, role: str, line: int) -> tuple[int, list[bytes]]:
     """Encode a row that an interrupt ends at *line*, 0 for none; return its lines until then, and the rows after it."""
-    encoder, before = warm(), sys.gettrace()
+    warm()
+    before = sys.gettrace()
     trace, lines = interrupting(line)
     sys.settrace(trace)
     try:
-        encoded(encoder, step, role)
+        encoded(step, role)
     except KeyboardInterrupt:
         pass
     finally:
         sys.settrace(before)
-    return lines[0], [encoded(encoder, *one) for one in AFTER]
+    return lines[0], [encoded(*one) for one in AFTER]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.translation.decode import row_decoder
 from otel_bridge.translation.decode.row_decoder import RowDecoder
 from otel_bridge.translation.decode.rows import RowFragment, fragments_of
@@ -58,9 +58,8 @@ def test_a_frame_is_read_as_protobuf_reads_it_whatever_was_learned(
     data: st.DataObject, keys: list[str], role: str | None, other: str | None, rank: int
 ) -> None:
     decoder = RowDecoder(role, rank)
-    encode = RowEncoder().encode
     for _ in range(4):
-        payload = encode(
+        payload = encode_row(
             {key: data.draw(VALUES) for key in keys},
             data.draw(st.integers(1, (1 << 63) - 1)),
             data.draw(st.integers(0, 300) | INTEGERS),
@@ -76,12 +75,13 @@ def test_a_shape_that_came_once_is_read_without_protobuf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoder = RowDecoder("trainer", 0)
-    encode = RowEncoder().encode
     nan = float("nan")
-    decoder.read(encode({"loss": nan, "tokens": 3, "lr": 0.0}, T0, 300, None, 7))
+    decoder.read(encode_row({"loss": nan, "tokens": 3, "lr": 0.0}, T0, 300, None, 7))
     monkeypatch.setattr(row_decoder, "ScopeMetrics", NoProtobuf)
 
-    payload = encode({"loss": nan, "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100)
+    payload = encode_row(
+        {"loss": nan, "tokens": -5, "lr": 1e-9}, T0 + 9, 16_000, None, 100
+    )
     rows, _ = decoder.read(payload)
 
     assert [*map(content, rows)] == by_protobuf(payload, "trainer", 0)
@@ -130,7 +130,7 @@ def test_a_frame_with_a_changed_byte_is_read_as_protobuf_reads_it_or_refused(
     place: int, change: int
 ) -> None:
     values = {"loss": 1.5, "tokens": 3, "actor/lr": 1e-6}
-    payload = bytearray(RowEncoder().encode(values, T0, 300, "judge", 200))
+    payload = bytearray(encode_row(values, T0, 300, "judge", 200))
     decoder = RowDecoder("trainer", 0)
     decoder.read(bytes(payload))
     payload[place % len(payload)] ^= change

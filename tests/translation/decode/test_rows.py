@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.emit.encode.row import RowEncoder
+from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.translation.decode.rows import RowFragment, fragments_of, full_key
 from support.otlp.otlp_samples import SCOPE, T0, row
 
@@ -51,7 +51,7 @@ def test_a_row_is_read_as_it_was_logged(
     seq: int,
     role: str | None,
 ) -> None:
-    payload = RowEncoder().encode(values, time_ns, step, role, seq)
+    payload = encode_row(values, time_ns, step, role, seq)
 
     (fragment,) = fragments(payload, "trainer")
 
