@@ -237,7 +237,7 @@ class RunBridge:
             self.pipeline.report.write(
                 self.workers.by_name,
                 self.pipeline.selection,
-                engine_problems=self.pipeline.engines.problems,
+                engine_problems=self.pipeline.measurements.problems,
                 ended=is_delivered and self._run_ended(),
                 settled=is_delivered,
                 now=now,
@@ -373,9 +373,8 @@ class RunBridge:
         if OTLP in self.workers.names:
             self.processes.heartbeat(now_ns)
         living = [] if self.shutdown.closing else self.processes.living()
-        measured = self.pipeline.system.measure_if_due(living)
         # What was measured lies in the bridge's own segment, which may be new.
-        if self.pipeline.engines.scrape_if_due(living) or measured:
+        if self.pipeline.measurements.measure_if_due(living):
             self.reader.discover_segments(now=True)
         self._free()  # before more is released, which might fail on a full disk
         self._release_waiting()

@@ -12,7 +12,6 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequest
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
-from otel_bridge.bridge.engines.scraper import EngineScraper
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.eviction import Fullness
@@ -21,11 +20,11 @@ from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger, open_or_rebuild
+from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.bridge.report.writer import ReportWriter
 from otel_bridge.bridge.serving.shutdown import ShutdownState
-from otel_bridge.bridge.system_metrics import SystemMetrics
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -46,8 +45,7 @@ class RunPipeline:
     ledger: Ledger
     reader: SegmentReader
     processes: ProcessMonitor
-    system: SystemMetrics
-    engines: EngineScraper
+    measurements: Measurements
     describe: RunDescription
     content: ContentLimits
     workers: ExporterSet
@@ -122,9 +120,8 @@ def open_pipeline(
             )
         )
         segment = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
-        system = closing.enter_context(contextlib.closing(SystemMetrics(segment)))
-        engines = closing.enter_context(
-            contextlib.closing(EngineScraper(segment, log_line, report.set_due))
+        measurements = closing.enter_context(
+            contextlib.closing(Measurements(segment, log_line, report.set_due))
         )
         timeout_ns = options.translation.liveness_timeout_ns
         processes = ProcessMonitor(
@@ -156,7 +153,7 @@ def open_pipeline(
             fullness=fullness, evicted=partial(_evicted, folder, report, log_line), log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
-            ledger, reader, processes, system, engines, describe, content, workers, selection, report, retention,
+            ledger, reader, processes, measurements, describe, content, workers, selection, report, retention,
             # An error before this line has closed what was open; from here on the pipeline does.
             closing.pop_all(),
         )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Measures the system metrics of one run on this machine, while a process that requested them lives.
+"""Measures the system metrics of one run on this machine, for `measurements`.
 
-A separate thread measures, because a driver may hang. The bridge appends the values to its own
-segment as points without a step. So they are placed by time, forwarded and delivered like any other
-metric. The keys are ``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n >
+The values are points without a step. So they are placed by time, forwarded and delivered like any
+other metric. The keys are ``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n >
 0.
 """
 
@@ -11,116 +10,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import psutil
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    InstrumentationScope,
-    KeyValue,
-)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge import semconv
-from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
+from otel_bridge.bridge.ingest.bridge_segment import metrics_request
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import this_host
 
 FIRST_S = 1.0
 """Seconds after the first request, so that a short job has a measurement too."""
-_MAX_WAITING = 100
 
 
-class SystemMetrics:
-    """Determines who requests metrics, measures and appends. One thread, and a second one that measures.
+def system_requests(
+    of: SegmentHeader, roles: Callable[[], Mapping[int, str]]
+) -> Iterator[bytes]:
+    """Yield export requests with the values of now, without an end.
 
     Args:
-        bridge_segment: The bridge's own segment.
+        of: Header of the process that requested them.
+        roles: Returns the processes to measure, by id, with the name under which each is shown.
     """
-
-    def __init__(self, bridge_segment: BridgeSegment) -> None:
-        self._bridge_segment = bridge_segment
-        self._measurements: deque[tuple[int, Mapping[str, float]]] = deque(
-            maxlen=_MAX_WAITING
-        )
-        self._requested: tuple[float, Mapping[int, str]] = (0.0, {})
-        self._stop: threading.Event | None = None
-
-    def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
-        """Begin or stop as the *living* processes request.
-
-        Append measured values, and return whether there were any. Processes of other machines are
-        passed over: their own bridge measures there. Values wait for the next call, at most
-        `_MAX_WAITING`, the oldest of which are dropped: they are measurements, not records.
-
-        Raises:
-            JournalError: The values cannot be appended now; they are appended by a later call.
-            RuntimeError: The machine allows no more threads; the next call tries again.
-        """
-        boot_id = this_host().boot_id
-        local = [
-            header
-            for header in living
-            if header.boot_id == boot_id and header.kind == "process"
-        ]
-        requesting = [header for header in local if header.system_metrics_s > 0]
-        if not requesting:
-            self.close()
-            return False
-        interval_s = min(header.system_metrics_s for header in requesting)
-        self._requested = (
-            interval_s,
-            {header.pid: header.role or "main" for header in local},
-        )
-        if self._stop is None:
-            # A new one each time: the old thread may still be in a slow call.
-            stop = threading.Event()
-            threading.Thread(
-                target=self._measure, args=(stop,), name="system-metrics", daemon=True
-            ).start()
-            self._stop = (
-                stop  # after the start, which fails if no more threads are allowed
-            )
-        appended = False
-        while self._measurements:
-            time_unix_ns, values = self._measurements[0]
-            self._bridge_segment.metrics(
-                requesting[0], request(requesting[0], values, time_unix_ns)
-            )
-            self._measurements.popleft()
-            appended = True
-        return appended
-
-    def close(self) -> None:
-        """Stop measuring; values that were not appended are discarded. May be called twice."""
-        if self._stop is not None:
-            self._stop.set()
-            self._stop = None
-        self._measurements.clear()
-
-    def _measure(self, stop: threading.Event) -> None:
-        """Measure until *stop* is set, on the second thread; a failed measurement is left out."""
-        sampler = SystemSampler()
-        interval_s, processes = self._requested
-        with contextlib.suppress(
-            Exception
-        ):  # the first call only sets the counters for later ones
-            sampler.take(processes)
-        wait_s = min(FIRST_S, interval_s)
-        while not stop.wait(wait_s):
-            # Read anew each time: processes come and go, and may request another interval.
-            wait_s, processes = self._requested
-            # A driver that fails once may answer at the next interval.
-            with contextlib.suppress(Exception):
-                self._measurements.append((time.time_ns(), sampler.take(processes)))
+    sampler = SystemSampler()
+    # The first call only sets the counters for later ones.
+    sampler.take(roles())
+    time.sleep(min(FIRST_S, of.system_metrics_s))
+    while True:
+        yield request(of, sampler.take(roles()), time.time_ns())
 
 
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:
@@ -129,29 +49,16 @@ def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -
     So they are of its run and its machine. Without a step, they are placed by time.
     """
     resource = Resource.FromString(of.resource)
-    node = next(
-        (
-            pair.value.int_value
-            for pair in resource.attributes
-            if pair.key == semconv.NODE_RANK
-        ),
-        0,
-    )
-    resource.attributes.append(
-        KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True))
-    )
-    prefix = f"system/node{node}/" if node else "system/"
+    prefix = "system/"
+    for pair in resource.attributes:
+        if pair.key == semconv.NODE_RANK and pair.value.int_value:
+            prefix = f"system/node{pair.value.int_value}/"
     metrics: list[pb.Metric] = []
     for key, value in values.items():
-        point = pb.NumberDataPoint(time_unix_nano=time_unix_ns, as_double=value)
-        metrics.append(
-            pb.Metric(name=prefix + key, gauge=pb.Gauge(data_points=[point]))
-        )
-    scope = pb.ScopeMetrics(
-        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.system"), metrics=metrics
-    )
-    part = pb.ResourceMetrics(resource=resource, scope_metrics=[scope])
-    return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
+        metric = pb.Metric(name=prefix + key)
+        metric.gauge.data_points.add(time_unix_nano=time_unix_ns, as_double=value)
+        metrics.append(metric)
+    return metrics_request(resource, metrics, "system")
 
 
 # Utilizations are shares (0 to 1) since the last measurement, averaged over all CPUs. Sizes are

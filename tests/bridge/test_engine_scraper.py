@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.bridge.engines import endpoint
-from otel_bridge.bridge.engines.scraper import EngineScraper
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
+from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
 from support.bridge.bridge_doubles import run_folder
@@ -48,9 +48,9 @@ def line_about(base: Path, address: str) -> str:
     """Return the line that the bridge writes about an endpoint."""
     lines: list[str] = []
     own = BridgeSegment(run_folder(base))
-    scraper = EngineScraper(own, lines.append, lambda: None)
+    scraper = Measurements(own, lines.append, lambda: None)
     try:
-        job.until(lambda: scraper.scrape_if_due([header(address)]) or lines)
+        job.until(lambda: scraper.measure_if_due([header(address)]) or lines)
     finally:
         scraper.close()
         own.close()
@@ -139,16 +139,16 @@ def test_the_problem_of_an_engine_is_there_until_it_answers_again(
     statuses = [200, 503]
     changes: list[int] = []
     own = BridgeSegment(run_folder(tmp_path))
-    scraper = EngineScraper(
+    scraper = Measurements(
         own, lambda _: None, lambda: changes.append(len(scraper.problems))
     )
 
     with served(lambda handler: answer(handler, text, statuses[-1])) as address:
         requested = [header(f"http://{address}/metrics")]
-        job.until(lambda: scraper.scrape_if_due(requested) or scraper.problems)
+        job.until(lambda: scraper.measure_if_due(requested) or scraper.problems)
         (problem,) = scraper.problems
         statuses.pop()
-        job.until(lambda: scraper.scrape_if_due(requested) and not scraper.problems)
+        job.until(lambda: scraper.measure_if_due(requested) and not scraper.problems)
     scraper.close()
     own.close()
 
@@ -163,7 +163,7 @@ def test_an_engine_that_never_answers_delays_no_other(
     released = threading.Event()
     lines: list[str] = []
     own = BridgeSegment(run_folder(tmp_path))
-    scraper = EngineScraper(own, lines.append, lambda: None)
+    scraper = Measurements(own, lines.append, lambda: None)
     text = Engine("sglang 0.4.9").text().encode()
 
     with (
@@ -171,8 +171,8 @@ def test_an_engine_that_never_answers_delays_no_other(
         served(lambda handler: answer(handler, text)) as living,
     ):
         requested = [header(f"http://{silent}/metrics", f"http://{living}/metrics")]
-        job.until(lambda: scraper.scrape_if_due(requested))
-        job.until(lambda: scraper.scrape_if_due(requested) and lines)
+        job.until(lambda: scraper.measure_if_due(requested))
+        job.until(lambda: scraper.measure_if_due(requested) and lines)
         released.set()
         scraper.close()
     own.close()

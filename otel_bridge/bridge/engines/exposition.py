@@ -7,23 +7,16 @@ receiver/prometheusreceiver.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    InstrumentationScope,
-    KeyValue,
-)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_bridge import semconv
+from otel_bridge.bridge.ingest.bridge_segment import metrics_request, string_attributes
 
 _FAMILIES = ("vllm:", "sglang:", "process_start_time_seconds")
 _STARTED = "process_start_time_seconds"
@@ -66,24 +59,7 @@ def engine_request(
     for family in engine_families:
         make = _histogram if family.type == "histogram" else _numbers
         metrics += make(family, time_unix_ns, start_ns)
-    described = Resource.FromString(resource.SerializeToString())
-    described.attributes.append(
-        KeyValue(key=semconv.SYSTEM, value=AnyValue(bool_value=True))
-    )
-    described.attributes.extend(_attributes({semconv.ENGINE: engine}))
-    scope = pb.ScopeMetrics(
-        scope=InstrumentationScope(name=f"{semconv.SCOPE_NAME}.engines"),
-        metrics=metrics,
-    )
-    part = pb.ResourceMetrics(resource=described, scope_metrics=[scope])
-    return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
-
-
-def _attributes(labels: Mapping[str, str]) -> list[KeyValue]:
-    return [
-        KeyValue(key=name, value=AnyValue(string_value=value))
-        for name, value in labels.items()
-    ]
+    return metrics_request(resource, metrics, "engines", {semconv.ENGINE: engine})
 
 
 def _numbers(family: Metric, time_ns: int, start_ns: int) -> Iterable[pb.Metric]:
@@ -99,7 +75,7 @@ def _numbers(family: Metric, time_ns: int, start_ns: int) -> Iterable[pb.Metric]
             metric.sum.is_monotonic = True
             points = metric.sum.data_points
         points.add(
-            attributes=_attributes(sample.labels),
+            attributes=string_attributes(sample.labels),
             time_unix_nano=time_ns,
             # A gauge does not count from a start on.
             start_time_unix_nano=start_ns if is_counter else 0,
@@ -132,7 +108,7 @@ def _histogram(family: Metric, time_ns: int, start_ns: int) -> Iterator[pb.Metri
         if not bounds or math.isfinite(bounds[-1]):
             counts.append(0)
         metric.histogram.data_points.add(
-            attributes=_attributes(dict(key)),
+            attributes=string_attributes(dict(key)),
             time_unix_nano=time_ns,
             start_time_unix_nano=start_ns,
             count=sum(counts),

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.common.v1.common_pb2 import (
     AnyValue,
@@ -18,6 +23,7 @@ from opentelemetry.proto.common.v1.common_pb2 import (
     KeyValue,
 )
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge import semconv
@@ -44,10 +50,8 @@ class BridgeSegment:
 
     def end(self, of: SegmentHeader, status: Status, time_unix_ns: int) -> None:
         """Append the end of a process; raises `JournalError` as `SegmentWriter.append` does."""
-        attribute = KeyValue(
-            key=semconv.RUN_STATUS, value=AnyValue(string_value=status.value)
-        )
-        self._append_event(of, semconv.EVENT_END, [attribute], time_unix_ns)
+        attributes = string_attributes({semconv.RUN_STATUS: status.value})
+        self._append_event(of, semconv.EVENT_END, attributes, time_unix_ns)
 
     def alive(self, of: SegmentHeader, time_unix_ns: int) -> None:
         """Append a sign of life of a process.
@@ -114,3 +118,34 @@ class BridgeSegment:
             )
             self._writer = SegmentWriter(self._folder.segments_dir, header)
         self._writer.append(signal, request, now, whole=True)
+
+
+def metrics_request(
+    resource: Resource,
+    metrics: Sequence[Metric],
+    scope: str,
+    attributes: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Return an export request of *metrics* that this bridge measured.
+
+    Args:
+        resource: Resource of the process that requested them.
+        metrics: The metrics.
+        scope: What was measured.
+        attributes: Further attributes of the resource.
+    """
+    part = ResourceMetrics(resource=resource)
+    # So that such points open no run again and belong to no role, rank or step.
+    part.resource.attributes.add(key=semconv.SYSTEM).value.bool_value = True
+    part.resource.attributes.extend(string_attributes(attributes))
+    name = f"{semconv.SCOPE_NAME}.{scope}"
+    part.scope_metrics.add(scope=InstrumentationScope(name=name), metrics=metrics)
+    return ExportMetricsServiceRequest(resource_metrics=[part]).SerializeToString()
+
+
+def string_attributes(attributes: Mapping[str, str]) -> list[KeyValue]:
+    """Return *attributes* as OTLP."""
+    pairs: list[KeyValue] = []
+    for name, value in attributes.items():
+        pairs.append(KeyValue(key=name, value=AnyValue(string_value=value)))
+    return pairs

@@ -1,0 +1,176 @@
+"""Measures the machine and its inference engines for one run, while a process that requested it lives.
+
+Each source has a thread of its own, because a driver or a server may hang. The bridge appends what
+was measured to its own segment: from then on it survives a kill, and is read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
+from otel_bridge.bridge.system_metrics import system_requests
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.liveness import this_host
+from otel_bridge.setting_parsers import engine_of_address
+from otel_bridge.text.counts import first_ones
+
+_SYSTEM = "system-metrics"
+"""Name of the machine among the sources; the others are addresses of engines."""
+_MAX_WAITING = 8
+"""Most measurements of a source that wait for the bridge; the oldest is dropped."""
+_LINE_EVERY_S = 60.0
+_MAX_NAMED = 3
+
+
+class MeasuringThread(threading.Thread):
+    """Measures one source again and again.
+
+    Args:
+        name: Name of the source.
+        measure: Returns an export request; an exception is the reason why there is none.
+        interval_s: Seconds from the begin of a measurement to that of the next one.
+
+    Attributes:
+        requests: Export requests that are not appended yet. The thread adds at the end, the bridge
+            takes the first.
+        problem: Why the last measurement is missing; empty after one.
+    """
+
+    def __init__(
+        self, name: str, measure: Callable[[], bytes], interval_s: float
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._measure = measure
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self.requests: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self.problem = ""
+
+    def run(self) -> None:
+        """Measure until `stop`."""
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                self.requests.append(self._measure())
+                self.problem = ""
+            except Exception as exc:  # noqa: BLE001  # the next measurement may succeed
+                self.problem = str(exc)
+            elapsed_s = time.monotonic() - began_s
+            self._stopping.wait(max(self._interval_s - elapsed_s, 0.0))
+
+    def stop(self) -> None:
+        """Let the thread end after the measurement that it makes."""
+        self._stopping.set()
+
+
+class Measurements:
+    """Determines what is measured for one run, and appends it. One thread, and one a source.
+
+    Args:
+        bridge_segment: The bridge's own segment.
+        log_line: Takes one line for the log.
+        problems_changed: Called when `problems` are others than before.
+    """
+
+    def __init__(
+        self,
+        bridge_segment: BridgeSegment,
+        log_line: Callable[[str], None],
+        problems_changed: Callable[[], None],
+    ) -> None:
+        self._bridge_segment = bridge_segment
+        self._log_line = log_line
+        self._problems_changed = problems_changed
+        self.problems: tuple[str, ...] = ()
+        """Why engines gave nothing at their last reading, one text for each of these."""
+        self._threads: dict[str, MeasuringThread] = {}
+        self._roles: Mapping[int, str] = {}
+        self._line_s = 0.0
+
+    def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
+        """Begin or stop as the *living* processes request, append what was measured.
+
+        Return whether anything was appended. Processes of other machines are passed over: their own
+        bridge measures there, and an address such as localhost means the machine of the process.
+
+        Raises:
+            JournalError: The measurements cannot be appended now; a later call appends them.
+        """
+        boot_id = this_host().boot_id
+        requested: dict[str, SegmentHeader] = {}
+        roles: dict[int, str] = {}
+        for header in living:
+            if header.boot_id != boot_id or header.kind != "process":
+                continue
+            roles[header.pid] = header.role or "main"
+            # Of several processes that name one source the first counts: it is measured once.
+            for address in header.scrape:
+                requested.setdefault(address, header)
+            if header.system_metrics_s > 0:
+                requested.setdefault(_SYSTEM, header)
+        self._roles = roles
+        for source in self._threads.keys() - requested.keys():
+            self._threads.pop(source).stop()
+        for source in requested.keys() - self._threads.keys():
+            thread = self._thread(source, requested[source])
+            # Where no more threads are allowed, the next check tries again.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._threads[source] = thread
+        appended = False
+        for source, thread in self._threads.items():
+            while thread.requests:
+                self._bridge_segment.metrics(requested[source], thread.requests[0])
+                # Removed once appended: on a full disk it waits for the next check.
+                thread.requests.popleft()
+                appended = True
+        # After the answers, so that an engine that just answered is not named.
+        self._report_problems()
+        return appended
+
+    def close(self) -> None:
+        """Stop measuring; what was not appended is discarded. May be called twice."""
+        for thread in self._threads.values():
+            thread.stop()
+        self._threads.clear()
+
+    def _thread(self, source: str, header: SegmentHeader) -> MeasuringThread:
+        """Return the thread that measures *source* as *header* requests, not started yet."""
+        if source == _SYSTEM:
+            # A generator, which keeps the counters of the last measurement.
+            requests = system_requests(header, lambda: self._roles)
+            measure = partial(next, requests)
+            return MeasuringThread(source, measure, header.system_metrics_s)
+        # Not above: the HTTP client and the parser take 0.1 s, for which most runs have no use.
+        from otel_bridge.bridge.engines.endpoint import read_engine  # noqa: PLC0415
+
+        resource = Resource.FromString(header.resource)
+        return MeasuringThread(
+            f"engine-{engine_of_address(source)}",
+            partial(read_engine, source, resource),
+            header.scrape_s,
+        )
+
+    def _report_problems(self) -> None:
+        """Note the engines that gave nothing, and write one line a minute on them."""
+        threads = self._threads.values()
+        problems = tuple(thread.problem for thread in threads if thread.problem)
+        if problems != self.problems:
+            self.problems = problems
+            self._problems_changed()
+        now_s = time.monotonic()
+        if not problems or now_s - self._line_s < _LINE_EVERY_S:
+            return
+        self._line_s = now_s
+        engines = len(self._threads.keys() - {_SYSTEM})
+        self._log_line(
+            f"no metrics of {len(problems)} of {engines} engines: {first_ones(problems, _MAX_NAMED)}"
+        )
