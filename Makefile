@@ -44,7 +44,7 @@ test: $(VENV)/.developers ## Run the tests, in parallel (TEST_WORKERS=0: one aft
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not long' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.developers $(SHARED_VENV)/.made ## Run the tests that take most of a minute each: kills by the dozen, whole jobs
+test-long: $(VENV)/.developers $(SHARED_VENV)/.made ## Run the tests that take long: kills by the dozen, whole jobs, outages (.ci/run: half of them by commit)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m long $(PYTEST_ARGS)
 

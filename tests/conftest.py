@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,13 @@ _LONGEST: Final[Mapping[str, int]] = {
 """Modules, or their single tests, that take longest, by rank. They begin first, so that none runs alone at the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A share of the long tests is what `.ci/run` runs; another commit has another share."""
+    parser.addoption(
+        "--share", default="1/1", help="1/2, 2/2: this share of the long tests"
+    )
+
+
 def pytest_configure() -> None:
     """Undo what the shell did to a job in the background: its children would ignore SIGINT, and some tests send it.
 
@@ -62,7 +70,9 @@ def environment_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Order the tests, slow ones first, and group those that share a fixture; ``--dist loadgroup`` follows it.
 
     A slow test is scheduled by itself, unless a fixture of its module or class serves several tests. Fast tests stay
@@ -79,6 +89,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") is None or _shares_fixture(item):
             item.add_marker(pytest.mark.xdist_group(module.replace("/", ".")))
     items.sort(key=_rank, reverse=True)  # stable: the order of a module stays
+    left_out = [item for item in items if not _in_share(item, config)]
+    config.hook.pytest_deselected(items=left_out)
+    for item in left_out:
+        items.remove(item)
+
+
+def _in_share(item: pytest.Item, config: pytest.Config) -> bool:
+    """By the test's name, so that its parameters stay together and a new test moves no other one."""
+    number, _, count = config.getoption("--share").partition("/")
+    name, _, _ = item.nodeid.partition("[")
+    share = zlib.crc32(name.encode()) % int(count) + 1
+    return item.get_closest_marker("long") is None or share == int(number)
 
 
 def _shares_fixture(item: pytest.Item) -> bool:

@@ -222,6 +222,7 @@ def test_model_and_trainer_are_freed_with_their_last_reference(tmp_path: Path) -
     assert run_program(tmp_path, code).stdout == "[None, None]\n"
 
 
+@pytest.mark.long
 def test_each_trial_of_a_search_is_a_run_with_its_config_in_one_group(
     tmp_path: Path,
 ) -> None:

@@ -15,8 +15,9 @@ from support.bridge.bridge_forks import forked_bridges
 ROUNDS = 60
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["durable", "cannot tell"])
+@pytest.mark.parametrize(
+    "mode", ["durable", pytest.param("cannot tell", marks=pytest.mark.long)]
+)
 def test_bridges_killed_at_random_instants_lose_no_record(
     tmp_path: Path, mode: str
 ) -> None:

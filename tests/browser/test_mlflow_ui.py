@@ -66,6 +66,7 @@ def lines(page: Page, *last: str) -> list[str]:
     return page.text().split("\n")
 
 
+@pytest.mark.long
 def test_the_traces_of_a_run_show_question_answer_group_and_mean_rewards(
     shown: Shown, page: Page
 ) -> None:

@@ -131,6 +131,7 @@ def arithmetic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("axis", ["trainer/step", "explorer/step"])
 def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(
     arithmetic: str, page: Page, axis: str

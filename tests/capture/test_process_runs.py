@@ -21,6 +21,7 @@ from support.trainers.framework_programs import SLIME
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["wandb", "trackio"])
 def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(
     tmp_path: Path, first: str
@@ -65,6 +66,7 @@ def test_a_program_that_logs_to_wandb_and_to_trackio_has_a_run_of_each(
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
 def test_a_row_after_the_end_of_the_run_is_not_counted_as_captured(
     tmp_path: Path, tracker: str

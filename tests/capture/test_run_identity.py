@@ -93,6 +93,7 @@ def test_runs_without_a_name_are_runs_of_their_own_as_in_the_tracker(
     ]
 
 
+@pytest.mark.long
 def test_processes_that_name_no_run_have_one_each_and_those_that_name_one_share_it(
     tmp_path: Path,
 ) -> None:
@@ -211,6 +212,7 @@ NAMED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", NAMED)
 def test_names_that_the_program_sets_for_all_its_runs_are_those_of_the_run(
     tmp_path: Path, how: str
@@ -231,6 +233,7 @@ adapter = FrameworkRun("verl", RunNames("mine", "one", default_project="huggingf
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "variables", "named"),
     [

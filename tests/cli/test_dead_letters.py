@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from otel_bridge.journal.locks import probe
 from support.bridge.gated_tracker import gated_lines, install
 from support.trainers.command_runs import (
@@ -45,6 +47,7 @@ def _given(*arguments: str, cwd: Path, env: dict[str, str]) -> list[dict[str, An
     ]
 
 
+@pytest.mark.long
 def test_without_a_bridge_a_letter_is_listed_shown_refused_again_and_then_written_before_the_run_ends_again(
     tmp_path: Path,
 ) -> None:

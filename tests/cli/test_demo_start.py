@@ -59,7 +59,7 @@ def test_without_numpy_it_says_what_to_install(tmp_path: Path) -> None:
     assert (shown.returncode, done.returncode, done.stderr) == (0, 1, said)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(
     tmp_path: Path,
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_bridge_that_does_not_start_is_said_with_the_last_line_of_its_log(
     assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (1, said)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
     tmp_path: Path, number: signal.Signals

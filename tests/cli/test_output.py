@@ -127,6 +127,7 @@ def test_run_returns_the_exit_code_of_its_command_and_delivers(
     assert values(only_folder(runs(tmp_path))) == {"trainer/loss": LOSS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full"])
 def test_rows_that_the_exporter_console_cannot_print_remain(
     undelivered: Path, streams: str

@@ -118,7 +118,7 @@ def test_the_error_that_ends_a_service_is_a_line_of_its_log(
     assert json.loads(line)["message"].strip().endswith(str(error))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_line_of_a_service_that_delivers_to_mlflow_is_json(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ from support.trackers.wandb_backend.server import WandbServer
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 class TestWandbOffline(ConformanceSuite):
     target = "otel_bridge_wandb:exporter"
 
@@ -28,6 +29,7 @@ class TestWandbOffline(ConformanceSuite):
         return lambda run: conformance_reading.wandb_offline(tmp_path / "store", run)
 
 
+@pytest.mark.long
 class TestWandbOnline(ConformanceSuite):
     target = "otel_bridge_wandb:exporter"
     wide_keys = 2_000  # wandb's upload of definitions takes minutes for more
@@ -73,6 +75,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 class TestMlflowServer(ConformanceSuite):
     target = "otel_bridge_mlflow:exporter"
 

@@ -40,6 +40,7 @@ class TestTrackioServer(ConformanceSuite):
         return lambda run: conformance_reading.trackio(server.folder / "store", run)
 
 
+@pytest.mark.long
 class TestTrackioSpace(ConformanceSuite):
     """As far as loopback goes: the Hub before it is not here."""
 

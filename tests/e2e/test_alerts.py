@@ -124,6 +124,7 @@ run.finish(timeout_s=60)
 """
 
 
+@pytest.mark.long
 def test_a_stalled_role_is_noticed_once_though_the_bridge_is_killed_meanwhile(
     tmp_path: Path,
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_stalled_role_is_noticed_once_though_the_bridge_is_killed_meanwhile(
     assert alerts(runs) == [("trainer sends no rows", "error", 3)]
 
 
+@pytest.mark.long
 def test_every_tracker_shows_the_alert_of_a_rule_once_after_kills_of_the_bridge(
     tmp_path: Path,
 ) -> None:

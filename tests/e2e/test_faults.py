@@ -223,6 +223,7 @@ def test_a_damaged_segment_costs_the_rows_that_stood_there_and_that_is_counted(
     assert status(base) == ["finished"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["while it is in use", "between two bridges"])
 def test_a_damaged_ledger_is_set_aside_and_what_the_segments_hold_arrives_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -132,6 +132,7 @@ def _killed_after(
     return bridge.wait(HANG_S) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_media_that_otlp_forwards_are_those_of_a_local_bridge(
     tmp_path: Path, expected: Counter[tuple[object, ...]]
 ) -> None:

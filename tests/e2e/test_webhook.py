@@ -70,6 +70,7 @@ def test_a_plain_program_posts_its_alerts_and_the_address_is_nowhere(
     assert "OTEL_BRIDGE_ALERT_WEBHOOK" in shown[2].stdout
 
 
+@pytest.mark.long
 def test_the_launcher_posts_and_so_does_a_service_for_all_its_runs(
     tmp_path: Path,
 ) -> None:
@@ -192,6 +193,7 @@ def test_without_an_exporter_nothing_is_posted_until_one_is_chosen(
     assert running.titles == POSTED
 
 
+@pytest.mark.long
 def test_alerts_that_a_drain_posts_of_a_run_without_an_exporter_cost_no_record(
     tmp_path: Path,
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_run_of_any_name_is_opened_written_and_found_again(
     assert len(trackio_store.held(odd).scalars) == len(row[0].values)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_config_of_thousands_of_entries_with_odd_values_arrives(
     uri: str, run: RunInfo
 ) -> None:

@@ -123,7 +123,7 @@ for trial in [more, *trials]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("killed", ["nothing", "the bridge", "the program"])
 def test_one_bridge_serves_all_handles_and_a_kill_loses_no_row(
     tmp_path: Path, killed: str
@@ -175,7 +175,7 @@ for number in range(15):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_handles_one_after_the_other_are_all_delivered_and_no_bridge_is_left(
     tmp_path: Path,
 ) -> None:

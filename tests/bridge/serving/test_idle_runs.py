@@ -187,7 +187,7 @@ def test_a_run_that_sleeps_notices_what_it_is_asked_and_that_its_process_died(
     assert report.status == "killed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_runs_of_which_one_is_stuck_are_all_delivered_but_that_one(
     tmp_path: Path,
 ) -> None:

@@ -45,6 +45,7 @@ def answers(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("ANSWER")]
 
 
+@pytest.mark.long
 def test_calls_after_finish_raise_what_the_real_package_raises(tmp_path: Path) -> None:
     env = environment(tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     real = call(
@@ -99,6 +100,7 @@ def test_media_and_rows_keep_the_order_of_their_calls(tmp_path: Path) -> None:
     assert shown == [("row", 5), ("media", 6), ("row", 6), ("row", 13), ("row", 14)]
 
 
+@pytest.mark.long
 def test_the_key_and_host_of_login_apply_to_the_api_to_sweeps_and_to_the_exporter(
     tmp_path: Path,
 ) -> None:

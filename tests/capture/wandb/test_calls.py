@@ -143,6 +143,7 @@ def test_every_call_gives_what_real_wandb_writes_offline(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.long
 def test_an_array_of_one_number_is_that_number_as_in_wandb(tmp_path: Path) -> None:
     code = """
     import numpy as np, wandb
@@ -242,6 +243,7 @@ def test_sync_tensorboard_captures_the_event_writer(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_entries_of_the_config_are_replaced_whole_and_w_and_bs_own_keys_of_a_row_are_its_own(
     tmp_path: Path,
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_table_that_gets_a_further_column_completes_its_rollouts_and_records_n
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_w_and_b_shows_the_new_rows_with_every_column_and_picture_of_the_program(
     tmp_path: Path,
 ) -> None:

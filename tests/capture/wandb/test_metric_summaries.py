@@ -136,7 +136,7 @@ def test_without_a_definition_the_summary_shows_the_row_itself() -> None:
     assert summaries.of_row(row)[0] is row
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_program_reads_what_it_reads_from_real_wandb_offline(
     tmp_path: Path,
 ) -> None:

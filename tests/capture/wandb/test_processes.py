@@ -52,6 +52,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_four_processes_in_slimes_manner_are_one_run_with_two_axes(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +122,7 @@ def test_slimes_axes_are_those_of_every_tracker(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.long
 def test_a_forked_child_and_a_pickled_run_join_the_run(tmp_path: Path) -> None:
     code = """
     import multiprocessing, os, wandb

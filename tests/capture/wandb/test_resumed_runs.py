@@ -37,6 +37,7 @@ run.log({"loss": 3})
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["'must'", "'allow'"])
 def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(
     tmp_path: Path, mode: str
@@ -51,6 +52,7 @@ def test_the_program_of_a_resumed_run_reads_config_summary_and_step_of_before(
     )
 
 
+@pytest.mark.long
 def test_after_a_kill_the_config_of_a_resumed_run_is_there(tmp_path: Path) -> None:
     captured(
         tmp_path, FIRST + "os.kill(os.getpid(), signal.SIGKILL)\n", code_of_exit=137

@@ -42,6 +42,7 @@ def test_tags_and_notes_of_the_environment_are_those_that_the_program_sees(
     assert output.splitlines()[0] == "('a', 'b') why"
 
 
+@pytest.mark.long
 def test_files_in_the_folder_of_the_run_are_counted_and_its_path_alone_is_not(
     tmp_path: Path,
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_settings_of_a_run_are_its_own_and_follow_its_name(tmp_path: Path) -
     captured(tmp_path, code)
 
 
+@pytest.mark.long
 def test_the_folder_of_a_run_is_kept_and_named_only_when_it_has_files(
     tmp_path: Path,
 ) -> None:

@@ -179,6 +179,7 @@ def test_tee_writes_w_and_bs_own_run_too_and_is_refused_with_its_exporter(
     assert "wandb is an exporter too, and would have every row twice" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_bridge_that_the_captured_program_starts_writes_with_the_real_wandb(
     tmp_path: Path,
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_program_that_exits_with_a_code_has_failed_as_in_wandb(
     assert statuses(only_folder(runs(tmp_path))) == ["failed"]
 
 
+@pytest.mark.long
 def test_with_tee_the_trials_of_a_sweep_go_on_in_wandb_each_under_the_agents_id_and_are_copied(
     tmp_path: Path,
 ) -> None:

@@ -79,6 +79,7 @@ def test_trials_are_runs_of_their_own_with_the_servers_config_and_w_and_b_gets_n
     assert captured.sent() == []
 
 
+@pytest.mark.long
 def test_with_the_exporter_wandb_each_trial_is_the_very_run_that_the_agent_names(
     begun: Callable[..., SweepRuns], tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ READ = """
 """
 
 
+@pytest.mark.long
 def test_a_captured_program_reads_runs_and_sweeps_of_the_server(
     begun: Callable[..., SweepRuns],
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_trial_whose_bridge_is_its_own_is_written_into_a_run_that_the_server_c
     ] == [("sweep0", lr, (0, lr)) for lr in (0.5, 0.25, 1.0)]
 
 
+@pytest.mark.long
 def test_a_program_of_otel_bridge_itself_is_the_trial_that_the_agent_names(
     begun: Callable[..., SweepRuns],
 ) -> None:

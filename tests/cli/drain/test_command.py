@@ -158,6 +158,7 @@ def test_drained_again_nothing_comes_twice(tmp_path: Path) -> None:
     assert values(only_folder(base))["trainer/loss"] == LOSS
 
 
+@pytest.mark.long
 def test_trackers_that_a_run_had_before_are_still_shown_with_what_they_hold(
     tmp_path: Path,
 ) -> None:
@@ -494,6 +495,7 @@ def test_the_folder_above_the_run_folders_stands_for_them_unless_it_has_several(
     assert [(done.returncode, done.stderr) for done in several] == [(2, line)] * 3
 
 
+@pytest.mark.long
 def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_in_doubt(
     tmp_path: Path,
 ) -> None:
@@ -516,6 +518,7 @@ def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_i
     assert living == "1 of its processes still runs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_waits_for_a_tracker_that_hangs_is_said_when_a_signal_ends_the_drain(
     tmp_path: Path, number: signal.Signals

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from otel_bridge.exporter import SIGNALS
 from support.bridge.bridge_doubles import (
     Process,
@@ -54,6 +56,7 @@ def shown(tmp_path: Path) -> list[str]:
     return [line for line in gated_lines(tmp_path) if line != "end finished"]
 
 
+@pytest.mark.long
 def test_drained_to_one_exporter_the_other_one_that_the_run_named_still_gets_everything(
     tmp_path: Path,
 ) -> None:
@@ -81,6 +84,7 @@ def test_drained_to_one_exporter_the_other_one_that_the_run_named_still_gets_eve
     assert (report_of(tmp_path / ".otel-bridge").owed, folder.segments()) == ({}, [])
 
 
+@pytest.mark.long
 def test_drained_without_a_choice_what_is_behind_is_delivered_whatever_was_drained_before(
     tmp_path: Path,
 ) -> None:
@@ -99,6 +103,7 @@ def test_drained_without_a_choice_what_is_behind_is_delivered_whatever_was_drain
     )
 
 
+@pytest.mark.long
 def test_a_run_that_named_no_exporter_is_done_with_the_one_that_drain_names(
     tmp_path: Path,
 ) -> None:
@@ -203,6 +208,7 @@ def test_one_exporter_cannot_be_chosen_and_given_up_at_once(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.long
 def test_what_a_tracker_had_not_confirmed_is_owed_though_the_run_goes_on_with_another(
     tmp_path: Path,
 ) -> None:

@@ -555,6 +555,7 @@ def _bridge_of(folder: Path) -> int | None:
     return holder.pid if holder is not None and psutil.pid_exists(holder.pid) else None
 
 
+@pytest.mark.long
 def test_what_waits_for_a_tracker_that_hangs_is_said_and_does_not_keep_the_command(
     tmp_path: Path,
 ) -> None:

@@ -258,6 +258,7 @@ def test_rows_that_came_after_the_last_bridge_ended_are_shown_with_the_command_t
     )
 
 
+@pytest.mark.long
 def test_a_ledger_that_this_version_refuses_is_named_by_finish_status_and_drain(
     tmp_path: Path,
 ) -> None:

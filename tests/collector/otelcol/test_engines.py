@@ -28,6 +28,7 @@ TRAINER = """
 """
 
 
+@pytest.mark.long
 def test_every_family_of_an_engine_comes_through_the_collector(tmp_path: Path) -> None:
     port, engine, requests = free_pair(), Engine("vllm 0.9"), threading.Semaphore(0)
 

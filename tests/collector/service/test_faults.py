@@ -151,7 +151,7 @@ def test_a_clock_that_steps_keeps_rows_whole_once_and_in_order(
     assert recorder.run(RUN).repeated == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_service_begun_again_and_again_delivers_each_row_once_and_leaves_nothing_behind(
     tmp_path: Path,
 ) -> None:

@@ -60,6 +60,7 @@ def spans_of_mine(folder: Path) -> set[str]:
     return {span["name"] for record in mine for span in record["spans"]}
 
 
+@pytest.mark.long
 def test_only_spans_with_the_token_of_the_rollout_join_it(tmp_path: Path) -> None:
     env = environment(
         tmp_path, OTEL_BRIDGE_TOKEN="ours,theirs", OTEL_BRIDGE_TRACE_GRACE_S="1"

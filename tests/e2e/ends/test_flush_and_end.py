@@ -91,6 +91,7 @@ print(run.flush(300))
 """
 
 
+@pytest.mark.long
 def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_what_to_do(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -120,6 +121,7 @@ def test_without_a_key_wandb_is_blocked_nothing_waits_for_it_and_the_line_says_w
     assert server.run(RUN_ID).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goes_on(
     tmp_path: Path, server: WandbServer
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_server_that_is_away_at_the_end_is_named_with_what_is_left_and_who_goe
     )
 
 
+@pytest.mark.long
 def test_the_next_init_that_has_the_key_takes_a_blocked_run_over(
     tmp_path: Path, server: WandbServer
 ) -> None:

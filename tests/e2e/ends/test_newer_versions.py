@@ -48,6 +48,7 @@ def test_a_folder_of_a_newer_version_is_an_error_at_init_and_a_line_of_every_com
     assert bridges(base) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [99, 1])
 def test_a_ledger_of_another_version_keeps_the_rows_and_says_what_to_do(
     tmp_path: Path, version: int

@@ -186,6 +186,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / ".otel-bridge"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_job_cut_and_merged_on_its_way_leaves_the_same_records(
     held: Path, tmp_path: Path, seed: int

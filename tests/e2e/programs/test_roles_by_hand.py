@@ -93,6 +93,7 @@ def test_three_scripts_are_one_run_in_each_tracker(tmp_path: Path, start) -> Non
     assert wandb.status == mlflow.status
 
 
+@pytest.mark.long
 def test_signals_go_to_different_trackers_by_environment_alone(tmp_path: Path) -> None:
     env = environment(
         tmp_path,

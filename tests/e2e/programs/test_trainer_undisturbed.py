@@ -153,6 +153,7 @@ def test_under_opentelemetry_instrument_the_bridge_has_no_sdk_and_no_path_of_it(
     assert rows(base) == [0]
 
 
+@pytest.mark.long
 def test_files_beside_the_script_that_are_called_like_trackers_replace_none(
     tmp_path: Path,
 ) -> None:

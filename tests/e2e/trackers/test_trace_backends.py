@@ -31,6 +31,7 @@ run.finish()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
 )

@@ -61,6 +61,7 @@ def test_three_bridges_that_open_one_fresh_database_at_once_share_one_run(
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["mlflow.db"]
 
 
+@pytest.mark.long
 def test_a_writer_killed_between_two_calls_is_followed_by_one_that_goes_on(
     tmp_path: Path,
 ) -> None:

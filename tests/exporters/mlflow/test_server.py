@@ -164,6 +164,7 @@ def test_a_server_that_hangs_is_left_after_the_timeout_and_nothing_is_doubled(
     same_scalars(mlflow_reading.contents(store, run), rows)
 
 
+@pytest.mark.long
 def test_rows_and_rollouts_reach_a_server_that_is_too_slow_for_a_full_request(
     proxy: FaultProxy, store: str, run: RunInfo
 ) -> None:

@@ -236,7 +236,7 @@ def test_a_call_that_fails_within_its_time_fails_as_itself() -> None:
         call_within(0.01, threading.Event().wait)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rollouts_are_never_stuck_while_the_server_is_down_and_arrive_once_it_is_back(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:

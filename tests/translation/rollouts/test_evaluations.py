@@ -8,6 +8,7 @@ import pytest
 
 from otel_bridge.content.policy import ContentPolicy, limit_of
 from otel_bridge.records import Evaluation, trace_id_of
+from otel_bridge.translation.rollouts import evaluations
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import Bench, late_in, rollouts_in, rows_in
 
@@ -254,9 +255,12 @@ def test_a_value_without_trace_name_or_value_is_counted(spoil: str) -> None:
     assert bench.counted() == {"evaluation/invalid": 1}
 
 
-def test_endless_names_for_one_rollout_are_bounded() -> None:
+def test_endless_names_for_one_rollout_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluations, "_MAX_VALUES", 100)
     bench = Bench()
-    for number in range(1_003):
+    for number in range(103):
         bench.evaluate(sample.evaluation("a", f"part{number}", 1.0, seq=number))
 
     assert bench.counted() == {"evaluation/too_many": 3}

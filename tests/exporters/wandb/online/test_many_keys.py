@@ -125,7 +125,7 @@ def test_ten_thousand_keys_arrive_on_their_axes(
     assert len(held.metrics) == 10_007
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_whose_end_takes_longer_than_the_bound_ends_after_a_few_tries(
     server: WandbServer, tmp_path: Path
 ) -> None:
