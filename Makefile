@@ -32,6 +32,11 @@ $(VENV)/.developers: $(VENV)/.users
 	@$(INSTALL) $(VENV) --group dev
 	@touch $@
 
+# Once by one process: else each worker compiles all that a fresh environment and a fresh clone import.
+$(VENV)/.compiled: $(VENV)/.developers
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null
+	@touch $@
+
 # W&B's shared mode is refused in the newest wandb: its tests run child processes with one in which it is safe.
 $(SHARED_VENV)/.made: pyproject.toml
 	@$(INSTALL) $(SHARED_VENV) -e . 'wandb==0.30.0'
@@ -40,15 +45,15 @@ $(SHARED_VENV)/.made: pyproject.toml
 demo: $(VENV)/.users ## Run a small real RL job into W&B (offline), MLflow and Trackio
 	$(BIN)/otel-bridge demo $(DEMO_ARGS)
 
-test: $(VENV)/.developers ## Run the tests, in parallel (TEST_WORKERS=0: one after the other)
+test: $(VENV)/.compiled ## Run the tests, in parallel (TEST_WORKERS=0: one after the other)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not long' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.developers $(SHARED_VENV)/.made ## Run the tests that take long: kills by the dozen, whole jobs, outages (.ci/run: half of them by commit)
+test-long: $(VENV)/.compiled $(SHARED_VENV)/.made ## Run the tests that take long: kills by the dozen, whole jobs, outages (.ci/run: half of them by commit)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m long $(PYTEST_ARGS)
 
-test-fast: $(VENV)/.developers ## Run the tests that take no real tracker
+test-fast: $(VENV)/.compiled ## Run the tests that take no real tracker
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not slow' $(PYTEST_ARGS)
 
 otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (with Go; 3 minutes, once)
