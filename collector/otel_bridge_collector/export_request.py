@@ -80,7 +80,11 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 class _FieldBudget:
-    """Counts the fields that are read, and refuses a request with more than its limit."""
+    """Counts the fields that are read, and refuses a request with more than its limit.
+
+    Its budget is one for the whole request, because many small levels take as much memory as one
+    large.
+    """
 
     def __init__(self, limit: int, contents: str) -> None:
         self._limit = limit
@@ -202,6 +206,7 @@ def _points(metric: Metric) -> int:
 
 WHOLE_BYTES = 1 << 20
 """Largest message that is parsed in one piece: 50 MB and 50 ms if it consists of empty messages."""
+# Parsed, such a sequence takes up to fifty times its size.
 _RUN_BYTES = 256 << 10
 _MAX_FIELDS = 1_000_000
 """Most fields of all messages above `WHOLE_BYTES`, more than 64 MiB of real points, spans or log

@@ -20,6 +20,9 @@ _sync = getattr(os, "fdatasync", os.fsync)
 class SyncedFile:
     """Holds an open file and the requests that wait for its sync. For the event loop.
 
+    One that is retired (`GroupSync.retire`) is closed by whichever comes last: its task or the
+    retirement.
+
     Args:
         fd: Its descriptor, which is duplicated, so that the writer may close its own.
         folders: Folders in which the file was just created, whose entries must be on the disk too.

@@ -36,6 +36,7 @@ _METHODS = {
 _STREAMS = 64
 """Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which
 loses none."""
+# By default gRPC closes connections of clients that ping more often than every five minutes.
 _PING_MS = 5_000
 _HEAD_BYTES = 64 << 10
 BODY_S = 60.0

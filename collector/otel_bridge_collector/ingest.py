@@ -387,7 +387,10 @@ class Ingest:
         return opened
 
     def _close_oldest(self, keep: int) -> None:
-        """Close the segments that were used longest ago, all but *keep*."""
+        """Close the segments that were used longest ago, all but *keep*.
+
+        A closed segment loses nothing: the next request of its run opens a new one.
+        """
         while len(self._runs) > keep:
             self._runs.popitem(last=False)[1].close()
 
@@ -487,6 +490,9 @@ class _FolderCount:
 
 
 def _reject(rejected: Rejected, signal: Signal, part: bytes, error: Exception) -> None:
-    """Add a part of a request to the rejected one; the first reason counts."""
+    """Add a part of a request to the rejected one; the first reason counts.
+
+    Only this part is parsed for its points: those of an accepted one are counted by the bridge.
+    """
     rejected.items += count_items(REQUESTS[signal].FromString(part))
     rejected.reason = rejected.reason or str(error)

@@ -21,7 +21,10 @@ _FEWEST = 8
 
 
 def max_connections() -> int:
-    """Return how many connections a server may have: a quarter of the descriptors, `CONNECTIONS` at most."""
+    """Return how many connections a server may have: a quarter of the descriptors, `CONNECTIONS` at most.
+
+    The rest is for segments, syncs and files of the bridge.
+    """
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS

@@ -145,6 +145,7 @@ class Receiver:
         status: Callable[[], bytes] | None = None,
         warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
+        """Listen before this returns; a failed start ends the thread, which would stay otherwise."""
         self.counters = Counters()
         self._chosen = chosen
         self._more_metrics = metrics
@@ -191,7 +192,10 @@ class Receiver:
         self._ingest.refuse(reason)
 
     def same_token(self, run_id: str, other_run_id: str) -> bool:
-        """Return whether all data of both runs came with one token since the start."""
+        """Return whether all data of both runs came with one token since the start.
+
+        Spans that name another run may go to that run only if one client sends both.
+        """
         return self._ingest.same_token(run_id, other_run_id)
 
     def metrics(self) -> list[Metric]:
@@ -229,7 +233,8 @@ class Receiver:
     def release_connections(self) -> None:
         """Close the segments after `refuse`, so that bridges see their ends.
 
-        Running requests are completed.
+        Running requests are completed. A bridge waits for the receiver as for any process of its
+        run, until its segment is closed.
         """
         self._on_loop(self._release_connections()).result(_START_S)
 

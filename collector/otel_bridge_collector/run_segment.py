@@ -64,7 +64,10 @@ class RunSegment:
         self._open = True
 
     def usable(self) -> bool:
-        """Return whether the segment is open and its file still exists in the folder."""
+        """Return whether the segment is open and its file still exists in the folder.
+
+        Somebody may delete a run folder meanwhile; what is appended to a deleted file is lost.
+        """
         return self._open and self._writer.linked()
 
     def append(

@@ -61,7 +61,10 @@ class RunConfig:
         self.require()
 
     def require(self) -> None:
-        """Make the config due."""
+        """Make the config due.
+
+        A change of the user gets all repairs anew: their limit is for one config that stays lost.
+        """
         self.due = True
         self._repairs = 0
 
@@ -70,7 +73,10 @@ class RunConfig:
         return beside(self._stored(), self._own(), group=self._group, created=created)
 
     def written(self) -> None:
-        """Note that the store has the config."""
+        """Note that the store has the config.
+
+        From now on `check` waits, because another bridge may have read the store before this write.
+        """
         self.due = False
         self._check_s = monotonic() + _CHECK_S
 
@@ -150,6 +156,10 @@ def beside(
 
 
 def _above(keys: Iterable[str]) -> Iterable[str]:
+    """Yield every parent of each key: ``a`` and ``a/b`` of ``a/b/c``.
+
+    A value and a map of one name exclude each other.
+    """
     for key in keys:
         parts = key.split("/")
         yield from ("/".join(parts[:count]) for count in range(1, len(parts)))

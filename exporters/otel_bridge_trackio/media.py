@@ -29,6 +29,7 @@ _HOMES = ("trackio.media.utils", "trackio.media", "trackio.utils")
 """Modules that hold ``get_project_media_path``, the newest Trackio first."""
 # Longest name of a file or folder on common file systems (ext4, APFS, NTFS).
 _MAX_NAME_BYTES = 255
+# More folders could make the path longer than a file system allows.
 _MAX_DEPTH = 8
 
 
@@ -91,6 +92,9 @@ def _folder_finder(home: str) -> Callable[..., Path] | None:
 
 def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     """Return the metrics of *record*: several pictures as one table, several of anything else under keys of their own.
+
+    Pictures of one step belong side by side, and a table is the only value of Trackio that shows
+    several.
 
     Raises:
         OSError: A file cannot be written.

@@ -66,6 +66,7 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         type, values.values()
     ):
         return cast("Payload", {**axes, **values})
+    # The axis of a row without a role is Trackio's own step (`step`).
     metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
     for key, value in values.items():
         stored_key = _stored_key(key, row)
@@ -209,6 +210,7 @@ def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
         key: value for key, value in facts.items() if value is not None
     }
     for key, value in rollout.metadata.items():
+        # The user's status is the fact of that name already.
         if key != "status":
             metadata[f"metadata.{key}" if key in facts else key] = value
     return metadata

@@ -205,6 +205,8 @@ class RemoteStore(EntrySink):
     def media(self) -> Put:
         """Return what uploads the files of media into the server's folder.
 
+        The folder is asked for once, because files are looked up by their whole path.
+
         Raises:
             RetryableError: The server cannot be reached now.
             BlockedError: The server refuses access.

@@ -103,7 +103,10 @@ class TrackioSettings:
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """Return the variable that defines the destination."""
+        """Return the variable that defines the destination.
+
+        It names the destination in the ledger: a delivery goes on only where this is the same.
+        """
         if self.remote is None:
             return {"TRACKIO_DIR": str(self.directory)}
         if self.remote.space:
@@ -146,6 +149,7 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
     """
     space = env.get("TRACKIO_SPACE_ID", "").strip()
     url = env.get("TRACKIO_SERVER_URL", "").strip()
+    # requests refuses a timeout of 0.
     timeout_s = max(TIMEOUT_S.read(env), 1.0)
     if space:  # takes precedence over the server, as in Trackio
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):

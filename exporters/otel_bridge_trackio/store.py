@@ -140,7 +140,8 @@ class LocalStore(EntrySink):
     def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
         """Add *values* to the traces of their rollouts.
 
-        Return those that need a trace of their own.
+        Return those that need a trace of their own. Without a database there is no trace yet;
+        opening it here would create one that Trackio did not set up.
 
         Raises:
             RetryableError: The store is locked or the disk is full; nothing was written.
@@ -154,6 +155,8 @@ class LocalStore(EntrySink):
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Store *alerts*, each once by its id; return ``True``: every Trackio has alerts.
+
+        One call for each, so that an error names the first that is not stored.
 
         Raises:
             RetryableError: The store is locked or the disk is full; those before the position are
@@ -182,7 +185,11 @@ class LocalStore(EntrySink):
     def _write_one_by_one(
         self, entries: Sequence[StoreEntry], config: Payload | None
     ) -> None:
-        """Store each of *entries* alone, so that an error names the one that Trackio refuses."""
+        """Store each of *entries* alone, so that an error names the one that Trackio refuses.
+
+        The config goes with each of them: Trackio stores one only with a record, and the first may
+        be the refused one.
+        """
         for entry in entries:
             with _as_bridge_errors(entry.position):
                 self._write_alone(entry, config)
@@ -258,6 +265,7 @@ def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
         BlockedError: As `_imported`, or Trackio refuses the name of the project.
     """
     storage, abilities = _imported(directory)
+    # Trackio's own init(), which is not called here, checks the name; older ones do not.
     if accepts(storage, "validate_project_name", "project"):
         try:
             storage.validate_project_name(project=project)

@@ -75,6 +75,8 @@ def open_writer(
 def _stored_media(record: MediaRecord, put_file: Put) -> Payload:
     """Store the files of *record* and return the metrics that name them.
 
+    The errors of a server and of the file system know only the file.
+
     Raises:
         ExporterError: The files cannot be stored; it has the position of the record.
     """
@@ -261,6 +263,7 @@ class TrackioRunWriter:
         self._store_config()
 
     def _store_config(self) -> None:
+        """Store the config with a record that the store has; nothing before the first, which brings it."""
         last = self._memory.get(_LAST)
         if last is not None:
             # Trackio stores a config only with a record. A record whose id it already has changes
@@ -326,6 +329,11 @@ class TrackioRunWriter:
         self._remember(entries)
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
+        """Note the first call whose entries are stored.
+
+        Any id of them can bring a later config (`_store_config`), and their time is that of the
+        run's creation.
+        """
         if entries and self._memory.get(_LAST) is None:
             # _LAST is the one that counts, so it comes second: a kill in between repeats both.
             self._memory.put(_CREATED, entries[0].timestamp.encode())
@@ -345,7 +353,11 @@ def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> En
 
 
 def _sink(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
-    """Open the server, the inbox or the local store that *settings* name; raises as its class."""
+    """Open the server, the inbox or the local store that *settings* name; raises as its class.
+
+    They exclude each other: a server is written to over HTTP whatever the folder, the inbox
+    replaces a database on a network file system.
+    """
     project = project_of(run)
     if settings.remote is not None:
         return RemoteStore(settings.remote, project, run.id, run.name, memory)

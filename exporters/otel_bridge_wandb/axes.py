@@ -52,7 +52,10 @@ class WandbAxes:
 
     @property
     def count(self) -> int:
-        """Return how many names were declared, axes included."""
+        """Return how many names were declared, axes included.
+
+        ``_timestamp`` is left out: it is wandb's own, and never declared.
+        """
         return len(self._bound) - 1
 
     def send_definitions(self, *, now: bool = False) -> None:
@@ -69,19 +72,30 @@ class WandbAxes:
         return {self._shared.marker, *patterns, *self._declared}
 
     def needs(self, key: str) -> bool:
-        """Return whether *key* of a shared run must be defined by its exact name."""
+        """Return whether *key* of a shared run must be defined by its exact name.
+
+        The pattern of its role covers only keys one level below the role; never outside shared
+        mode.
+        """
         for role in self._shared.roles if self._shared else ():
             if key.startswith(f"{role}/"):
                 return not _shallow(key, axis_of(role))
         return False
 
     def touch(self) -> None:
-        """Make wandb upload all definitions and the whole config once more."""
+        """Make wandb upload all definitions and the whole config once more.
+
+        The repeated definition changes nothing, but any definition makes wandb send all of them.
+        """
         if self._shared is not None:
             self._define(self._shared.marker, None)
 
     def adopt(self, name: str, axis: str) -> None:
-        """Adopt a declaration of another writer."""
+        """Adopt a declaration of another writer.
+
+        This writer's next upload replaces all definitions, so that it must contain theirs. Nothing
+        for a name that is bound already, or without an axis.
+        """
         if axis and name not in self._bound:
             self.bind((name,), axis)
 
@@ -100,7 +114,10 @@ class WandbAxes:
                 self._bind(key, axis)
 
     def bind_all(self, keys: Mapping[str, str]) -> None:
-        """Bind every known key to its axis."""
+        """Bind every known key to its axis.
+
+        Entries with an empty key or axis are left out: there is nothing to bind.
+        """
         for key, axis in keys.items():
             if key and axis:
                 self.bind((shown_key(key, axis),), axis)
@@ -146,7 +163,10 @@ class WandbAxes:
 
 
 def _shallow(key: str, axis: str) -> bool:
-    """Return whether *key* is ``<role>/<name>`` of the axis's own role."""
+    """Return whether *key* is ``<role>/<name>`` of the axis's own role.
+
+    A key with ``*`` never is: it is defined by its exact name, since a star means a pattern.
+    """
     prefix = axis.removesuffix(AXIS)
     return (
         bool(prefix)

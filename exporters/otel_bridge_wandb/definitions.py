@@ -33,6 +33,8 @@ _SHOWN = [3]
 class Definitions:
     """Defines names in one open run. For one thread.
 
+    Without wandb's private calls all names are sent one by one: slow, but complete.
+
     Args:
         run: ``wandb.Run``.
         one_by_one: Number of names that are defined one by one; ``None`` for all.

@@ -118,6 +118,7 @@ def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
 
 
 def _warn_of_resume(resume: str) -> None:
+    """Which machine comes first is chance: "never" and "must" would each block one of them."""
     if resume in {"never", "must"}:
         _log.warning(
             "W&B: WANDB_RESUME=%s is ignored in shared mode, where each machine joins or creates the run",
@@ -152,6 +153,9 @@ def _open_shared(
     sharing: Sharing,
 ) -> SharedWriter:
     """Open the shared run, and a writer that gives each role without a place in it a run of its own.
+
+    A machine that learned later that it is the primary one (`became_primary`) is opened as such
+    now: wandb decides at ``init()`` which writer ends the run.
 
     Raises:
         BlockedError: Shared mode of this wandb is not known to be safe; else as `_open_online`.
@@ -365,7 +369,10 @@ def _settle(lines: LineLedger, server: Server) -> None:
 
 
 def _own_folder(run: RunInfo, settings: WandbSettings) -> Path | None:
-    """Return where wandb keeps its copies of an online run, ``None`` when that folder is the user's."""
+    """Return where wandb keeps its copies of an online run, ``None`` when that folder is the user's.
+
+    What is the user's is never deleted, and not read for files of a killed writer.
+    """
     if settings.directory is None:
         return settings.root(run) / "wandb"
     return None
@@ -555,7 +562,11 @@ def _missed(
 
 
 def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
-    """Return which of axes and config the server has less of than was sent; raises as `Server.stored`."""
+    """Return which of axes and config the server has less of than was sent; raises as `Server.stored`.
+
+    Numbers of names are compared: a resumed run may have more than this writer declared. wandb's
+    own part of the config is there in any case, and shows nothing.
+    """
     stored = server.stored().config
     return [
         *(["the axes"] if names and definitions_count(stored) < names else []),
@@ -564,7 +575,10 @@ def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:
-    """Return the *keys* that the open run shows: in a shared run, the keys of listed roles."""
+    """Return the *keys* that the open run shows: in a shared run, the keys of listed roles.
+
+    A role that is not listed has a run of its own (`SharedWriter`), with its keys.
+    """
     if sharing is None:
         return keys
     axes = {axis_of(role) for role in sharing.roles}

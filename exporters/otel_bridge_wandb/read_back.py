@@ -78,5 +78,6 @@ def _counted(values: Iterable[tuple[str, str]]) -> TrackerCounts:
             rollouts += EVALUATIONS_SUFFIX not in key
         # The step axes are of the bridge, not of the user.
         elif key not in _OWN and key.rpartition("/")[2] != "step":
+            # Histograms and media are JSON objects.
             numbers += not text.startswith("{")
     return TrackerCounts(numbers, rollouts)

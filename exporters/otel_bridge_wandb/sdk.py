@@ -219,12 +219,16 @@ def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
 
 
 def api(wandb: Wandb, settings: WandbSettings) -> Any:
-    """Return ``wandb.Api`` for the server of *settings*."""
+    """Return ``wandb.Api`` for the server of *settings*.
+
+    The key is given, because a session that began earlier may know another one.
+    """
     overrides = {}
     if settings.base_url:
         overrides = {"base_url": settings.base_url}
     return wandb.Api(
         overrides=overrides,
+        # wandb.Api takes whole seconds, and requests refuses 0.
         timeout=max(1, int(settings.limits.init_timeout_s)),
         api_key=_key_of_environment(),
     )

@@ -175,7 +175,11 @@ class WandbSettings:
 
     @property
     def destination(self) -> Mapping[str, str]:
-        """Return the variables that define the destination, without unset ones."""
+        """Return the variables that define the destination, without unset ones.
+
+        Offline the folder is the destination and the server is not; online it is the reverse: files
+        in the folder are copies of what the server gets.
+        """
         variables = {
             "WANDB_MODE": "offline" if self.offline else "online",
             "WANDB_BASE_URL": "" if self.offline else self.base_url,
@@ -258,7 +262,10 @@ def _mode(env: Mapping[str, str]) -> str:
 
 
 def is_other_node(run: RunInfo, settings: WandbSettings) -> bool:
-    """Return whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows."""
+    """Return whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows.
+
+    A run whose data one endpoint collects (not `local`) has one bridge for all machines.
+    """
     return settings.sharing is None and run.local and run.node_rank > 0
 
 
@@ -288,7 +295,10 @@ def sweep_of(run: RunInfo) -> str | None:
 
 
 def project_of(run: RunInfo) -> str:
-    """Return the W&B project: the producer's ``WANDB_PROJECT``, else the run's, without characters that W&B refuses."""
+    """Return the W&B project: the producer's ``WANDB_PROJECT``, else the run's, without characters that W&B refuses.
+
+    Such a name would keep the run from opening, and rows with a changed name are better than none.
+    """
     project = run.identity.get(semconv.WANDB_PROJECT) or run.project
     return _ILLEGAL_IN_PROJECT.sub("-", project)[:_PROJECT_CHARS]
 

@@ -146,7 +146,11 @@ class WandbRunWriter:
             opened.store.passed(rows[-1].position)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Log one increment for each key among *rollouts*."""
+        """Log one increment for each key among *rollouts*.
+
+        Neighbours with one key share an increment, because each increment is a line and an upload
+        of its own.
+        """
         opened = self._open()
         for key, grouped in groupby(_due(rollouts, opened.store), attrgetter("key")):
             group = list(grouped)
@@ -189,7 +193,10 @@ class WandbRunWriter:
         return self._opened.media.left_out + self._opened.alerts.left_out
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Log one increment of the table of evaluations for each rollout key among *values*."""
+        """Log one increment of the table of evaluations for each rollout key among *values*.
+
+        In a table of their own, since a logged row of a table cannot be changed.
+        """
         opened = self._open()
         for key, grouped in groupby(
             _due(values, opened.store), attrgetter("rollout_key")
@@ -258,11 +265,18 @@ class WandbRunWriter:
             opened.alerts.write(alerts)
 
     def passed(self, position: Position) -> None:
-        """Note that records up to *position* that this writer did not get belong to another writer."""
+        """Note that records up to *position* that this writer did not get belong to another writer.
+
+        Without this a run that shares its destination with another would wait for their lines.
+        """
         self._open().store.passed(position)
 
     def durable(self) -> Position | None:
-        """Return the last position that W&B is known to hold; offline 0."""
+        """Return the last position that W&B is known to hold; offline 0.
+
+        Also sends what is deferred: the bridge asks regularly, so that no thread is needed for it.
+        A closed writer returns what was last known.
+        """
         if self._is_open:
             self._durable = self._opened.store.durable()
             with as_bridge_errors("declaring the axes"):

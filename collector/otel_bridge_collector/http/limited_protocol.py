@@ -23,7 +23,11 @@ _log.setLevel(logging.ERROR)
 
 
 def of_one_server(on_garbage: Callable[[], None]) -> type[HttpToolsProtocol]:
-    """Return the class of one server's connections, which are counted together."""
+    """Return the class of one server's connections, which are counted together.
+
+    A new class for each server: uvicorn makes the connections itself, so that only their class can
+    carry what they share.
+    """
     return type(
         "LimitedProtocol",
         (_LimitedProtocol,),

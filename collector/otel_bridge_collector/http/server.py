@@ -52,6 +52,7 @@ from otel_bridge_collector.ingest import Rejected
 from otel_bridge_collector.limits import max_connections
 from otel_bridge_collector.server_context import ServerContext
 
+# Longer than the SDKs' usual 60 s between two exports, so that a connection is used again.
 _KEEP_ALIVE_S = 75
 _BODY_S = 60.0
 _DISCARD_BYTES = 64 << 20
@@ -249,6 +250,8 @@ class HttpServer:
         # First of all: bodies are what takes memory, so that none is read beyond the limit.
         serving.limits.enter()
         try:
+            # A client without a token leaves before anything awaits, so that it cannot use up the
+            # limit.
             token = serving.access.check(headers)
             check_type(media_type(headers.get("content-type", "")))
             # Everything that the head shows is checked before the body is read.

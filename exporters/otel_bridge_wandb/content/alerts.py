@@ -33,7 +33,10 @@ class WandbAlerts:
         self._once = AlertsOnce(memory, self.left_out) if memory is not None else None
 
     def write(self, alerts: Sequence[Alert]) -> None:
-        """Raise those of *alerts* that were not raised before."""
+        """Raise those of *alerts* that were not raised before.
+
+        Offline all of them are raised, because a new writer writes the whole directory again.
+        """
         if self._once is not None:
             self._once.write(alerts, self._raise)
             return
@@ -49,6 +52,7 @@ class WandbAlerts:
         self._run.alert(
             alert.title[:_MAX_TITLE_CHARS],
             alert.text,
+            # wandb's levels are INFO, WARN and ERROR.
             level=alert.level.upper(),
             wait_duration=_NO_PAUSE_S,
         )

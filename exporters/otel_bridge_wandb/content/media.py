@@ -62,7 +62,11 @@ class WandbMedia:
 
     @property
     def left_out(self) -> Counter[str]:
-        """Return what W&B did not take: reason to count."""
+        """Return what W&B did not take: reason to count.
+
+        The log is read here and not while rows are written: wandb uploads files later than their
+        lines.
+        """
         # Without media there is nothing to read wandb's log for.
         if self._refused is None or not self._written:
             return Counter()
@@ -71,6 +75,9 @@ class WandbMedia:
 
     def values_of(self, record: MediaRecord, folder: Path) -> dict[str, object]:
         """Return W&B's objects for *record* by key.
+
+        Items of mixed kinds get a key each, because W&B shows lists of one kind alone; without
+        items the result is empty.
 
         Args:
             record: The media.
@@ -81,6 +88,8 @@ class WandbMedia:
         """
         try:
             values = [self._shown(record, item, folder) for item in record.items]
+        # A full disk passes by itself: the record is not at fault, and must not become a dead
+        # letter.
         except (OSError, ExporterError):
             raise
         except Exception as exc:
@@ -170,6 +179,7 @@ class WandbMedia:
         return self._wandb.Html(text)
 
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
+        """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default."""
         columns, rows = record.table(item)
         data = [[self._cell(cell, folder) for cell in row] for row in rows]
         return self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)
@@ -183,7 +193,8 @@ class WandbMedia:
 def safe_key(key: str, most_bytes: int = _MAX_KEY_BYTES) -> str:
     """Return *key* as wandb can name files by it.
 
-    A key that must change ends with a digest of what it was.
+    A key that must change ends with a digest of what it was. The digest keeps two keys apart that
+    become alike.
     """
     safe = _cut("/".join(map(_safe_part, key.split("/"))), most_bytes)
     if safe == key:

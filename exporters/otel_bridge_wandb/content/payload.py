@@ -86,7 +86,10 @@ def shown_key(key: str, axis: str | None) -> str:
 
 
 def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
-    """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, neighbours added up if there are more."""
+    """Return counts and edges for ``wandb.Histogram``: at most `MAX_BINS`, neighbours added up if there are more.
+
+    wandb raises for more bins, and the row would be lost.
+    """
     counts, edges = distribution.closed_bins()
     stride = -(-len(counts) // MAX_BINS)
     if stride > 1:
@@ -119,6 +122,7 @@ def _other(key: str, value: object, row: Row, histogram: Histogram) -> object:
                 f"{key[:80]!r} is an integer beyond a double", row.position
             ) from None
     if isinstance(value, float):
+        # A subclass, such as a float of NumPy: wandb would encode it by its own rules.
         return float(value)
     if isinstance(value, Distribution):
         return histogram(*bins_of(value))
@@ -161,7 +165,11 @@ def _exact_bytes(line: Mapping[str, object]) -> int:
 def beside_roles(
     configs: Mapping[str, dict[str, object]], role: str
 ) -> dict[str, object]:
-    """Return the entries that W&B is to show when the config of *role*, empty without one, has changed."""
+    """Return the entries that W&B is to show when the config of *role*, empty without one, has changed.
+
+    W&B's config is one map, in which the configs of roles are entries too. So a top entry with the
+    name of a role gives way, also one that was sent before the role came.
+    """
     top = configs.get("", {})
     if not role:
         return {_beside(key, top, configs): value for key, value in top.items()}

@@ -199,6 +199,7 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     if answers:
         after = _turns(rollout.messages[last + 1 :])
         answer = "\n\n".join([_content(rollout.messages[last]), *after])
+    # Without spans, the number that the producer gave.
     tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get(
         "calls"
     )

@@ -104,7 +104,10 @@ class OfflineStore:
         self._memory.delete("offline/opening")
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Return the positions that must be written: all."""
+        """Return the positions that must be written: all.
+
+        A new writer fills an empty directory, so that nothing is held yet.
+        """
         return positions
 
     @contextmanager
@@ -147,10 +150,16 @@ class OfflineStore:
         self._save()
 
     def passed(self, _position: Position) -> None:
-        """Do nothing."""
+        """Do nothing.
+
+        No record is durable here, so that none waits for another.
+        """
 
     def timed_out(self) -> None:
-        """Do nothing."""
+        """Do nothing.
+
+        Nothing is uploaded, so that no wait can be too short.
+        """
 
     def ended(self) -> Position | None:
         """Wait until the directory is whole; it may still be replaced by a later one."""
@@ -161,7 +170,10 @@ class OfflineStore:
         return self.durable()
 
     def left(self) -> Position | None:
-        """Do the same as `ended`."""
+        """Do the same as `ended`.
+
+        ``finish()`` returns before the file is whole, whether the run ends or is left open.
+        """
         return self.ended()
 
     def close(self) -> None:

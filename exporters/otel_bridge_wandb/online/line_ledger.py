@@ -104,6 +104,7 @@ class LineLedger:
         waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
         if waiting:
             return min(min(waiting) - 1, self._position)
+        # No line is awaited: records without a line, behind the last one, are durable too.
         if self.outstanding <= 0:
             return max(self._position, self._tail)
         return self._position
@@ -325,7 +326,10 @@ def held_before(memory: WriterMemory) -> int:
 
 
 def announced_before(memory: WriterMemory) -> int:
-    """Return how many lines the last writer had announced; further lines are another writer's."""
+    """Return how many lines the last writer had announced; further lines are another writer's.
+
+    Announced lines count as own, because they may have arrived just before a kill.
+    """
     entries = [_decode(key, value) for key, value in memory.items(_PREFIX)]
     return max(held_before(memory), *(entry.end for entry in entries), 0)
 

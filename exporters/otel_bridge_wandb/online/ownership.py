@@ -123,7 +123,10 @@ class RunOwnership:
             raise other_writers(self._found.lines - announced)
 
     def opening(self) -> None:
-        """Note that ``init()`` is about to be called."""
+        """Note that ``init()`` is about to be called.
+
+        Only until the first success: from then on the run belongs to this folder for good.
+        """
         if self._opened is None:
             self._memory.put(
                 _OPENING, str(self._found.lines if self._found else _ABSENT).encode()

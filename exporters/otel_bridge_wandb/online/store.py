@@ -66,7 +66,10 @@ class OnlineStore:
         return self._lines.due(positions)
 
     def passed(self, position: Position) -> None:
-        """Note that the record at *position* has no line."""
+        """Note that the record at *position* has no line.
+
+        Without this note `durable` would wait for a line that never comes.
+        """
         self._lines.passed(position)
 
     @contextmanager
@@ -149,7 +152,9 @@ class OnlineStore:
     def left(self) -> Position | None:
         """Take over what arrived of a run that stays open, and return the last position that the server holds.
 
-        What did not arrive is found when the run is opened again.
+        What did not arrive is found when the run is opened again. ``finish()`` returned in time, so
+        that the next wait is the usual one again. It does not wait for the server's count: the
+        records are delivered again if a line is missing.
         """
         self._timeouts.completed()
         self._apply(self._uploads.progress())

@@ -27,6 +27,7 @@ from otel_bridge_wandb.settings import UploadLimits
 
 _ENTRY = re.compile(r"^(?:\d+|None)-(\d+)\.")
 _FATAL = re.compile(r"filestream: fatal error:? *([^\n\"]*?)(?: url=[^\n]*|[\"\n])")
+# A table has at most 100 increments (`INCREMENTS`), each of which is a version.
 _MAX_VERSIONS = 200
 _SAMPLES = 1_000
 """Most lines that a question samples. Only the highest number counts: too low, and lines after a kill come twice."""
@@ -61,6 +62,8 @@ class Stored:
 
 class Server:
     """Queries the server about one run, through ``wandb.Api``; for one thread at a time.
+
+    Its memory is flushed before each question: ``wandb.Api`` would answer with a former answer.
 
     Args:
         api: ``wandb.Api``.
@@ -145,7 +148,10 @@ class Server:
         return list(self._run().history(samples=max(1, lines), pandas=False))
 
     def committed_of(self, tables: Mapping[str, int]) -> dict[str, list[int]]:
-        """Return what `committed` returns for each of *tables*: key to the time of its oldest awaited increment."""
+        """Return what `committed` returns for each of *tables*: key to the time of its oldest awaited increment.
+
+        One answer for all tables, because each poll needs all of them.
+        """
         return {key: self.committed(key, first_ms) for key, first_ms in tables.items()}
 
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
@@ -198,7 +204,10 @@ class ServerProgress:
 
     @property
     def files(self) -> int:
-        """Return the number of committed increments."""
+        """Return the number of committed increments.
+
+        Growth of this number shows that an upload works although no line is added.
+        """
         return sum(map(len, self.committed.values()))
 
 
@@ -239,7 +248,11 @@ class Uploads:
         self._thread.start()
 
     def expect(self, lines: int, tables: Mapping[str, int]) -> None:
-        """Expect *lines* lines, and the increments of *tables*, logged from these times on."""
+        """Expect *lines* lines, and the increments of *tables*, logged from these times on.
+
+        The time of the last growth starts anew when nothing was awaited, or an idle run would count
+        as stalled at its next row.
+        """
         with self._changed:
             if self._expected <= self._progress.lines and not self._tables:
                 self._grown_s = time.monotonic()  # nothing was awaited till now

@@ -177,7 +177,11 @@ class SharedConfig:
         self._others: dict[str, object] = {}
 
     def set(self, mine: Mapping[str, object]) -> None:
-        """Set entries of this writer."""
+        """Set entries of this writer.
+
+        The former value is remembered, so that `is_lost` recognises an upload of a writer that knew
+        only that one.
+        """
         for key, value in mine.items():
             if key in self._mine and self._mine[key] != value:
                 self._former[key] = self._mine[key]

@@ -89,7 +89,11 @@ class Sharing:
         return cls(roles, primary)
 
     def is_primary(self, run: RunInfo) -> bool:
-        """Return whether the bridge of *run*, as far as it is known, ends the W&B run."""
+        """Return whether the bridge of *run*, as far as it is known, ends the W&B run.
+
+        With a role as the primary, its machine is known only once a config or key of the role has
+        come.
+        """
         if self.primary in {"0", "1"}:
             return self.primary == "1"
         if not self.primary:
@@ -98,5 +102,8 @@ class Sharing:
 
 
 def part_of_id(name: str) -> str:
-    """Return *name* as a part of a W&B run id."""
+    """Return *name* as a part of a W&B run id.
+
+    Cut, because W&B limits the length of an id; "unnamed" when nothing of the name is left.
+    """
     return _ILLEGAL_IN_ID.sub("-", name).strip("-")[:40] or "unnamed"

@@ -134,7 +134,10 @@ class SharedWriter:
             writer.end(status)
 
     def close(self) -> None:
-        """Release all runs."""
+        """Release all runs.
+
+        One that cannot be closed must not keep the others open.
+        """
         with contextlib.ExitStack() as stack:  # each is called, whatever another raises
             for writer in (self._main, *self._own.values()):
                 stack.callback(writer.close)
@@ -218,6 +221,8 @@ def _unlisted(memory: WriterMemory) -> list[str | None]:
 
 class PrefixedMemory:
     """Provides a part of a destination's memory to one of several runs.
+
+    Without prefixes the lines of one run would be read as those of another after a restart.
 
     Args:
         memory: The whole memory.
