@@ -269,12 +269,16 @@ def _callbacks(package: str | None) -> list[Any]:
 
 
 def _attach(loggers: list[Any], save_dir: str | None) -> None:
-    """A trainer has its callbacks set up for each phase, and may have a logger of the user's."""
+    """Add a logger, unless there is one of this kind.
+
+    A trainer has its callbacks set up for each phase, and may have a logger of the user's.
+    """
     if not any(isinstance(logger, LightningLogger) for logger in loggers):
         loggers.append(_logger_class()(save_dir=save_dir, attached=True))
 
 
 def __getattr__(name: str) -> Any:
+    # Made when it is asked for: its base class needs Lightning, which the entry points do not.
     if name != "OtelBridgeLogger":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _logger_class()
@@ -319,7 +323,10 @@ def _loggers_of(owner: Any) -> list[Any]:
 
 
 def _is_rank_zero() -> bool:
-    """Return whether this process is rank 0, as Lightning sees it."""
+    """Return whether this process is rank 0, as Lightning sees it.
+
+    Rank 0 where Lightning has not loaded that module yet: then it has no ranks.
+    """
     module = sys.modules.get("lightning_utilities.core.rank_zero")
     only: Any = getattr(module, "rank_zero_only", None)
     return not getattr(only, "rank", 0)

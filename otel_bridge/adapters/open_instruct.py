@@ -151,7 +151,10 @@ def _run(name: str) -> Run:
 
 
 class _Texts:
-    """Returns the texts of a batch: those that the job has, else its tokens, decoded by its tokenizer."""
+    """Returns the texts of a batch: those that the job has, else its tokens, decoded by its tokenizer.
+
+    The tokenizer may be missing, because the function that is extended does not get it.
+    """
 
     def __init__(self, batch: Any, result: Any, tokenizer: Any) -> None:
         self._batch = batch

@@ -98,6 +98,10 @@ class OtelBridgeExp(BasePPOExp):
         return outcome
 
     async def _awaited(self, outcome: Awaitable[Any]) -> Any:
+        """Await the outcome of the entry point that only evaluates, and end the run with it.
+
+        A run that ended before the evaluation would be reported as finished.
+        """
         try:
             result = await outcome
         except BaseException as exc:
@@ -330,7 +334,10 @@ class OtelBridgeTracking(_Beside):
         self._wrapped.log_exception(e, step=step)
 
     def finish(self) -> None:
-        """End the run, then SkyRL's own tracking."""
+        """End the run, then SkyRL's own tracking.
+
+        The run first: a backend of SkyRL's that raises must not keep it open.
+        """
         self._recorder.finish()
         self._wrapped.finish()
 
@@ -416,6 +423,7 @@ def _ids(trajectory_ids: Sequence[str] | None, responses: int) -> list[str]:
 def _of_trajectories(ids: Sequence[str], rows: Sequence[Any]) -> Any:
     """Return the values of each trajectory; of several responses of one, one after the other."""
     values: dict[str, list[Any]] = {}
+    # Rows beyond the ids are padding at the end of the batch.
     for trajectory_id, row in zip(ids, rows, strict=False):
         values.setdefault(trajectory_id, []).extend(row)
     return list(values.values())

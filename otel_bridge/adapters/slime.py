@@ -280,6 +280,10 @@ def _policy_version(versions: Iterable[Any]) -> int | None:
 
 
 def _list(sample: Any, name: str) -> Sequence[Any]:
+    """Return a list of a sample; empty where the sample has none.
+
+    Versions of slime and miles have different fields.
+    """
     values: Sequence[Any] | None = getattr(sample, name, None)
     if values is None:
         return ()

@@ -158,7 +158,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def _chosen_names(self) -> tuple[str | None, str | None] | None:
-        """``None`` without the trainer, and for a trial of a search, whose name comes later."""
+        """Return project and name that the user gave, for `chosen_names`.
+
+        ``None`` without the trainer, and for a trial of a search, whose name comes later.
+        """
         trainer = self._trainer()
         if trainer is None or _is_trial(trainer.state):
             return None
@@ -535,6 +538,10 @@ def _run_name(args: Any) -> str | None:
 
 
 def _is_trial(state: Any) -> bool:
+    """Return whether a training is a trial of a search.
+
+    All trials have the same arguments, whose names would join them in one run.
+    """
     return bool(getattr(state, "is_hyper_param_search", False))
 
 

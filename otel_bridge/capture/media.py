@@ -83,11 +83,16 @@ def table_of(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> Table:
 
 
 def _cell(value: Any) -> object:
+    """Return what a cell shows, else the cell itself. A row of a table may hold both."""
     medium = _medium_of(value)
     return value if medium is None else medium
 
 
 def _trackio_table(table: Any) -> Table:
+    """Return a table of all columns.
+
+    Trackio's rows are dicts, each of which may lack some of them.
+    """
     names = dict.fromkeys(name for row in table.data for name in row)
     return table_of(names, [[row.get(name) for name in names] for row in table.data])
 

@@ -25,11 +25,16 @@ RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
 
 
 def _ignore(_values: Mapping[str, Any], _step: int) -> None:
-    """Do nothing with a complete row."""
+    """Do nothing with a complete row.
+
+    The default where no summary is shown.
+    """
 
 
 class _PendingStep:
     """Holds the open rows of one step, one for each group of values.
+
+    Several rows, because each role has its own step; one summary, because W&B shows one a run.
 
     Attributes:
         counter: Step of W&B's counter.
@@ -178,6 +183,11 @@ class MergedRows:
             self._end_pending()
 
     def _advance(self, step: int | None) -> None:
+        """Go on to a higher step, as W&B does.
+
+        The pending row is complete then; a lower step changes nothing here, because `log` makes it
+        a row of its own.
+        """
         if step is not None and step > self._counter:
             self._end_pending()
             self._counter = step
@@ -206,7 +216,10 @@ class MergedRows:
             self._completed(pending.values, pending.counter)
 
     def begin_in_child(self) -> None:
-        """Forget the pending row of the parent process, which completes it."""
+        """Forget the pending row of the parent process, which completes it.
+
+        A new lock, because another thread of the parent may have held the old one during the fork.
+        """
         self._lock = threading.RLock()
         self._pending = None
 

@@ -54,7 +54,10 @@ class _Logged:
 
 
 class SeenTables:
-    """Remembers the rows of the table last logged under each key, by keys of their cells."""
+    """Remembers the rows of the table last logged under each key, by keys of their cells.
+
+    Keys and not cells are kept: a program's texts and pictures must not stay in memory for this.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[str, _Logged] = {}
@@ -140,7 +143,7 @@ def _start(
     tables have.
 
     A window is searched where both tables have as many rows, and only so far that half of the
-    earlier ones are left.
+    earlier ones are left. A table that has lost columns is another one.
     """
     common = set(columns) & set(earlier.columns)
     if len(common) < min(len(columns), len(earlier.columns)):

@@ -216,7 +216,10 @@ def _distinct(labels: Sequence[str]) -> list[str]:
 
 
 def has_step(columns: Iterable[Any]) -> bool:
-    """Return whether a column is the step of its row."""
+    """Return whether a column is the step of its row.
+
+    Without one, equal rows of two steps are two samples (`SeenTables`).
+    """
     return any(str(name).strip().lower() in _STEP for name in columns)
 
 
@@ -242,6 +245,10 @@ def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) 
 
 
 def _without_clocks(row: Iterable[str]) -> list[str]:
+    """Return the names without steps and epochs.
+
+    Programs log those under one name in training and evaluation, so that they name no split.
+    """
     return [name for name in row if name.rpartition("/")[2] not in _CLOCKS]
 
 
@@ -358,7 +365,10 @@ def _can_be(kind: str, cell: Any) -> bool:
 
 
 def _holds_texts(sample: _Sample, row: Sequence[Any]) -> bool:
-    """Return whether prompt and response of a row are texts or messages, as far as the row has them."""
+    """Return whether prompt and response of a row are texts or messages, as far as the row has them.
+
+    An empty cell decides nothing: programs log rows before their answers are there.
+    """
     cells = [_cell(sample, kind, row) for kind in (_PROMPTS, _RESPONSES)]
     return all(is_missing(cell) or _is_text(cell) for cell in cells)
 
@@ -379,7 +389,10 @@ def is_missing(cell: Any) -> bool:
 
 
 def _is_text(cell: Any) -> bool:
-    """An empty list is text; a mapping or list in another form than messages is not."""
+    """Return whether a cell is a text or messages.
+
+    An empty list is text; a mapping or list in another form than messages is not.
+    """
     cell = plain(cell)
     if isinstance(cell, list | tuple):
         entries = cast("Sequence[Any]", cell)
@@ -388,12 +401,16 @@ def _is_text(cell: Any) -> bool:
 
 
 def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
-    """Return whether a column has numbers only, and at least one: it may be a reward."""
+    """Return whether a column has numbers only, and at least one: it may be a reward.
+
+    Strings of digits do not count: a reward function returns numbers.
+    """
     cells: list[Any] = [row[index] for row in rows if row[index] is not None]
     return bool(cells) and all(hasattr(cell, "__float__") for cell in cells)
 
 
 def _append_to(columns: dict[str, Any], sample: Mapping[str, Any]) -> None:
+    """Append the values of one sample, each to the list of its name."""
     for name, value in sample.items():
         columns.setdefault(name, []).append(value)
 

@@ -172,6 +172,10 @@ def _number(value: Any) -> float | None:
 
 
 def _plugin(value: Any) -> str:
+    """Return the plugin that shows a summary value, empty without one.
+
+    A tensor is a scalar, a text or a histogram by its plugin alone.
+    """
     return str(value.metadata.plugin_data.plugin_name)
 
 

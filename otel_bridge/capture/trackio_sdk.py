@@ -73,6 +73,8 @@ def install(module: ModuleType, mode: str) -> None:
             refuse_twice(("trackio",), mode, requested_exporters())
             run = real_init(project, name, group, *extra, **keywords)
             _record_too(run, _begin(project, name or run.name, group, run.config))
+            # `trackio.config` is bound to the config of before, whose changes would not be
+            # recorded.
             package.config = run.config
             return run
         # By the signature of the installed version, whose arguments may differ.
@@ -144,7 +146,10 @@ def _begin(
 
 
 def _finish_other(package: Any, project: str, name: str | None) -> None:
-    """Finish the current run if it is another one, as Trackio's ``init()`` does."""
+    """Finish the current run if it is another one, as Trackio's ``init()`` does.
+
+    Both names count: a run of another project is another one, also with the same name.
+    """
     current = package.context_vars.current_run.get()
     if current is not None and (current.project, current.name) != (project, name):
         current.finish()
@@ -181,7 +186,11 @@ def _neutral(call: str, result: object) -> Callable[..., object]:
 
 
 class _TrackioConfig(dict[str, Any]):
-    """Records each change of a run's config, once the run has begun."""
+    """Records each change of a run's config, once the run has begun.
+
+    A dict's own methods do not call one another, so that each of them that sets entries is
+    replaced.
+    """
 
     run: Run | None = None
 
@@ -329,6 +338,10 @@ class TrackioRecording:
 
 
 def _class_of(value: Any) -> str:
+    """Return the name of a medium's class as the package exports it.
+
+    ``TrackioImage`` is ``trackio.Image``; of a list, that of its first entry.
+    """
     if isinstance(value, (list, tuple)):
         entry = cast("list[object]", value)[0]
     else:

@@ -114,6 +114,7 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
                 }
             )
             continue
+        # verl's op is ``<class>.<method>``, and each tool is a class.
         name = any_text(call["op"]).rpartition(".")[0] or any_text(call["op"])
         call_id = f"call_{number}"
         function = {"name": name, "arguments": inputs["parameters"]}
@@ -212,6 +213,7 @@ def _error_of(spans: list[Mapping[str, Any]]) -> str | None:
 
 
 def _is_number(value: object) -> bool:
+    """A bool is not a reward: metadata hold flags under any name. Nor is a text of digits."""
     return hasattr(value, "__float__") and not isinstance(value, str | bool)
 
 

@@ -191,6 +191,7 @@ def _time_contexts(
         from otel_bridge.emit.phases.phase import is_inside  # noqa: PLC0415
 
         step = None if is_inside() else step_of(timer)
+        # By its id, so that a phase that never ends does not keep the timer alive.
         phases.begin(id(timer), name_of(timer), step)
 
     def end(timer: Any) -> None:

@@ -238,6 +238,10 @@ def _logs_of(trainer: Any) -> Mapping[str, Any]:
 
 
 def _column(logs: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a copy of a column.
+
+    TRL's own is a deque, which the next batch fills anew; a missing one is empty.
+    """
     return list(logs.get(name, ()))
 
 

@@ -120,7 +120,10 @@ class VerlLogger:
         return self._fit is not None and not self._fit.frees_in(frame)
 
     def finish(self, exit_code: int = 0) -> None:
-        """End the run, once."""
+        """End the run, once.
+
+        Twice is usual: the trainer finishes its `Tracking`, which ends once more when it is freed.
+        """
         if not self._finished:
             self._finished = True
             self.recording.finish("failed" if exit_code else "finished")

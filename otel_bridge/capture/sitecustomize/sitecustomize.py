@@ -22,7 +22,10 @@ _PACKAGES = {
 
 
 class _FirstImport:
-    """Loads the import hook when the program imports the first captured package."""
+    """Loads the import hook when the program imports the first captured package.
+
+    Until then otel_bridge is not imported: that would slow down every Python of the command.
+    """
 
     otel_bridge_capture = True
 

@@ -110,12 +110,19 @@ class WandbArguments:
 
 
 def _field_of(name: str) -> str:
-    """Return the field of ``wandb.Settings`` that the argument *name* overrides."""
+    """Return the field of ``wandb.Settings`` that the argument *name* overrides.
+
+    W&B names fields of the run itself with a prefix, since its settings hold those of other things
+    too.
+    """
     return f"run_{name}" if name in _OF_RUN else name
 
 
 def _is_chosen(name: str) -> bool:
-    """Return whether the user's variables of otel-bridge give the argument *name*."""
+    """Return whether the user's variables of otel-bridge give the argument *name*.
+
+    Then W&B's variables are not asked, and the run reads those of otel-bridge itself.
+    """
     return name in _CHOSEN and is_chosen(_CHOSEN[name], runs.environment_of_user())
 
 

@@ -71,6 +71,8 @@ def earlier_run(run: Run) -> EarlierRun | None:
 class SavedRun:
     """Saves what a process gives to its run.
 
+    A file of its own: segments, which hold the same, may be deleted once they are delivered.
+
     Args:
         run: The run.
     """

@@ -200,7 +200,10 @@ class WandbRecording:
     def config_callback(
         self, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Record a change of a ``wandb.Config``: one entry, or several."""
+        """Record a change of a ``wandb.Config``: one entry, or several.
+
+        wandb calls it with a key and value, or with *data* alone (``Config``, 0.31).
+        """
         self.config({str(key): val} if data is None else data)
 
     def summary_callback(self, record: Any) -> None:
@@ -241,7 +244,10 @@ class WandbRecording:
             self.run.alert(title, text, level or "info")
 
     def folder(self) -> str:
-        """Return a folder for files of the program, which stay on this machine."""
+        """Return a folder for files of the program, which stay on this machine.
+
+        A program writes to it without asking whether the run has one.
+        """
         return self._files.folder()
 
     def finish(self, exit_code: Any = None, **_keywords: Any) -> None:

@@ -109,7 +109,10 @@ class RecordedRun:
         return _join, (run.project, self.recording.run.name, run.id)
 
     def add_earlier_config(self, earlier: Mapping[str, Any]) -> None:
-        """Add entries of an earlier start that this one does not give; they are recorded already."""
+        """Add entries of an earlier start that this one does not give; they are recorded already.
+
+        By W&B's own ``_update``, which calls no callback: they are not changes of this program.
+        """
         missing = {
             key: value for key, value in earlier.items() if key not in self._config
         }
@@ -192,7 +195,10 @@ class RecordedRun:
 
     @property
     def dir(self) -> str:
-        """Return a folder for files of the program."""
+        """Return a folder for files of the program.
+
+        Made at the first question, so that most programs leave none.
+        """
         return self.recording.folder()
 
     sync_dir = dir  # noqa: A003  # the property above
@@ -302,5 +308,8 @@ def _neutral(name: str, result: object) -> Callable[..., object]:
 
 
 def _join(project: str, name: str, run_id: str) -> Any:
-    """Return the run in another process."""
+    """Return the run in another process.
+
+    W&B's own unpickling would attach to a service process, which does not run.
+    """
     return import_module("wandb").init(project=project, name=name, id=run_id)

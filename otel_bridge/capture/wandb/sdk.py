@@ -82,7 +82,10 @@ class _Capture:
             package.api = _NeutralApi(self._real_api, lambda: self._key)
 
     def _replace(self, name: str, call: Callable[..., Any]) -> None:
-        """``wandb.init`` and its like are called positionally and by name, so the signature stays W&B's."""
+        """Replace a function of the package, wherever the package holds it.
+
+        ``wandb.init`` and its like are called positionally and by name, so the signature stays W&B's.
+        """
         real = getattr(self._package, name)
 
         @functools.wraps(real)
@@ -285,7 +288,10 @@ class _Capture:
 
 
 class _NeutralApi:
-    """Replaces ``wandb.api``: its key is always given, everything else is the package's own."""
+    """Replaces ``wandb.api``: its key is always given, everything else is the package's own.
+
+    Programs ask for the key before they log to W&B, and stop or prompt without one.
+    """
 
     def __init__(self, real: Any, key: Callable[[], str | None]) -> None:
         self._real = real

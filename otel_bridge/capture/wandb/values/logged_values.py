@@ -113,7 +113,9 @@ class ValueSorter:
     def _is_special(self, value: Any) -> bool:
         """Return whether a value, or the first of a list, is a medium, a table or a data frame.
 
-        W&B's ``Histogram`` is not: a row takes it as a distribution.
+        W&B's ``Histogram`` is not: a row takes it as a distribution. Recognised by the names of
+        packages, none of which is imported here. Of a list the first entry decides: W&B takes lists
+        of one kind.
         """
         kind = cast("type[object]", type(value))
         if kind in {list, tuple}:

@@ -16,7 +16,10 @@ _MAX_KEYS = 10_000
 
 
 class ShownSummaries:
-    """Holds the summary definitions of one run, and the summary values so far. Its owner locks."""
+    """Holds the summary definitions of one run, and the summary values so far. Its owner locks.
+
+    Computed here as well as in the bridge, because the program reads ``run.summary`` at once.
+    """
 
     def __init__(self) -> None:
         self._definitions = SummaryDefinitions()

@@ -68,6 +68,7 @@ def recorded_value(value: Any, key: str, drop: CountKeyedDrop) -> Any:
 
 
 def _with_lists_as_texts(plain: Json) -> Json:
+    """Return a value with its lists as JSON. Last values of trackers are numbers and texts."""
     if isinstance(plain, dict):
         return {key: _with_lists_as_texts(value) for key, value in plain.items()}
     if isinstance(plain, list):

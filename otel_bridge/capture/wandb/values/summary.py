@@ -34,7 +34,10 @@ class ShownSummary:
         _merge(self.values, values, _SHOWN)
 
     def put(self, path: Sequence[str], value: Any) -> None:
-        """Set what the program sets below the keys *path*; a dict replaces the one that was there."""
+        """Set what the program sets below the keys *path*; a dict replaces the one that was there.
+
+        The program's own value counts as it is, where a row's dict is merged.
+        """
         put_below(self.values, path, shown_value(value))
 
     def remove(self, path: Sequence[str]) -> None:
@@ -62,7 +65,10 @@ def _dict_of(entries: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 def _merge(
     target: dict[str, Any], values: Mapping[str, Any], kinds: frozenset[type]
 ) -> None:
-    """Set those of *values* whose type is in *kinds*, and merge dicts; other values stay as they were."""
+    """Set those of *values* whose type is in *kinds*, and merge dicts; other values stay as they were.
+
+    From `_MAX_KEYS` keys on nothing changes any more, known keys included.
+    """
     # Bounds the memory of a program with ever-new keys.
     if len(target) >= _MAX_KEYS:
         return
