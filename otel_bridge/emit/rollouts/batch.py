@@ -1,4 +1,4 @@
-"""Finished rollouts of one call: sampled by columns first, then the kept rollouts are built, encoded and appended."""
+"""Finished rollouts of one call: sampled by a few facts first, then those kept are built, encoded and appended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
-from otel_bridge.emit.rollouts.events import SampledColumns, append_sampled_out
+from otel_bridge.emit.rollouts.events import SampledRollout, append_sampled_out
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
 from otel_bridge.emit.values.reading import is_text
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 TRAIN = "train"
-_SAMPLED_FIELDS = (
-    "reward", "group", "error", "finish_reason", "policy_version", "id", "dataset",
-)  # fmt: skip
-"""Fields that sampling needs of every rollout: the whole cost of one that is sampled out."""
 
 
 class RolloutDefaults(NamedTuple):
@@ -52,9 +48,17 @@ def log_rollouts(
     `Run.log_rollouts`, which counts it as ``internal_error``: then nothing of the call is recorded.
     """
     entries = _entries(run, rollouts)
-    fields = [entry if isinstance(entry, dict) else vars(entry) for entry in entries]
     call_defaults = defaults_of(run, step, split, role)
     state_name = coerce.name(state)
+    fields: list[Mapping[str, Any]] = []
+    batches: dict[RolloutDefaults, list[SampledRollout]] = {}
+    for index, entry in enumerate(entries):
+        entry_fields = entry if isinstance(entry, dict) else vars(entry)
+        fields.append(entry_fields)
+        defaults = _defaults_in(run, entry_fields, call_defaults, state_name)
+        key = coerce.name(entry_fields.get("id")) or str(index)
+        rollout = sampled_rollout(run, index, entry_fields, key)
+        batches.setdefault(defaults, []).append(rollout)
 
     def build(index: int) -> Rollout:
         entry = entries[index]
@@ -64,25 +68,11 @@ def log_rollouts(
             rollout.batch_index = index
         return rollout
 
-    def key(index: int) -> str:
-        return coerce.name(fields[index].get("id")) or str(index)
-
-    for group_defaults, indices in _by_defaults(run, fields, call_defaults).items():
-        group_fields = [fields[index] for index in indices]
-        columns = sampled_columns(
-            run,
-            indices,
-            {
-                name: [rollout_fields.get(name) for rollout_fields in group_fields]
-                for name in _SAMPLED_FIELDS
-            },
+    for defaults, sampled in batches.items():
+        emit(run, defaults, sampled, build)
+        annotate_rollouts(
+            run, [fields[rollout.call_index] for rollout in sampled], defaults
         )
-        if state_name is None:
-            defaults = group_defaults
-        else:
-            defaults = _of_state(group_defaults, state_name)
-        emit(run, defaults, columns, build=build, key=key)
-        annotate_rollouts(run, group_fields, defaults)
 
 
 def annotate_rollouts(
@@ -115,12 +105,6 @@ def annotate_rollouts(
         annotate_turns(run, with_turns, defaults.step, defaults.role, decode)
 
 
-def _of_state(defaults: RolloutDefaults, state: str) -> RolloutDefaults:
-    """Return the split of rollouts that the trainer does not use: of a state of ``train`` its name."""
-    is_trained = defaults.split in {None, TRAIN}
-    return defaults._replace(split=state if is_trained else f"{defaults.split}/{state}")
-
-
 def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     """Return the rollouts and mappings among *rollouts*, which may be one of them.
 
@@ -145,30 +129,32 @@ def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:
     return entries
 
 
-def _by_defaults(
-    run: EmitRun, rollouts: Sequence[Mapping[str, Any]], call_defaults: RolloutDefaults
-) -> dict[RolloutDefaults, list[int]]:
-    """Group the indices of the rollouts of a call by step and split.
+def _defaults_in(
+    run: EmitRun,
+    fields: Mapping[str, Any],
+    defaults: RolloutDefaults,
+    state: str | None,
+) -> RolloutDefaults:
+    """Return step and split of one rollout; most name neither, and have those of the call.
 
-    Most name neither, and have those of the call. A step that is not a number is counted as
-    ``rollout_step``, and the rollout has that of the call: without a step it would never be
-    sampled.
+    A step that is not a number is counted as ``rollout_step``, and the rollout has that of the
+    call: without a step it would never be sampled. Those of a *state*, which the trainer does not
+    use, have it as their split, below another split than ``train``.
     """
-    by_defaults: dict[RolloutDefaults, list[int]] = {}
-    for index, fields in enumerate(rollouts):
-        defaults = call_defaults
-        step = fields.get("step")
-        split = coerce.name(fields.get("split"))
-        if step is not None:
-            number = coerce.integer(step)
-            if number is None:
-                run.count_drop("rollout_step")
-            else:
-                defaults = defaults._replace(step=number)
-        if split is not None:
-            defaults = defaults._replace(split=split)
-        by_defaults.setdefault(defaults, []).append(index)
-    return by_defaults
+    step = fields.get("step")
+    split = coerce.name(fields.get("split"))
+    if step is not None:
+        number = coerce.integer(step)
+        if number is None:
+            run.count_drop("rollout_step")
+        else:
+            defaults = defaults._replace(step=number)
+    if split is not None:
+        defaults = defaults._replace(split=split)
+    if state is None:
+        return defaults
+    is_trained = defaults.split in {None, TRAIN}
+    return defaults._replace(split=state if is_trained else f"{defaults.split}/{state}")
 
 
 def defaults_of(
@@ -195,73 +181,81 @@ def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
     return run.id, defaults.role or run.role or "", defaults.split or ""
 
 
-def sampled_columns(
-    run: EmitRun, indices: list[int], columns: Mapping[str, Sequence[object]]
-) -> SampledColumns:
-    """Return the facts for sampling of the rollouts *indices* of a call, one column each.
+def sampled_rollout(
+    run: EmitRun, index: int, fields: Mapping[str, Any], key: str
+) -> SampledRollout:
+    """Return what sampling needs of a rollout, before it is built: the whole cost of one that is left out.
 
-    Rewards that are not numbers are counted together as ``rollout_reward``, also of rollouts that
-    are sampled out, which nothing reads again.
+    A reward that is not a number is counted as ``rollout_reward``: nothing reads it again.
+
+    Args:
+        run: The run, which counts.
+        index: Index of the rollout in its call.
+        fields: Its fields by the names of `Rollout`.
+        key: A stable id, by which the choice is the same in whatever order workers answer.
     """
-    rewards = list(map(coerce.number, columns["reward"]))
-    missing = sum(reward is None for reward in columns["reward"])
-    bad = rewards.count(None) - missing
-    if bad:
-        run.count_drop("rollout_reward", bad, "rewards")
-    reasons = map(coerce.name, columns["finish_reason"])
-    return SampledColumns(
-        indices,
-        rewards,
-        groups=list(map(coerce.name, columns["group"])),
-        failed=[
-            index for index, error in enumerate(columns["error"]) if error is not None
-        ],
-        truncated=[
-            index for index, reason in enumerate(reasons) if reason in TRUNCATED_REASONS
-        ],
-        versions=columns["policy_version"],
-        ids=columns["id"],
-        datasets=columns["dataset"],
+    reward = coerce.number(fields.get("reward"))
+    if reward is None and fields.get("reward") is not None:
+        run.count_drop("rollout_reward", 1, "rewards")
+    return SampledRollout(
+        index,
+        key,
+        reward,
+        coerce.name(fields.get("group")),
+        coerce.name(fields.get("id")),
+        coerce.name(fields.get("dataset")),
+        coerce.integer(fields.get("policy_version")),
+        failed=fields.get("error") is not None,
+        truncated=coerce.name(fields.get("finish_reason")) in TRUNCATED_REASONS,
     )
 
 
 def emit(
     run: EmitRun,
     defaults: RolloutDefaults,
-    columns: SampledColumns,
-    *,
+    rollouts: Sequence[SampledRollout],
     build: Callable[[int], Rollout],
-    key: Callable[[int], str],
 ) -> None:
     """Append the kept rollouts of one step and split whole, and the statistics of the others.
 
-    Only kept rollouts are built: of a batch of 1,024 with 16 seats the others cost two microseconds
-    each. The choice has no random number but a seed of run and step, so that it is the same after a
-    restart.
+    Only kept rollouts are built: of a batch of 1,024 with 16 seats the others cost a few
+    microseconds each. The choice has no random number but a seed of run and step, so that it is
+    the same after a restart.
 
     Args:
         run: The run.
         defaults: Step, split and role.
-        columns: Facts for sampling.
+        rollouts: Facts for sampling.
         build: Callable from an index in the call to the rollout; called for kept rollouts only.
-        key: Callable from an index in the call to a stable id.
     """
     options = run.rollout_options
-    kept_indices = choose(
-        columns.rewards,
-        columns.groups,
+    rewards: list[float | None] = []
+    groups: list[str | None] = []
+    failed: list[int] = []
+    truncated: list[int] = []
+    for place, rollout in enumerate(rollouts):
+        rewards.append(rollout.reward)
+        groups.append(rollout.group)
+        if rollout.failed:
+            failed.append(place)
+        if rollout.truncated:
+            truncated.append(place)
+    kept_places = choose(
+        rewards,
+        groups,
         options.cap_of(defaults.split),
-        failed=columns.failed,
-        truncated=columns.truncated,
-        key=lambda index: key(columns.indices[index]),
+        failed=failed,
+        truncated=truncated,
+        key=lambda place: rollouts[place].key,
         rule=options.rule,
         seed=f"{run.id}/{defaults.step}",
     )
     call = call_context(run, defaults)._replace(link=caller_link())
-    for index in kept_indices:
-        _emit_one(run, call, build, columns.indices[index])
-    if len(kept_indices) < len(columns.indices):
-        append_sampled_out(run, columns, kept_indices, call)
+    left_out = dict(enumerate(rollouts))
+    for place in kept_places:
+        _emit_one(run, call, build, left_out.pop(place).call_index)
+    if left_out:
+        append_sampled_out(run, list(left_out.values()), call)
 
 
 def call_context(run: EmitRun, defaults: RolloutDefaults) -> CallContext:

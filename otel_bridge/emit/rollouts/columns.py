@@ -57,10 +57,6 @@ class Column:
             return self.values[index]
         return None
 
-    def at_all(self, indices: Sequence[int]) -> list[Any]:
-        """Return the values of the samples *indices*, none of them negative."""
-        return [self.at(index) for index in indices]
-
     @property
     def given(self) -> bool:
         """Return whether the column has any value."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from math import nan
 from struct import pack
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,41 +136,47 @@ def _shared(
 # rewards.
 
 
+class SampledRollout(NamedTuple):
+    """Holds the facts of one rollout by which it is sampled, and shown when it is left out.
+
+    Attributes:
+        call_index: Index in its call.
+        key: Stable id, which decides between equals.
+        id: Id that the user gave.
+    """
+
+    call_index: int
+    key: str
+    reward: float | None
+    group: str | None
+    id: str | None
+    dataset: str | None
+    policy_version: int | None
+    failed: bool
+    truncated: bool
+
+
 def append_sampled_out(
-    run: EmitRun,
-    columns: SampledColumns,
-    kept_rollouts: Sequence[int],
-    call: CallContext,
+    run: EmitRun, rollouts: Sequence[SampledRollout], call: CallContext
 ) -> None:
-    """Append statistics of the rollouts of *columns* that are not *kept_rollouts*.
+    """Append statistics of *rollouts*, which are left out of one step and split.
 
     Trackers show figures over all of a step. Sums by group, below ``""`` without one, so that the
     bridge can merge those of several calls and workers. Rollouts without a reward only count.
-
-    Args:
-        run: The run.
-        columns: All rollouts of one step and split.
-        kept_rollouts: Indices of the kept ones in *columns*.
-        call: Step, split, role and open steps.
     """
-    kept_indices = set(kept_rollouts)
     rewards_by_group: defaultdict[str, list[float]] = defaultdict(list)
-    for index, (reward, group) in enumerate(
-        zip(columns.rewards, columns.groups, strict=True)
-    ):
-        if reward is not None and index not in kept_indices:
-            rewards_by_group[group or ""].append(reward)
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            rewards_by_group[rollout.group or ""].append(rollout.reward)
     pairs: dict[str, Attribute] = {
         semconv.STEP: call.step,
         semconv.SPLIT: call.split,
         semconv.ROLE: call.role,
-        semconv.ROLLOUTS_COUNT: len(columns.rewards) - len(kept_rollouts),
+        semconv.ROLLOUTS_COUNT: len(rollouts),
         semconv.EVENT_SEQ: run.next_event_seq(),
         semconv.ROLLOUTS_OPEN_STEPS: call.open_steps,
-        **_named_rollouts(columns, kept_indices),
-        semconv.ROLLOUTS_STALENESS: _staleness(
-            columns.versions, call.step, kept_indices
-        ),
+        **_named_rollouts(rollouts),
+        semconv.ROLLOUTS_STALENESS: _staleness(rollouts, call.step),
     }
     payload = event(
         semconv.EVENT_ROLLOUTS,
@@ -187,16 +193,16 @@ def _statistics(rewards: Sequence[float]) -> dict[str, Attribute]:
     return {
         "count": len(rewards),
         "sum": sum(rewards),
-        "sum_squares": sum([reward * reward for reward in rewards]),
+        "sum_squares": sum(map(operator.mul, rewards, rewards)),
         "min": min(rewards),
         "max": max(rewards),
     }
 
 
 def _staleness(
-    versions: Sequence[object], step: int | None, kept_indices: Container[int]
+    rollouts: Iterable[SampledRollout], step: int | None
 ) -> dict[str, Attribute] | None:
-    """Return count, sum and maximum of step less policy version over the rollouts that are not kept.
+    """Return count, sum and maximum of step less policy version.
 
     ``None`` without a step, or if no rollout names a version as a number. Kept rollouts carry their
     version themselves.
@@ -204,42 +210,16 @@ def _staleness(
     if step is None:
         return None
     ages: list[int] = []
-    for index, version in enumerate(versions):
-        number = coerce.integer(version)
-        if number is not None and index not in kept_indices:
-            ages.append(step - number)
+    for rollout in rollouts:
+        if rollout.policy_version is not None:
+            ages.append(step - rollout.policy_version)
     if ages:
         return {"count": len(ages), "sum": sum(ages), "max": max(ages)}
     return None
 
 
-@dataclass(slots=True)
-class SampledColumns:
-    """Holds the columns that sampling uses, for the rollouts of one step and split: one entry per rollout.
-
-    Attributes:
-        indices: Indices in the call.
-        failed: Failed rollouts, as indices in these lists.
-        truncated: Truncated rollouts, as indices in these lists.
-        versions: Policy version of each rollout, as given.
-        ids: Id of each rollout, as given.
-        datasets: Dataset of each rollout, as given.
-    """
-
-    indices: list[int]
-    rewards: list[float | None]
-    groups: list[str | None]
-    versions: Sequence[object]
-    ids: Sequence[object]
-    datasets: Sequence[object]
-    failed: Sequence[int] = ()
-    truncated: Sequence[int] = ()
-
-
-def _named_rollouts(
-    columns: SampledColumns, kept_indices: Container[int]
-) -> dict[str, Attribute]:
-    """Return ids, rewards, policy versions and datasets of the rollouts that are not kept and have ids.
+def _named_rollouts(rollouts: Iterable[SampledRollout]) -> dict[str, Attribute]:
+    """Return ids, rewards, policy versions and datasets of the rollouts that have ids.
 
     Empty without ids. An entry each, in one order: texts one a line, numbers packed. With them a
     bridge can assign later evaluations, and knows the rollouts that a training step consumes. It
@@ -247,47 +227,27 @@ def _named_rollouts(
     those beyond `MAX_ROLLOUTS_IDS`, are left out.
     """
     ids: list[str] = []
-    indices: list[int] = []
-    for index, raw_id in enumerate(columns.ids):
-        name = coerce.name(raw_id)
-        if name and "\n" not in name and index not in kept_indices:
-            ids.append(name)
-            indices.append(index)
+    rewards: list[float] = []
+    versions: list[int] = []
+    datasets: list[str] = []
+    for rollout in rollouts:
+        if rollout.id is None or "\n" in rollout.id:
+            continue
+        if len(ids) == semconv.MAX_ROLLOUTS_IDS:
+            break
+        version = rollout.policy_version
+        ids.append(rollout.id)
+        rewards.append(nan if rollout.reward is None else rollout.reward)
+        versions.append(semconv.NO_VERSION if version is None else version)
+        datasets.append((rollout.dataset or "").replace("\n", " "))
     if not ids:
         return {}
-    del ids[semconv.MAX_ROLLOUTS_IDS :]
-    del indices[semconv.MAX_ROLLOUTS_IDS :]
     pairs: dict[str, Attribute] = {
         semconv.ROLLOUTS_IDS: "\n".join(ids),
-        semconv.ROLLOUTS_REWARDS: _packed_rewards(
-            [columns.rewards[index] for index in indices]
-        ),
+        semconv.ROLLOUTS_REWARDS: pack(f"<{len(ids)}d", *rewards),
     }
-    versions = [columns.versions[index] for index in indices]
-    if _has_any(versions):
-        pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = _packed_versions(versions)
-    datasets = [columns.datasets[index] for index in indices]
-    if _has_any(datasets):
-        pairs[semconv.ROLLOUTS_DATASETS] = _lines(datasets)
+    if set(versions) != {semconv.NO_VERSION}:
+        pairs[semconv.ROLLOUTS_POLICY_VERSIONS] = pack(f"<{len(ids)}q", *versions)
+    if any(datasets):
+        pairs[semconv.ROLLOUTS_DATASETS] = "\n".join(datasets)
     return pairs
-
-
-def _has_any(values: Iterable[object]) -> bool:
-    return any(value is not None for value in values)
-
-
-def _lines(values: Iterable[object]) -> str:
-    """Return names, one a line; an empty line for what is not a name."""
-    names = [coerce.name(value) or "" for value in values]
-    return "\n".join(name.replace("\n", " ") for name in names)
-
-
-def _packed_rewards(rewards: Sequence[float | None]) -> bytes:
-    numbers = [nan if reward is None else reward for reward in rewards]
-    return pack(f"<{len(numbers)}d", *numbers)
-
-
-def _packed_versions(versions: Sequence[object]) -> bytes:
-    numbers = map(coerce.integer, versions)
-    packed = [semconv.NO_VERSION if number is None else number for number in numbers]
-    return pack(f"<{len(packed)}q", *packed)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +20,7 @@ from otel_bridge.emit.rollouts.columns import (
     prompts_of,
     token_ids,
 )
-from otel_bridge.emit.rollouts.events import SampledColumns
+from otel_bridge.emit.rollouts.events import SampledRollout
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 
 if TYPE_CHECKING:
@@ -56,15 +55,15 @@ def log_generations(run: EmitRun, /, **columns: Any) -> None:
     if unknown:
         run.count_drop("rollout_unknown_column", len(unknown), min(unknown))
     generations = Generations(run, columns)
-    sampled = generations.columns()
-    if not sampled.indices:
+    sampled = generations.sampled()
+    if not sampled:
         return
     defaults = batch.defaults_of(
         run, columns.get("step"), columns.get("split"), columns.get("role")
     )
-    batch.emit(run, defaults, sampled, build=generations.build, key=generations.key)
+    batch.emit(run, defaults, sampled, generations.build)
     if columns.get("logprobs") is not None:
-        tokens = generations.tokens(sampled.indices)
+        tokens = generations.tokens(sampled)
         batch.annotate_rollouts(run, tokens, defaults, columns.get("decode"))
 
 
@@ -113,6 +112,7 @@ class Generations:
         if unanswered > 0 and prompts != self._entries:
             run.count_drop("rollout_no_response", unanswered)
         self._groups = self._all_groups()
+        self._positions = positions_in_groups(self._groups)
 
     def _count(self) -> int:
         """Return the number of entries, that of the longer list of responses.
@@ -153,36 +153,35 @@ class Generations:
             groups.append(coerce.name(self._at("groups", turn[0])) or of_prompt[prompt])
         return groups
 
-    @cached_property
-    def _positions(self) -> list[int]:
-        return positions_in_groups(self._groups)
-
     # --- facts for sampling -----------------------------------------------------------------------
-    def columns(self) -> SampledColumns:
+    def sampled(self) -> list[SampledRollout]:
         """Return the facts for sampling.
 
         Samples with an empty prompt are left out and counted as ``rollout_empty_prompt``. Outcomes
         are those of the last turn, which ends the trajectory; the id is that of the first.
         """
-        rollouts = [
-            rollout for rollout in range(len(self._turns)) if self._is_prompted(rollout)
-        ]
-        if len(rollouts) < len(self._turns):
-            self._run.count_drop(
-                "rollout_empty_prompt", len(self._turns) - len(rollouts)
+        sampled: list[SampledRollout] = []
+        for rollout, entries in enumerate(self._turns):
+            if not self._is_prompted(rollout):
+                continue
+            last = entries[-1]
+            fields = {
+                "reward": self._at("rewards", last),
+                "group": self._groups[rollout],
+                "error": self._at("errors", last),
+                "finish_reason": self._at("finish_reasons", last),
+                "policy_version": self._at("policy_versions", last),
+                "id": self._at("ids", entries[0]),
+                "dataset": self._at("datasets", last),
+            }
+            sampled.append(
+                batch.sampled_rollout(self._run, rollout, fields, self._key(rollout))
             )
-        firsts = [self._turns[rollout][0] for rollout in rollouts]
-        lasts = [self._turns[rollout][-1] for rollout in rollouts]
-        columns = {
-            "reward": self._lists["rewards"].at_all(lasts),
-            "group": [self._groups[rollout] for rollout in rollouts],
-            "error": self._lists["errors"].at_all(lasts),
-            "finish_reason": self._lists["finish_reasons"].at_all(lasts),
-            "policy_version": self._lists["policy_versions"].at_all(lasts),
-            "id": self._lists["ids"].at_all(firsts),
-            "dataset": self._lists["datasets"].at_all(lasts),
-        }
-        return batch.sampled_columns(self._run, rollouts, columns)
+        if len(sampled) < len(self._turns):
+            self._run.count_drop(
+                "rollout_empty_prompt", len(self._turns) - len(sampled)
+            )
+        return sampled
 
     def _is_prompted(self, rollout: int) -> bool:
         """Return whether *rollout* has a prompt that is not empty, or no rollout of the call has one."""
@@ -193,12 +192,8 @@ class Generations:
             return not is_blank(prompt)
         return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout])))
 
-    def key(self, rollout: int) -> str:
-        """Return a stable id of *rollout*.
-
-        It is its id, its trajectory id, or else its group with its position in it. Sampling hashes
-        it, so that the choice does not depend on the order in which workers answer.
-        """
+    def _key(self, rollout: int) -> str:
+        """Return a stable id of *rollout*: its id, its trajectory id, else its position in its group."""
         entry = self._turns[rollout][0]
         for name in ("ids", "trajectory_ids"):
             rollout_id = coerce.name(self._at(name, entry))
@@ -206,24 +201,23 @@ class Generations:
                 return rollout_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
-    def tokens(self, rollouts: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the id of each rollout with the tokens of its turns, as fields of a rollout.
-
-        Missing lists give ``None``.
-        """
+    def tokens(self, rollouts: Iterable[SampledRollout]) -> list[dict[str, Any]]:
+        """Return the id of each rollout with its turns, as fields of a rollout."""
         fields: list[dict[str, Any]] = []
         for rollout in rollouts:
-            entries = self._turns[rollout]
-            turns = [
-                {
-                    "token_ids": self._at("response_token_ids", entry),
-                    "logprobs": self._at("logprobs", entry),
-                    "loss_mask": self._at("loss_masks", entry),
-                }
-                for entry in entries
-            ]
-            fields.append({"id": self._at("ids", entries[0]), "turns": turns})
+            turns = list(map(self._turn, self._turns[rollout.call_index]))
+            fields.append({"id": rollout.id, "turns": turns})
         return fields
+
+    def _turn(self, entry: int) -> dict[str, Any]:
+        """Return the facts and tokens of a turn; missing lists give ``None``."""
+        return {
+            "reward": self._at("rewards", entry),
+            "finish_reason": self._at("finish_reasons", entry),
+            "token_ids": self._at("response_token_ids", entry),
+            "logprobs": self._at("logprobs", entry),
+            "loss_mask": self._at("loss_masks", entry),
+        }
 
     def _at(self, name: str, entry: int) -> Any:  # whatever the user put there
         return self._lists[name].at(entry)
@@ -261,7 +255,8 @@ class Generations:
             dataset_index=self._at("dataset_indices", last),
             model=self._model,
             tools=mapping_or(self._at("tool_facts", last), "calls"),
-            turns=self._turn_facts(entries),
+            # One turn has no facts of its own.
+            turns=list(map(self._turn, entries)) if len(entries) > 1 else [],
             metadata=metadata,
             error=self._at("errors", last),
         )
@@ -324,21 +319,6 @@ class Generations:
             text = self._decoder.text([token for token, _ in run])
             messages.append({"role": role, "content": text})
         return messages
-
-    def _turn_facts(self, entries: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the facts of each turn of a rollout that was trained turn by turn.
-
-        Empty for one turn, which has none of its own.
-        """
-        if len(entries) < 2:
-            return []
-        return [
-            {
-                "reward": self._at("rewards", entry),
-                "finish_reason": self._at("finish_reasons", entry),
-            }
-            for entry in entries
-        ]
 
 
 def _beyond(ids: list[Any], known_ids: list[Any]) -> list[Any]:
