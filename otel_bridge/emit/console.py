@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,7 +173,7 @@ def ended(
             counts = f"{counts}; the run has {of_run}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
-        parts += [f"{label}: {text}" for label, text in view_links(report)]
+        parts += starmap("{}: {}".format, view_links(report))
         parts += [*found(report), *degraded(report)]
         waiting: list[str] = []
         for plural, number in report.waiting.items():
@@ -224,18 +225,20 @@ def shown_key(key: str) -> str:
 
 
 def _drops(report: Report) -> Sequence[str]:
-    return [
-        f"{number} {reason}{first_key(report.drop_keys.get(reason, ''))}"
-        for reason, number in report.drops.items()
-    ]
+    parts: list[str] = []
+    for reason, number in report.drops.items():
+        key = report.drop_keys.get(reason, "")
+        parts.append(f"{number} {reason}{first_key(key)}")
+    return parts
 
 
 def without_messages(report: Report) -> Sequence[str]:
     """Return a sentence for each instrumentation without messages, with the setting that makes it record them."""
-    return [
-        f"{scope} records no messages" + (f": set {switch}" if switch else "")
-        for scope, switch in sorted(report.bare_scopes.items())
-    ]
+    sentences: list[str] = []
+    for scope, switch in sorted(report.bare_scopes.items()):
+        remedy = f": set {switch}" if switch else ""
+        sentences.append(f"{scope} records no messages{remedy}")
+    return sentences
 
 
 def rest_is_kept(folder: RunFolder, delivered_by: str | None, *, chosen: bool) -> str:
@@ -264,13 +267,13 @@ def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
 
 def found(report: Report) -> Sequence[str]:
     """Return statements on content that trackers already held, and on records that later ones miss."""
-    exporters = report.exporters.items()
-    missed = [
-        missed_line(name, exporter.missed)
-        for name, exporter in exporters
-        if exporter.missed
-    ]
-    return [*(exporter.found for _, exporter in exporters if exporter.found), *missed]
+    lines: list[str] = []
+    for name, exporter in report.exporters.items():
+        if exporter.found:
+            lines.append(exporter.found)
+        if exporter.missed:
+            lines.append(missed_line(name, exporter.missed))
+    return lines
 
 
 def missed_line(name: str, count: int) -> str:
@@ -280,9 +283,7 @@ def missed_line(name: str, count: int) -> str:
 
 def degraded(report: Report) -> Sequence[str]:
     """Return sentences on features that the installed trackers lack, and on data left out as a result."""
-    sentences = [
-        sentence
-        for exporter in report.exporters.values()
-        for sentence in exporter.degraded
-    ]
-    return [*dict.fromkeys(sentences), *sampled_out_lines(report)]
+    sentences: dict[str, None] = {}
+    for exporter in report.exporters.values():
+        sentences |= dict.fromkeys(exporter.degraded)
+    return [*sentences, *sampled_out_lines(report)]

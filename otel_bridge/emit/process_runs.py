@@ -22,6 +22,7 @@ from otel_bridge.emit.config.run_request import RunRequest, is_chosen
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.emit_run import current_run, set_current_run
 from otel_bridge.emit.process_end import status_at_exit, watch_process_end
+from otel_bridge.emit.values.mappings import without
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import (
     DIR,
@@ -336,11 +337,7 @@ class ProcessRuns:
         # Before anything is created, so that an error leaves nothing behind.
         self._require_room()
         self._bridges = self._bridges or SharedBridges()
-        env = {
-            name: value
-            for name, value in self.environment_of_user().items()
-            if name not in _OF_THE_PROCESS
-        }
+        env = without(self.environment_of_user(), _OF_THE_PROCESS)
         run = self._started(request, env, None, shared=self._bridges)
         if run.recording:
             self._beside[id(run)] = run

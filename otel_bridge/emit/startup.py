@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 
 from otel_bridge.content.policy import ContentPolicy
@@ -386,9 +387,7 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             *console.degraded(earlier_report),
         ]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
-    notes += [
-        f"{label}: {text}" for label, text in _links(facts, state, earlier_report)
-    ]
+    notes += starmap("{}: {}".format, _links(facts, state, earlier_report))
     cautions = [
         *map(caution_of, choice.settings.values()),
         destination.note(choice.signals_of(OTLP), facts.env),
@@ -407,12 +406,9 @@ def _resumed(earlier_report: Report, role: str | None) -> str:
         if role:
             return f"resuming, last {role} step {last_step}"
         return f"resuming, last step {last_step}"
-    has_living = any(
-        process.alive and not process.bridge
-        for process in earlier_report.processes.values()
-    )
-    if has_living and earlier_report.status == "running":
-        return "joining"
+    for process in earlier_report.processes.values():
+        if process.alive and not process.bridge and earlier_report.status == "running":
+            return "joining"
     return "resuming"
 
 
@@ -513,11 +509,12 @@ def _links(
         node_rank=identity.node_rank,
     )
     reported = view_links(earlier_report) if earlier_report else []
+    reported_names = dict(reported)
     links: list[Link] = []
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():
         # The bridge's report has addresses that only the tracker knows.
-        if not any(link.label == name for link in reported):
+        if name not in reported_names:
             # An exporter's own code must not stop the training.
             with contextlib.suppress(Exception):
                 links += links_of(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import filterfalse
 from pathlib import Path
 
+from otel_bridge.emit.values.mappings import only, without
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS, CAPTURE_MODE
 
@@ -42,14 +44,12 @@ def capture_variables(
         names: What is captured, e.g. ``trackio``.
         mode: ``replace`` or ``tee``; empty for that of *env*.
     """
-    path = [
-        entry
-        for entry in env.get(_PATH, "").split(os.pathsep)
-        if entry and not is_capture_folder(entry)
-    ]
+    path = filter(None, env.get(_PATH, "").split(os.pathsep))
     variables = {
         CAPTURE.name: ",".join(names),
-        _PATH: os.pathsep.join([capture_folder(), *path]),
+        _PATH: os.pathsep.join(
+            [capture_folder(), *filterfalse(is_capture_folder, path)]
+        ),
     }
     if mode:
         return {**variables, CAPTURE_MODE.name: mode}
@@ -62,10 +62,10 @@ def without_capture(env: Mapping[str, str]) -> dict[str, str]:
     ``PYTHONPATH`` goes when nothing else was in it: an empty one means the working folder to
     Python.
     """
-    variables = {name: value for name, value in env.items() if name not in _NAMES}
+    variables = without(env, _NAMES)
     path = variables.get(_PATH, "").split(os.pathsep)
-    if any(map(is_capture_folder, path)):
-        rest = [entry for entry in path if not is_capture_folder(entry)]
+    rest = list(filterfalse(is_capture_folder, path))
+    if rest != path:
         variables.pop(_PATH)
         if any(rest):
             variables[_PATH] = os.pathsep.join(rest)
@@ -80,15 +80,12 @@ def refuse_twice(names: Sequence[str], mode: str, exporters: Sequence[str]) -> N
     Raises:
         ConfigError: One of *names* is captured in the mode ``tee``, and is among *exporters*.
     """
-    if mode == "tee":
-        twice = [name for name in names if name in exporters]
-    else:
-        twice = []
-    if twice:
-        raise ConfigError(
-            f"{twice[0]} is captured with --tee ({CAPTURE_MODE.name}=tee): {twice[0]} is an exporter too, and "
-            "would have every row twice; leave it out of the exporters, or leave --tee out"
-        )
+    for name in names:
+        if mode == "tee" and name in exporters:
+            raise ConfigError(
+                f"{name} is captured with --tee ({CAPTURE_MODE.name}=tee): {name} is an exporter too, and "
+                "would have every row twice; leave it out of the exporters, or leave --tee out"
+            )
 
 
 def inherited_capture(env: Mapping[str, str]) -> dict[str, str]:
@@ -108,9 +105,7 @@ def set_capture_aside() -> dict[str, str]:
     Return the variables that only its children use. The commands import trackers themselves, which
     must not be captured.
     """
-    removed = {
-        name: os.environ[name] for name in _NAMES if name in os.environ
-    } | inherited_capture(os.environ)
+    removed = only(os.environ, _NAMES) | inherited_capture(os.environ)
     remaining = without_capture(os.environ)
     for name in (*_NAMES, _PATH):
         if name in remaining:

@@ -162,4 +162,4 @@ def launcher_exporters(env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     chosen = LAUNCHER_EXPORTERS.read(env)
     if not chosen:
         return dict.fromkeys(SIGNALS, EXPORTERS.read(env))
-    return {signal: chosen.get(signal, ()) for signal in SIGNALS}
+    return {**dict.fromkeys(SIGNALS, ()), **chosen}

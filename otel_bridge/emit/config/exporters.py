@@ -76,11 +76,11 @@ class RequestedDestinations:
 
     def signals_of(self, exporter: str) -> list[str]:
         """Return the signals that *exporter* was named for."""
-        return [
-            signal
-            for signal, exporters in self.by_signal.items()
-            if exporter in exporters
-        ]
+        signals: list[str] = []
+        for signal, exporters in self.by_signal.items():
+            if exporter in exporters:
+                signals.append(signal)
+        return signals
 
 
 def choose(
@@ -119,7 +119,7 @@ def choose(
             signal: _without_none(exporters) for signal, exporters in by_signal.items()
         },
         destinations={},
-        refused=any(NONE in exporters for exporters in by_signal.values()),
+        refused=NONE in chain.from_iterable(by_signal.values()),
     )
     find = described if elsewhere else load
     settings: dict[str, ExporterSettings] = {}
@@ -173,11 +173,13 @@ def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: Others are named beside it.
     """
-    if NONE in exporters and len(set(exporters)) > 1:
+    if NONE not in exporters:
+        return tuple(exporters)
+    if len(set(exporters)) > 1:
         raise ConfigError(
             f"exporters {','.join(exporters)}: expected {NONE} alone, or trackers without it"
         )
-    return tuple(name for name in exporters if name != NONE)
+    return ()
 
 
 def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
@@ -227,11 +229,11 @@ def _ours(chosen: Iterable[str]) -> tuple[str, ...]:
 
     Those that only stock SDKs know are not errors.
     """
-    return tuple(
-        dict.fromkeys(
-            _STOCK_OTLP.get(name, name) for name in chosen if name not in _STOCK_ONLY
-        )
-    )
+    ours: dict[str, None] = {}
+    for name in chosen:
+        if name not in _STOCK_ONLY:
+            ours[_STOCK_OTLP.get(name, name)] = None
+    return tuple(ours)
 
 
 def requested_names(argument: object) -> tuple[str, ...] | None:
@@ -240,11 +242,11 @@ def requested_names(argument: object) -> tuple[str, ...] | None:
     ``None``: *argument* names nothing.
 
     Raises:
-        ConfigError: *argument* is not a name.
+        ConfigError: *argument* is not a name, or names others beside ``none``.
     """
     requested = _requested(argument)
     if requested:
-        return tuple(name for name in requested if name != NONE)
+        return _without_none(requested)
     return None
 
 

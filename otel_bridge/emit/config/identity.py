@@ -41,11 +41,21 @@ _RANK = Setting("RANK", 0, non_negative_int, "Rank of this process.")
 WORLD_SIZE = Setting(
     "WORLD_SIZE", 0, non_negative_int, "Number of processes of the job."
 )
-_GROUP_RANK = Setting(
-    "GROUP_RANK", -1, non_negative_int, "Number of this machine, as torchrun sets it."
-)
-_SLURM_NODEID = Setting(
-    "SLURM_NODEID", -1, non_negative_int, "Number of this machine, as Slurm sets it."
+_NO_RANK: int | None = None
+_NODE_RANKS = (
+    NODE_RANK,
+    Setting(
+        "GROUP_RANK",
+        _NO_RANK,
+        non_negative_int,
+        "Number of this machine, as torchrun sets it.",
+    ),
+    Setting(
+        "SLURM_NODEID",
+        _NO_RANK,
+        non_negative_int,
+        "Number of this machine, as Slurm sets it.",
+    ),
 )
 # Characters that W&B accepts in an id, without those that a folder name cannot hold.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -83,8 +93,12 @@ class Identity:
     @property
     def generated(self) -> tuple[str, ...]:
         """Generated names among ``project`` and ``run_name``, in the form of a segment header."""
-        flags = (("project", self.project_generated), ("run_name", self.name_generated))
-        return tuple(field_name for field_name, is_generated in flags if is_generated)
+        names: list[str] = []
+        if self.project_generated:
+            names.append("project")
+        if self.name_generated:
+            names.append("run_name")
+        return tuple(names)
 
     def is_named(
         self,
@@ -247,14 +261,11 @@ def node_rank(env: Mapping[str, str]) -> int:
     Raises:
         ConfigError: A variable is not a number.
     """
-    explicit_rank = NODE_RANK.read(env)
-    numbers = (
-        -1 if explicit_rank is None else explicit_rank,
-        _GROUP_RANK.read(env),
-        _SLURM_NODEID.read(env),
-        0,
-    )
-    return next(number for number in numbers if number >= 0)
+    for setting in _NODE_RANKS:
+        number = setting.read(env)
+        if number is not None:
+            return number
+    return 0
 
 
 def resource_attributes(env: Mapping[str, str]) -> dict[str, str]:

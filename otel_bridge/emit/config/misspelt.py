@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from otel_bridge.errors import OtelBridgeError
@@ -11,11 +12,23 @@ from otel_bridge.exporter import OTLP, available, load
 from otel_bridge.settings import Setting, content_of, declared
 
 _PREFIX = "OTEL_BRIDGE_"
+_NAME = attrgetter("name")
 
 
 def all_settings() -> list[Setting[Any]]:
-    """Return every setting: the core's, those that exporters declare, and the content setting of each exporter."""
-    return [*_declared_by_name(), *(content_of(name) for name in available())]
+    """Return every setting, each name once: the core's, those that exporters declare, and their content settings.
+
+    An exporter that cannot be loaded declares none here: it is an error only for a run that
+    chooses it.
+    """
+    settings: list[Setting[Any]] = [*declared()]
+    for exporter_name in available():
+        settings.append(content_of(exporter_name))
+        if exporter_name == OTLP:  # declares no settings of its own
+            continue
+        with suppress(OtelBridgeError):
+            settings += load(exporter_name).settings
+    return list({setting.name: setting for setting in settings}.values())
 
 
 def misspelt(env: Mapping[str, str]) -> list[str]:
@@ -24,21 +37,16 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     Empty in the usual case. Variables named after an exporter that declares no settings, or cannot
     be loaded, are not reported: a third party's may read its own.
     """
-    core_names = {setting.name for setting in declared()}
-    suspects = [
-        name
-        for name in sorted(env)
-        if name.startswith(_PREFIX) and name not in core_names
-    ]
+    suspects = set(filter(_is_ours, env)).difference(map(_NAME, declared()))
     if not suspects:  # the usual case: `init()` imports no exporter for this check
         return []
     import difflib  # noqa: PLC0415  # for a typing error only
 
-    names = {setting.name for setting in all_settings()}
-    silent_prefixes = _prefixes_without_settings()
+    names = set(map(_NAME, all_settings()))
+    silent_prefixes = _prefixes_without_settings(names)
     lines: list[str] = []
-    for suspect in suspects:
-        if suspect not in names and not suspect.startswith(silent_prefixes):
+    for suspect in sorted(suspects - names):
+        if not suspect.startswith(silent_prefixes):
             nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
             lines.append(
                 f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?"
@@ -46,27 +54,16 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _prefixes_without_settings() -> tuple[str, ...]:
-    """Return the beginnings of variables that are named after an exporter which declares none."""
-    declared_names = "\n".join(setting.name for setting in _declared_by_name())
+def _is_ours(name: str) -> bool:
+    return name.startswith(_PREFIX)
+
+
+def _prefixes_without_settings(names: set[str]) -> tuple[str, ...]:
+    """Return the beginnings of variables that are named after an exporter which declares none of *names*."""
     prefixes: list[str] = []
     for exporter_name in available():
         prefix = f"{_PREFIX}{exporter_name.upper()}_"
-        if prefix not in declared_names:
+        others = names - {content_of(exporter_name).name}
+        if prefix not in "\n".join(others):
             prefixes.append(prefix)
     return tuple(prefixes)
-
-
-def _declared_by_name() -> list[Setting[Any]]:
-    """Return the core's settings and those that exporters declare, each name once.
-
-    An exporter that cannot be loaded is left out: it is an error only for a run that chooses it.
-    """
-    settings: list[Setting[Any]] = [*declared()]
-    for exporter_name in available():
-        if exporter_name == OTLP:  # declares no settings of its own
-            continue
-        # One that cannot be loaded is an error only for a run that chooses it.
-        with suppress(OtelBridgeError):
-            settings += load(exporter_name).settings
-    return list({setting.name: setting for setting in settings}.values())

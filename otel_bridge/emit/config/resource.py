@@ -15,6 +15,7 @@ from typing import cast
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
+from otel_bridge.emit.values.mappings import present
 from otel_bridge.settings import ATTEMPT, RANKS, Setting, non_negative_int
 from otel_bridge.text.secret_patterns import redact_text
 
@@ -197,12 +198,12 @@ def source_of(env: Mapping[str, str], cwd: Path) -> dict[str, str]:
         script = ""
     directory = (cwd / script).parent if script else cwd
     facts = {
-        semconv.HOST_NAME: os.uname().nodename,
-        semconv.PROCESS_COMMAND: script,
-        semconv.PROCESS_OWNER: env.get("USER") or env.get("LOGNAME") or "",
-        semconv.VCS_REVISION: revision_of(directory) or revision_of(cwd) or "",
+        semconv.HOST_NAME: os.uname().nodename or None,
+        semconv.PROCESS_COMMAND: script or None,
+        semconv.PROCESS_OWNER: env.get("USER") or env.get("LOGNAME") or None,
+        semconv.VCS_REVISION: revision_of(directory) or revision_of(cwd),
     }
-    return {key: value for key, value in facts.items() if value}
+    return present(facts)
 
 
 def revision_of(folder: Path) -> str | None:

@@ -16,7 +16,7 @@ from otel_bridge.settings import (
 )
 
 _ATTRIBUTES = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
-_NAMES = ("project", "name", "role", "id")
+_NO_NAMES = (None, None, None, None)
 _GENERATED = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
 """Variable that names a run to the one that holds a generated name."""
 
@@ -78,7 +78,7 @@ class RunRequest:
         return (
             not self.attributes
             and self.exporters is None
-            and all(getattr(self, name) is None for name in _NAMES)
+            and (self.project, self.name, self.role, self.id) == _NO_NAMES
         )
 
 

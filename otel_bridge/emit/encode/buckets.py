@@ -75,11 +75,7 @@ def point_of_buckets(
         drop("empty_distribution", 1)
         return None
     fits = len(ends) == len(numbers) + 1 and sum(numbers) < _MAX_COUNT
-    if (
-        not fits
-        or any(low > high for low, high in pairwise(ends))
-        or ends[0] == ends[-1]
-    ):
+    if not fits or ends != sorted(ends) or ends[0] == ends[-1]:
         drop("bad_histogram", 1)
         return None
     return _point(*_joined(numbers, ends))
@@ -146,13 +142,17 @@ def _point(counts: list[int], edges: list[float]) -> BucketPoint:
 
     The middles are halved first, against overflow.
     """
-    used = [index for index, count in enumerate(counts) if count]
-    middles = [low / 2 + high / 2 for low, high in pairwise(edges)]
+    total = 0.0
+    used: list[float] = []
+    for (low, high), count in zip(pairwise(edges), counts, strict=True):
+        total += (low / 2 + high / 2) * count
+        if count:
+            used += (low, high)
     return BucketPoint(
         count=sum(counts),
-        sum=sum(middle * count for middle, count in zip(middles, counts, strict=True)),
-        min=edges[used[0]],
-        max=edges[used[-1] + 1],
+        sum=total,
+        min=used[0],
+        max=used[-1],
         bounds=tuple(edges[1:-1]),
         counts=tuple(counts),
     )

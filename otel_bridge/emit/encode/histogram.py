@@ -104,8 +104,10 @@ def _point(
 
     Both signs have one scale, the coarser of the two, as the format has one field for it.
     """
-    sides = [_ends(side) for side in (positive, negative) if len(side)]
-    scale = min((_scale_of(*ends) for ends in sides), default=MAX_SCALE)
+    scale = MAX_SCALE
+    for side in (positive, negative):
+        if len(side):
+            scale = min(scale, _scale_of(*_ends(side)))
     low, high = _ends(numbers)
     return HistogramPoint(
         count=len(numbers),

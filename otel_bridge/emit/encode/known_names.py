@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from otel_bridge.emit.config.identity import Identity
@@ -55,8 +56,8 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
 
 def _best(texts: Iterable[_KnownText]) -> _KnownText | None:
     """Return the first text that somebody chose, else the first generated one; ``None`` when all are empty."""
-    known_texts = [candidate for candidate in texts if candidate.text]
-    return min(known_texts, key=lambda candidate: candidate.generated, default=None)
+    known_texts = filter(attrgetter("text"), texts)
+    return min(known_texts, key=attrgetter("generated"), default=None)
 
 
 def _headers(folder: RunFolder) -> Sequence[SegmentHeader]:

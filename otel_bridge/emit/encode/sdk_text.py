@@ -7,6 +7,7 @@ Pure.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
@@ -49,15 +50,18 @@ def _value(value: object) -> object:
 
 
 def _mapping(entries: Mapping[object, object]) -> Mapping[object, object]:
-    changed = {_value(key): _value(item) for key, item in entries.items()}
-    is_same = all(changed.get(key) is item for key, item in entries.items())
-    return entries if is_same else changed
+    keys = list(entries)
+    values = list(entries.values())
+    changed_keys = _sequence(keys)
+    changed_values = _sequence(values)
+    if changed_keys is keys and changed_values is values:
+        return entries
+    return dict(zip(changed_keys, changed_values, strict=True))
 
 
 def _sequence(items: Sequence[object]) -> Sequence[object]:
-    copies = [_value(item) for item in items]
-    is_same = all(new is old for new, old in zip(copies, items, strict=True))
-    return items if is_same else copies
+    copies = list(map(_value, items))
+    return items if all(map(operator.is_, copies, items)) else copies
 
 
 def _text(value: str) -> str:

@@ -22,6 +22,7 @@ from otel_bridge.emit.encode.histogram import (
     distribution_of_array,
 )
 from otel_bridge.emit.media.values import media_in
+from otel_bridge.emit.values.mappings import without
 from otel_bridge.emit.values.plain import (
     CLIPPED,
     MAX_DEPTH,
@@ -62,7 +63,7 @@ _MEDIA = {
     "PIL": "figure", "matplotlib": "figure", "plotly": "figure", "bokeh": "figure",
 }  # fmt: skip
 """Package of an object that is not a number, to the reason whose message names the right call."""
-_WITH_HISTOGRAMS = frozenset({"wandb", "trackio"})
+_HISTOGRAMS = frozenset({("wandb", "Histogram"), ("trackio", "Histogram")})
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 _FLAT = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
@@ -223,10 +224,9 @@ def distinct(
     last_keys = {_shown_key(key, role): key for key in values}
     if len(last_keys) == len(values):
         return values
-    distinct_values = {key: values[key] for key in last_keys.values()}
-    first_dropped = next(key for key in values if key not in distinct_values)
-    drop("same_key", len(values) - len(distinct_values), first_dropped)
-    return distinct_values
+    dropped = without(values, set(last_keys.values()))
+    drop("same_key", len(dropped), next(iter(dropped)))
+    return without(values, dropped)
 
 
 def _shown_key(key: str, role: str | None) -> str:
@@ -299,10 +299,7 @@ def _of_tracker(value: object, drop: CountDrop) -> Value | None:
     Any other object is left out and counted, with the reason whose message names the right call.
     Trackers are recognised by name: they are never imported here.
     """
-    if any(
-        name == "Histogram" and package in _WITH_HISTOGRAMS
-        for package, name in bases_of(value)
-    ):
+    if not _HISTOGRAMS.isdisjoint(bases_of(value)):
         return point_of_buckets(
             getattr(value, "histogram", None), getattr(value, "bins", None), drop
         )
@@ -342,10 +339,10 @@ def _reason(value: object) -> str:
     )
     if is_complex:
         return "complex"
-    return next(
-        (_MEDIA[package] for package, _ in bases_of(value) if package in _MEDIA),
-        "object",
-    )
+    for package, _ in bases_of(value):
+        if package in _MEDIA:
+            return _MEDIA[package]
+    return "object"
 
 
 def to_step(step: object, drop: CountDrop) -> int | None:
@@ -422,7 +419,7 @@ def distribution(
     ):
         drop("too_many_numbers", 1)
         return None
-    finite = [number for number in numbers if math.isfinite(number)]
+    finite = list(filter(math.isfinite, numbers))
     if _report(len(numbers), len(finite), drop):
         return distribution_of(finite)
     return None

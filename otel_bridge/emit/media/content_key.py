@@ -66,13 +66,8 @@ class _ContentReader(PlainReader):
         if not isinstance(value, Media):
             return super()._nested(value, parents)
         columns = value.columns if isinstance(value, Table) else None
-        return [
-            value.kind,
-            *(
-                self._value(part, (*parents, id(value)))
-                for part in (value.value, value.caption, columns)
-            ),
-        ]
+        parts = [value.kind, value.value, value.caption, columns]
+        return self._items(parts, (*parents, id(value)), parts)
 
     def _described(self, value: object) -> Json:
         """Return the key that an object has of its own, or a digest of its bytes or pixels.

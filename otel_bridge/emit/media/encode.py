@@ -245,7 +245,9 @@ class MediaEncoder:
             return False
         texts = list(columns)
         for row in cells:
-            texts += [cell for cell in row if isinstance(cell, str)]
+            for cell in row:
+                if isinstance(cell, str):
+                    texts.append(cell)
         whole = "\n".join(texts)
         return self.policy.redact(whole) == whole
 
@@ -343,9 +345,7 @@ def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], b
     """
     if isinstance(row, Mapping):
         entries = cast("Mapping[object, object]", row)
-        return [entries.get(column) for column in columns], set(columns).issuperset(
-            entries
-        )
+        return list(map(entries.get, columns)), set(columns).issuperset(entries)
     cells = _cells_of(row)
     missing = len(columns) - len(cells)
     if missing == 0:

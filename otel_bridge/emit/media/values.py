@@ -152,8 +152,11 @@ class Table(Media):
         data: Iterable[object] | None = None,
         dataframe: Any = None,
     ) -> None:
-        values = [value for value in (dataframe, rows, data) if value is not None]
-        super().__init__(values[0] if values else [], caption)
+        value: object = []
+        for candidate in (data, rows, dataframe):
+            if candidate is not None:
+                value = candidate
+        super().__init__(value, caption)
         self.columns: object = columns
 
     def add_data(self, *row: object) -> None:

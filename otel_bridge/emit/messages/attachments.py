@@ -139,7 +139,9 @@ def _filled(content: str | list[object], parts: list[Json]) -> list[object]:
     """Return *content* with *parts* in the places that it has for them, the others before it."""
     if isinstance(content, str):
         return [*parts, {"type": "text", "content": content}]
-    filled = [parts.pop(0) if parts and _is_place(part) else part for part in content]
+    filled: list[object] = []
+    for part in content:
+        filled.append(parts.pop(0) if parts and _is_place(part) else part)
     return [*parts, *filled]
 
 

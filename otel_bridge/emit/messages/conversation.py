@@ -152,9 +152,10 @@ def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
     Those beyond 100 are counted as ``clipped``. A role or parts that were not read cannot be a fact
     beside the role and the parts of the message, and become a text.
     """
-    other_fields = {
-        key: value for key, value in fields.unread() if not _says_nothing(key, value)
-    }
+    other_fields: dict[str, Any] = {}
+    for key, value in fields.unread():
+        if not _says_nothing(key, value):
+            other_fields[key] = value
     for key in _RESERVED:  # has no place as a fact
         if key in other_fields:
             parts.add_unread({key: other_fields.pop(key)})
@@ -165,8 +166,11 @@ def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
         parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
     for key in beyond:
         del other_fields[key]
-    facts = parts.content_filter.facts(other_fields, "message")
-    return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
+    facts: dict[str, Json] = {}
+    for key, fact in parts.content_filter.facts(other_fields, "message").items():
+        if fact not in _EMPTY:
+            facts[key] = fact
+    return facts
 
 
 def _says_nothing(key: str, value: object) -> bool:
@@ -340,11 +344,9 @@ def content_of(
     content.content_filter.losses.merge(losses)
     while content.size_bytes > budget:
         # Texts are at their shortest, and still too large: later messages go, by halves.
-        first_half = len(content.messages) // 2
-        content.content_filter.clipped_bytes += sum(
-            len(message.json) for message in content.messages[first_half:]
-        )
-        del content.messages[first_half:]
+        size_before = content.size_bytes
+        del content.messages[len(content.messages) // 2 :]
+        content.content_filter.clipped_bytes += size_before - content.size_bytes
     return content
 
 

@@ -174,14 +174,12 @@ class Parts:
             return self.content_filter.json(content)
         inner = Parts(self.content_filter)
         inner.add_content(cast("object", content))
-        texts = [
-            part["content"]
-            for part in inner.parts
-            if part["type"] in _TEXT_TYPES and part.keys() == _TEXT_KEYS
-        ]
-        if len(texts) == len(inner.parts):
-            return "\n".join(map(str, texts))
-        return cast("Json", inner.parts)
+        texts: list[str] = []
+        for part in inner.parts:
+            if part["type"] not in _TEXT_TYPES or part.keys() != _TEXT_KEYS:
+                return cast("Json", inner.parts)
+            texts.append(str(part["content"]))
+        return "\n".join(texts)
 
     def add_part(self, part: object) -> None:
         """Add one part of a message, which is a text, a medium, or fields with a type or a telling key.

@@ -286,7 +286,7 @@ class Recorder:
         # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._appender.append(_METRICS, payload, now):
             role_name = role or self._rules.role
-            row.keys.update(key_of(role_name, key) for key in numbers)
+            row.keys.update(map(partial(key_of, role_name), numbers))
 
     def _end_row(self, row: OpenRow, step: int) -> None:
         """Append the number of a row, and its step as the role's last.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
+from otel_bridge.emit.values.mappings import present
 from otel_bridge.emit.values.reading import is_text
 from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
@@ -85,8 +87,7 @@ def parted(value: object) -> Column:
     rows: list[dict[str, Any] | None] = []
     for index in range(samples):
         parts = {name: column.at(index) for name, column in columns.items()}
-        present = {name: part for name, part in parts.items() if part is not None}
-        rows.append(present or None)
+        rows.append(present(parts) or None)
     return Column(rows)
 
 
@@ -201,7 +202,7 @@ def prompts_of(
     # What lies beyond the prompts belongs to the last one.
     indices += [last] * (len(turns) - len(indices))
     ids = map(coerce.name, lists["prompt_trajectory_ids"].values or ())
-    prompt_by_id = {prompt_id: prompt for prompt, prompt_id in enumerate(ids)}
+    prompt_by_id = dict(zip(ids, count(), strict=False))
     prompt_by_id.pop(None, None)
     if prompt_by_id:
         for rollout, turn in enumerate(turns):

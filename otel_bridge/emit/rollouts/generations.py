@@ -344,9 +344,5 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
     Roles alone decide: an answer comes back in another shape than it was given, and with a
     tokenizer's changes.
     """
-    if len(entries) < len(messages):
-        return False
-    return all(
-        first_role(entry) == first_role(former)
-        for entry, former in zip(entries, messages, strict=False)
-    )
+    roles = list(map(first_role, messages))
+    return list(map(first_role, entries[: len(roles)])) == roles

@@ -27,6 +27,7 @@ from otel_bridge.emit.messages.conversation import (
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.emit.values.mappings import without
 from otel_bridge.emit.values.plain import CLIPPED, Losses, dumps
 from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
@@ -547,10 +548,7 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
     pairs += token_counts(facts, losses, "turns.")
     if answers == 1:
         # Of the only turn the numbers of the rollout hold, whose bad ones its root counts.
-        of_rollout = {
-            field: getattr(rollout, field) for field in _TOKEN_FIELDS.keys() - facts
-        }
-        pairs += token_counts(of_rollout, Losses())
+        pairs += token_counts(without(vars(rollout), facts), Losses())
     if turns:
         pairs += [(semconv.TURN_INDEX, turn), (semconv.TURN_LAST, is_last)]
         pairs += _turn_reward(facts.get("reward"), losses)
