@@ -63,7 +63,7 @@ def _prefixes_without_settings(names: set[str]) -> tuple[str, ...]:
     prefixes: list[str] = []
     for exporter_name in available():
         prefix = f"{_PREFIX}{exporter_name.upper()}_"
-        others = names - {content_of(exporter_name).name}
-        if prefix not in "\n".join(others):
+        declared_names = names - {content_of(exporter_name).name}
+        if prefix not in "\n".join(declared_names):
             prefixes.append(prefix)
     return tuple(prefixes)

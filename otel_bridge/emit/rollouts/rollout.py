@@ -81,7 +81,7 @@ class Rollout:
     end_unix_ns: int | None = None
 
 
-FIELDS = frozenset(one.name for one in fields(Rollout))
+FIELDS = frozenset(field.name for field in fields(Rollout))
 
 
 def rollout_of(values: Mapping[str, Any]) -> Rollout:
