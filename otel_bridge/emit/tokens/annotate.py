@@ -82,9 +82,10 @@ def annotate(
         return
     # Kept rollouts first: the limits of a call are spent on what trackers show.
     batch.sort(key=lambda rollout: is_kept(rollout.trace_id), reverse=True)
-    shown_rollouts = _choose_sent(run, batch, names)
+    _choose_sent(run, batch, names)
     policy = run.rollout_options.limits.policy
     if not policy.off:
+        shown_rollouts = [rollout for rollout in batch if rollout.sent is names]
         add_texts(run, first_within(shown_rollouts, _MAX_TEXTS), call.decode)
     # Anybody with the tokenizer can read ids as the whole text.
     if policy.off or policy.limit is not None:
@@ -97,24 +98,34 @@ def annotate(
 
 def _choose_sent(
     run: EmitRun, batch: Sequence[TokenRollout], names: Sequence[str]
-) -> Sequence[TokenRollout]:
-    """Set which streams leave whole of each rollout, and return the rollouts of which all do.
+) -> None:
+    """Set which streams leave whole of each rollout: all of *names*, those of one side, or none.
 
-    These are the kept ones of *batch*, which has them first: only they have a token view. All
+    All leave of the kept rollouts, which *batch* has first, since only they have a token view. The
     others leave as sums, because all streams of a step are many megabytes. Rollouts beyond
     `_SENT_TOKENS` are counted as ``token_limit``, and leave as sums too.
     """
     kept_rollouts = sum(is_kept(rollout.trace_id) for rollout in batch)
     # Those of another process: it is not known here which of them trackers show.
-    shown_rollouts = _within_limit(run, batch[: kept_rollouts or len(batch)])
-    halves = [name for name in (ENGINE, TRAINER) if name in names]
-    # Of all rollouts, since the bridge joins them with the other half.
-    if len(halves) == 1:
-        for rollout in _within_limit(run, batch):
-            rollout.sent = halves
-    for rollout in shown_rollouts:
-        rollout.sent = names
-    return shown_rollouts
+    shown_rollouts = kept_rollouts or len(batch)
+    halves = {ENGINE, TRAINER}.intersection(names)
+    tokens = 0
+    beyond_limit = 0
+    for index, rollout in enumerate(batch):
+        tokens += len(rollout)
+        if index < shown_rollouts:
+            sent = names
+        # Of all rollouts, since the bridge joins them with the other half.
+        elif len(halves) == 1:
+            sent = [*halves]
+        else:
+            break
+        if tokens <= _SENT_TOKENS:
+            rollout.sent = sent
+        else:
+            beyond_limit += 1
+    if beyond_limit:
+        run.count_drop("token_limit", beyond_limit)
 
 
 def _read(
@@ -161,7 +172,7 @@ def _columns(
             continue
         name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
         try:
-            rows = list(rows_of(stream, rollouts))
+            rows = rows_of(stream, rollouts)
         except any_error():  # whatever the program put there
             run.count_drop(UNREADABLE, 1, name)
             continue
@@ -169,16 +180,6 @@ def _columns(
         if len(rows) != rollouts:
             run.count_drop(OTHER_LENGTH, abs(len(rows) - rollouts), name)
     return columns
-
-
-def _within_limit(
-    run: EmitRun, rollouts: Sequence[TokenRollout]
-) -> Sequence[TokenRollout]:
-    """Return the first rollouts that fit in `_SENT_TOKENS`; the others are counted as ``token_limit``."""
-    within = first_within(rollouts, _SENT_TOKENS)
-    if len(within) < len(rollouts):
-        run.count_drop("token_limit", len(rollouts) - len(within))
-    return within
 
 
 def _parts(rollouts: Sequence[TokenRollout]) -> Iterator[Sequence[TokenRollout]]:

@@ -5,7 +5,6 @@ Numpy arrays are not copied.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -65,30 +64,26 @@ def first_within(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
     return entries[: bisect_right(ends, limit)]
 
 
-def rows_of(stream: object, rollouts: int) -> Iterable[object]:
+def rows_of(stream: object, rollouts: int) -> list[object]:
     """Return what a stream has of each of the *rollouts*, which may be more or fewer than these.
+
+    A call may give the stream of one rollout alone or in a list.
 
     Raises:
         TypeError: It cannot be iterated; also what the program's own objects raise.
     """
-    if rollouts == 1 and not _is_nested(stream):
-        return [stream]
     # One copy to the CPU instead of one a rollout.
-    return cast("Iterable[object]", _on_cpu(stream))
-
-
-def _is_nested(stream: object) -> bool:
-    """Return whether a stream of one rollout is in a list, since a call may give it alone or in a list of one.
-
-    A list of one number or one text is the stream itself, of a rollout with one token.
-    """
-    shape = getattr(stream, "shape", None)
-    if shape is not None:
-        return len(shape) > 1
-    if not isinstance(stream, (list, tuple)) or len(cast("list[object]", stream)) != 1:
-        return False
-    (entry,) = cast("Sequence[object]", stream)
-    return hasattr(entry, "__len__") and not isinstance(entry, str)
+    rows = _on_cpu(stream)
+    if not isinstance(rows, numpy.ndarray):
+        rows = list(cast("Iterable[object]", rows))
+    first = next(iter(rows), None)
+    # A list of numbers or texts is the stream itself of one rollout, also if there is one of them.
+    # A number may be an array or tensor without dimensions.
+    is_number_or_text = isinstance(first, str) or getattr(first, "shape", None) == ()
+    is_nested = hasattr(first, "__len__") and not is_number_or_text
+    if rollouts == 1 and not is_nested:
+        return [rows]
+    return list(rows)
 
 
 def _on_cpu(values: Any) -> Any:
@@ -141,8 +136,11 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     if isinstance(row, numpy.ndarray):
         return _floats_of(row), 0
     values = list(cast("Iterable[Any]", row))
-    numbers = [math.nan if value is None else float(value) for value in values]
-    return numpy.array(numbers), values.count(None)
+    # Numpy makes NaN of None.
+    numbers = numpy.array(values, "f8")
+    if numbers.ndim != 1:
+        raise TypeError(values)
+    return numbers, values.count(None)
 
 
 def _floats_of(array: Any) -> Numbers:

@@ -56,16 +56,17 @@ def _joined(turns: Sequence[object]) -> dict[str, list[object]]:
     A turn that lacks a stream is filled by `_NO_VALUE`, so that the values of later turns stay with
     their tokens: an unknown id, no log-probability, a token that was sampled.
     """
-    joined: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
-    present: set[str] = set()
+    joined: dict[str, list[object]] = {}
+    length = 0
     for turn in turns:
         if not isinstance(turn, Mapping):
             continue
         fields = cast("Mapping[str, Any]", turn)
         rows = {name: token_ids(fields.get(name)) or [] for name in _NO_VALUE}
-        length = max(map(len, rows.values()))
+        size = max(map(len, rows.values()))
         for name, row in rows.items():
-            joined[name] += row or [_NO_VALUE[name]] * length
-            if row:
-                present.add(name)
-    return {name: joined[name] for name in present}
+            if row or name in joined:
+                stream = joined.setdefault(name, [_NO_VALUE[name]] * length)
+                stream += row or [_NO_VALUE[name]] * size
+        length += size
+    return joined

@@ -29,11 +29,12 @@ from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.engines.points import SeriesName, info_labels, readings
 from otel_bridge.translation.engines.series import COUNTER, Series, row_values
 from otel_bridge.translation.metrics.configs import Configs
-from otel_bridge.translation.metrics.keys import StepAxes, address_part
+from otel_bridge.translation.metrics.keys import address_part
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
-from otel_bridge.translation.options import SECOND_NS, TranslationOptions
+from otel_bridge.translation.options import SECOND_NS
 from otel_bridge.translation.packing import packed, unpacked
-from otel_bridge.translation.state import TranslationState, count, named
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count, named
 
 RESTARTED = "engine/restarted"
 TOO_MANY = "engine/too_many"
@@ -68,30 +69,33 @@ class _Engine:
     series: dict[SeriesName, Series] = field(default_factory=dict[SeriesName, Series])
     last_ns: int = 0
 
+    def begin_row(self) -> None:
+        """Forget what was added, because a row has it, or none is to have it."""
+        for series in self.series.values():
+            series.begin_row()
+
 
 class EnginePipeline:
     """Collects what the engines of one run measured.
 
     Args:
-        state: Key space ``engine/``; counts in ``drop/``.
-        options: The role whose steps the rows have.
-        axes: Axes of the run.
+        run: The run; key space ``engine/`` of its state.
     """
 
-    def __init__(
-        self, state: TranslationState, options: TranslationOptions, axes: StepAxes
-    ) -> None:
-        self._state = state
-        self._axes = axes
-        self._owner_axis = axis_of(options.owner_role)
+    def __init__(self, run: RunContext) -> None:
+        self._state = run.state
+        self._axes = run.axes
+        self._owner_axis = axis_of(run.options.owner_role)
         self._engines = {
             address: unpacked(_Engine, value)
-            for address, value in named(state, _ENGINE).items()
+            for address, value in named(run.state, _ENGINE).items()
         }
         self._changed: set[str] = set()
-        place = cast("list[int] | None", state.get(_PLACE)) or [0] * 4
-        self._attempt, self._step, self._row_count, self._row_ns = place
-        self._configs = Configs(state)
+        self._place = cast("list[int] | None", run.state.get(_PLACE)) or [0, 0]
+        """Attempt and step of the last row that has a step."""
+        self._row_ns = 0
+        """When a row without a step was due last; the next bridge waits for its first reading."""
+        self._configs = Configs(run.state)
         self._facts: dict[str, dict[str, Json]] = {}
 
     @property
@@ -125,29 +129,27 @@ class EnginePipeline:
                 return []
             engine = _Engine()
             self._engines[address] = engine
-            # The first row without a step comes a minute after the first reading.
-            self._row_ns = self._row_ns or now_unix_ns
+        # The first row without a step comes a minute after the first reading.
+        self._row_ns = self._row_ns or now_unix_ns
         restarted = False
         for name, reading in readings(metrics):
             series = engine.series.get(name)
-            if series is None:
-                if len(engine.series) >= _MAX_SERIES:
-                    count(self._state, TOO_MANY_SERIES, name=name.key)
-                    continue
-                series = Series.begun(reading)
-                engine.series[name] = series
-            elif series.take(reading):
-                restarted = True
+            if series is not None:
+                restarted |= series.take(reading)
+            elif len(engine.series) < _MAX_SERIES:
+                engine.series[name] = Series.begun(reading)
+            else:
+                count(self._state, TOO_MANY_SERIES, name=name.key)
+                continue
             engine.last_ns = max(engine.last_ns, reading.time_ns)
-            # Else the first row of a reopened run would show the time in which nothing ran.
-            if ended:
-                series.begin_row()
         if restarted:
             count(self._state, RESTARTED, name=address)
         self._changed.add(address)
-        if ended:
-            return []
-        return self._config(address, metrics, engine.last_ns)
+        if not ended:
+            return self._config(address, metrics, engine.last_ns)
+        # Else the first row of a reopened run would show the time in which nothing ran.
+        engine.begin_row()
+        return []
 
     def rows(self) -> list[Row]:
         """Return the row of the step that the trainer has reached since the last row, if any.
@@ -156,17 +158,15 @@ class EnginePipeline:
         time. A step that another rank logs again is the same step.
         """
         axis = self._axis()
-        step = None
-        if axis is not None:
-            step = self._axes.furthest(axis)
+        # None of a role that was started again, until its first row.
+        step = self._axes.furthest(axis or "")
         if axis is None or step is None:
             return []
-        attempt = self._axes.current(axis)
-        if (self._attempt, self._step) == (attempt, step):
+        place = [self._axes.current(axis), step]
+        if place == self._place:
             return []
-        self._attempt = attempt
-        self._step = step
-        return self._row(f"{ENGINES_ID}{axis}:{step}:a{attempt}", axis, step)
+        self._place = place
+        return self._row(axis, step)
 
     def tick(self, now_unix_ns: int) -> list[Row]:
         """Return a row without a step when no step is known for a while.
@@ -180,7 +180,7 @@ class EnginePipeline:
 
     def close(self) -> list[Row]:
         """Return what no row has yet, without a step: the trainer logs no further one."""
-        return self._row(f"{ENGINES_ID}:{self._row_count}", None, None)
+        return self._row(None, None)
 
     def problems(self) -> list[str]:
         """Return which families engines no longer send, one text for each engine.
@@ -201,9 +201,7 @@ class EnginePipeline:
             self._state.set(f"{_ENGINE}{address}", packed(self._engines[address]))
         self._changed.clear()
         # With the series: both belong to the same last row.
-        self._state.set(
-            _PLACE, [self._attempt, self._step, self._row_count, self._row_ns]
-        )
+        self._state.set(_PLACE, self._place)
 
     def _config(
         self, address: str, metrics: Iterable[pb.Metric], time_unix_ns: int
@@ -240,46 +238,47 @@ class EnginePipeline:
             return next(iter(axes))
         return None
 
-    def _row(self, row_id: str, axis: str | None, step: int | None) -> list[Row]:
+    def _row(self, axis: str | None, step: int | None) -> list[Row]:
         """Return one row of all that was added since the last one; none when nothing was.
 
         Engines beyond `_MAX_SHOWN` are counted as `NOT_SHOWN`, and are in the values of all
         engines.
         """
         every_series: list[tuple[SeriesName, Series]] = []
-        shares: dict[str, dict[str, float]] = {}
+        values: dict[str, Value] = {}
+        engines = 0
         # By address, so that each row shows, and leaves out, the same engines.
         for address, engine in sorted(self._engines.items()):
-            if engine_values := dict(_values(engine.series.items())):
-                shares[address] = engine_values
-                every_series += engine.series.items()
-        if not shares:
-            return []
-        values: dict[str, Value] = {"engines": len(shares)}
-        values |= dict(_values(every_series))
-        for address in list(shares)[:_MAX_SHOWN]:
-            for key, value in shares[address].items():
+            engine_values = dict(_values(engine.series.items()))
+            if not engine_values:
+                continue
+            engines += 1
+            every_series += engine.series.items()
+            if engines > _MAX_SHOWN:
+                count(self._state, NOT_SHOWN, name=address)
+                continue
+            for key, value in engine_values.items():
                 values[f"{address_part(address)}/{key}"] = value
-        left_out = list(shares)[_MAX_SHOWN:]
-        if left_out:
-            count(self._state, NOT_SHOWN, len(left_out), name=left_out[0])
-        time_ns = max(self._engines[address].last_ns for address in shares)
+        if not engines:
+            return []
+        values |= {"engines": engines, **dict(_values(every_series))}
+        time_ns = max(engine.last_ns for engine in self._engines.values())
         self._begin_row(time_ns)
-        # Part of the ids of rows without a step.
-        self._row_count += 1
+        attempt = max(self._place[0], 1)
+        place = f":{time_ns}" if step is None else f"{axis}:{step}:a{attempt}"
         keyed_values = {
             key_of(ENGINE_ROLE, key): value for key, value in values.items()
         }
         return [
             Row(
-                id=row_id,
+                id=ENGINES_ID + place,
                 role=ENGINE_ROLE,
                 step=step,
                 axis=axis,
                 time_unix_ns=time_ns,
                 values=self._axes.admit_statistics(keyed_values, axis),
                 steps=self._axes.steps(),
-                attempt=max(self._attempt, 1),
+                attempt=attempt,
             )
         ]
 
@@ -295,8 +294,7 @@ class EnginePipeline:
                 self._changed.discard(address)
                 self._state.delete(f"{_ENGINE}{address}")
                 continue
-            for series in engine.series.values():
-                series.begin_row()
+            engine.begin_row()
             self._changed.add(address)
 
 

@@ -65,18 +65,13 @@ def engine_of(resource: Mapping[str, object]) -> str:
     """Return the address of the engine that a resource describes; empty when nothing names it.
 
     The bridge names it itself. A Collector's Prometheus receiver puts the scraped address into
-    ``service.instance.id``, and its parts into ``server.*``.
+    ``service.instance.id``.
     """
-    explicit_address = text_in(resource, semconv.ENGINE) or text_in(
-        resource, semconv.SERVICE_INSTANCE_ID
+    return (
+        text_in(resource, semconv.ENGINE)
+        or text_in(resource, semconv.SERVICE_INSTANCE_ID)
+        or text_in(resource, semconv.HOST_NAME)
     )
-    if explicit_address:
-        return explicit_address
-    host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
-    port = text_in(resource, "server.port")
-    if port:
-        return f"{host}:{port}"
-    return host
 
 
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:
@@ -94,7 +89,7 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading
         if kind == COUNTER:
             family = metric.name.removesuffix(_TOTAL)
         for point in points:
-            reading = None if point.flags & _NO_VALUE else _reading(kind, point)
+            reading = _reading(kind, point)
             if reading is not None:
                 yield _series_name(family, mapping_of(point.attributes)), reading
 
@@ -144,10 +139,10 @@ def _reading(kind: str, point: _Point) -> Reading | None:
     else:
         numbers = tuple(map(float, point.bucket_counts))
         bounds = tuple(point.explicit_bounds)
-        # The numbers could not be placed.
-        if len(numbers) != len(bounds) + 1:
-            return None
-    if not all(map(math.isfinite, numbers)):
+    # Of a histogram, the numbers could not be placed.
+    if kind == HISTOGRAM and len(numbers) != len(bounds) + 1:
+        return None
+    if point.flags & _NO_VALUE or not all(map(math.isfinite, numbers)):
         return None
     return Reading(
         kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds
@@ -156,12 +151,12 @@ def _reading(kind: str, point: _Point) -> Reading | None:
 
 def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
     """Return the name of a series: labels of parts are not in its key, and keep its readings apart."""
-    # A label with an empty value is the same as none: prometheus.io, "Data model".
-    present = {name: value for name, value in labels.items() if value != ""}
     parts: dict[str, object] = {}
     key_labels: dict[str, object] = {}
-    for name, value in present.items():
-        (parts if _is_part(name) else key_labels)[name] = value
+    for name, value in labels.items():
+        # A label with an empty value is the same as none: prometheus.io, "Data model".
+        if value != "":
+            (parts if _is_part(name) else key_labels)[name] = value
     return SeriesName(
         family + attribute_suffix(key_labels), family, attribute_suffix(parts)
     )

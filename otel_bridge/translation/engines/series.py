@@ -7,9 +7,10 @@ Source: prometheus, promql/quantile.go, ``bucketQuantile``.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add, lt, sub
 
 from otel_bridge.records import Distribution
 from otel_bridge.translation.options import SECOND_NS
@@ -76,16 +77,28 @@ class Series:
         if reading.time_ns <= previous.time_ns:
             return False
         self.last = reading
+        is_same_form = (reading.kind, reading.bounds) == (
+            previous.kind,
+            previous.bounds,
+        )
+        # Numbers of other buckets cannot be added to those before.
+        if not is_same_form:
+            self.begin_row()
         if reading.kind == GAUGE:
             self._add(reading.numbers, 1)
             return False
-        if _has_restarted(reading, previous):
+        # The start time shows a restart even if the new counts are already higher. Two engines
+        # behind one address look so too.
+        if (
+            not is_same_form
+            or reading.start_ns > previous.start_ns > 0
+            or any(map(lt, reading.numbers, previous.numbers))
+        ):
             return True
-        differences = [
-            now - then
-            for now, then in zip(reading.numbers, previous.numbers, strict=True)
-        ]
-        self._add(differences, reading.time_ns - previous.time_ns)
+        self._add(
+            map(sub, reading.numbers, previous.numbers),
+            reading.time_ns - previous.time_ns,
+        )
         return False
 
     def begin_row(self) -> None:
@@ -93,30 +106,9 @@ class Series:
         self.added = []
         self.covered = 0
 
-    def _add(self, numbers: Sequence[float], covered: int) -> None:
-        # Buckets of another number begin anew: they cannot be added to those before.
-        if self.covered and len(self.added) == len(numbers):
-            numbers = [
-                total + number
-                for total, number in zip(self.added, numbers, strict=True)
-            ]
-            covered += self.covered
-        self.added = list(numbers)
-        self.covered = covered
-
-
-def _has_restarted(reading: Reading, previous: Reading) -> bool:
-    """Return whether *reading* does not continue *previous*: smaller, of another form, or begun later.
-
-    Two engines behind one address look so too.
-    """
-    is_another_form = (reading.kind, reading.bounds) != (previous.kind, previous.bounds)
-    # The start time shows a restart even if the new counts are already higher.
-    if is_another_form or reading.start_ns > previous.start_ns > 0:
-        return True
-    return any(
-        now < then for now, then in zip(reading.numbers, previous.numbers, strict=True)
-    )
+    def _add(self, numbers: Iterable[float], covered: int) -> None:
+        self.added = list(map(add, numbers, self.added or repeat(0.0)))
+        self.covered += covered
 
 
 def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
@@ -153,12 +145,13 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
 
     Nothing without bounds, or when nothing was observed.
     """
-    forms = Counter(member.last.bounds for member in series)
-    bounds, _ = forms.most_common(1)[0]
-    if not bounds:
-        return
-    members = [member.added for member in series if member.last.bounds == bounds]
+    added: dict[tuple[float, ...], list[list[float]]] = {}
+    for member in series:
+        added.setdefault(member.last.bounds, []).append(member.added)
+    bounds, members = max(added.items(), key=lambda form: len(form[1]))
     counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
+    if not bounds or not sum(counts):
+        return
     # The first bucket begins at 0, as in Prometheus. How far the last one goes is unknown: it has
     # no width.
     edges = (min(0.0, bounds[0]), *bounds, bounds[-1])
@@ -166,9 +159,7 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
         sum(counts), math.nan, math.nan, math.nan, edges, counts
     )
     for ending, share in _QUANTILES.items():
-        value = distribution.quantile(share)
-        if not math.isnan(value):
-            yield ending, value
+        yield ending, distribution.quantile(share)
 
 
 _VALUES = {

@@ -49,7 +49,7 @@ class MetricsPipeline:
         self._points = points
         self.rows = RowAssembler(run)
         self.ranks = RankMerge(run)
-        self.engines = EnginePipeline(run.state, run.options, run.axes)
+        self.engines = EnginePipeline(run)
 
     def take(
         self, frame: DecodedFrame, inputs: Sequence[ResourceMetricsInput]

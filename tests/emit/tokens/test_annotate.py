@@ -70,8 +70,9 @@ def figures(span: TokenSpan) -> dict[str, tuple[list[float], list[float]]]:
         (["a"], [TRAINER]),
         (["a"], np.array([TRAINER])),
         ({"id": "a"}, tuple(TRAINER)),
+        ("a", list(map(np.asarray, TRAINER))),
     ],
-    ids=["array", "list", "lists", "matrix", "tuple"],
+    ids=["array", "list", "lists", "matrix", "tuple", "numbers without dimensions"],
 )
 def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
     rollouts: object, given: object
