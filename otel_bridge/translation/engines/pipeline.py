@@ -133,15 +133,14 @@ class EnginePipeline:
         self._row_ns = self._row_ns or now_unix_ns
         restarted = False
         for name, reading in readings(metrics):
-            series = engine.series.get(name)
-            if series is not None:
-                restarted |= series.take(reading)
-            elif len(engine.series) < _MAX_SERIES:
-                engine.series[name] = Series.begun(reading)
-            else:
+            previous = engine.series.get(name)
+            if previous is None and len(engine.series) >= _MAX_SERIES:
                 count(self._state, TOO_MANY_SERIES, name=name.key)
-                continue
-            engine.last_ns = max(engine.last_ns, reading.time_ns)
+            # A reading that is not newer was redelivered.
+            elif previous is None or reading.time_ns > previous.time_ns:
+                restarted |= reading.follow(previous)
+                engine.series[name] = reading
+                engine.last_ns = max(engine.last_ns, reading.time_ns)
         if restarted:
             count(self._state, RESTARTED, name=address)
         self._changed.add(address)
@@ -305,7 +304,7 @@ def _missing_families(engine: _Engine) -> list[str]:
     """
     latest_ns: dict[str, int] = {}
     for name, series in engine.series.items():
-        latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.last.time_ns)
+        latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.time_ns)
     # Not at once: a Collector may send the families of one reading in several parts.
     return [
         family
@@ -324,7 +323,7 @@ def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, f
     counted: dict[str, float] = {}
     for name, series in pairs:
         by_key.setdefault(name.key, []).append(series)
-        if series.added and series.last.kind == COUNTER:
+        if series.added and series.kind == COUNTER:
             counted[name.family] = counted.get(name.family, 0.0) + series.added[0]
     for key, members in by_key.items():
         for ending, value in row_values(members):

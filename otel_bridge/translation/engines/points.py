@@ -18,7 +18,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from otel_bridge import semconv
 from otel_bridge.translation.decode.attributes import mapping_of, text_in
 from otel_bridge.translation.decode.rows import number
-from otel_bridge.translation.engines.series import COUNTER, GAUGE, HISTOGRAM, Reading
+from otel_bridge.translation.engines.series import COUNTER, GAUGE, HISTOGRAM, Series
 from otel_bridge.translation.metrics.keys import attribute_suffix
 
 _PREFIXES = ("vllm:", "sglang:")
@@ -74,8 +74,8 @@ def engine_of(resource: Mapping[str, object]) -> str:
     )
 
 
-def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Reading]]:
-    """Yield the readings of an engine's metrics.
+def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Series]]:
+    """Yield the series of an engine's metrics, of one reading each.
 
     Points without a finite number, and histograms without their last bucket, are left out
     uncounted; the other series arrive.
@@ -127,7 +127,7 @@ def _points(metric: pb.Metric) -> tuple[str, Iterable[_Point]]:
     return "", ()
 
 
-def _reading(kind: str, point: _Point) -> Reading | None:
+def _reading(kind: str, point: _Point) -> Series | None:
     """Return the reading of a point.
 
     ``None`` without a finite number, or when a histogram has no bucket above its last bound.
@@ -144,7 +144,7 @@ def _reading(kind: str, point: _Point) -> Reading | None:
         return None
     if point.flags & _NO_VALUE or not all(map(math.isfinite, numbers)):
         return None
-    return Reading(
+    return Series(
         kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds
     )
 

@@ -23,9 +23,9 @@ COUNTER = "counter"
 HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Holds the numbers of one series at one time.
+@dataclass(slots=True)
+class Series:
+    """Holds the last reading of one series, and what was added since the last row.
 
     Attributes:
         kind: Type of the family, as Prometheus names it.
@@ -33,6 +33,9 @@ class Reading:
         start_ns: Unix ns at which the engine began to count; 0: unknown.
         numbers: The value; for a histogram the numbers in each bucket, shape (n + 1,).
         bounds: Upper bounds of a histogram, shape (n,).
+        added: Sum of the differences of readings; for a gauge, of its values.
+        covered: Nanoseconds between the readings of these differences; for a gauge, the number of
+            its values.
     """
 
     kind: str
@@ -40,64 +43,39 @@ class Reading:
     start_ns: int
     numbers: tuple[float, ...]
     bounds: tuple[float, ...] = ()
-
-
-@dataclass(slots=True)
-class Series:
-    """Holds the last reading of a series, and what was added since the last row.
-
-    Attributes:
-        last: The last reading.
-        added: Sum of the differences of readings; for a gauge, of its values.
-        covered: Nanoseconds between the readings of these differences; for a gauge, the number of
-            its values.
-    """
-
-    last: Reading
     added: list[float] = field(default_factory=list[float])
     covered: int = 0
 
-    @classmethod
-    def begun(cls, reading: Reading) -> Series:
-        """Return a series of one reading: a gauge has its first value, everything else no difference yet."""
-        series = cls(reading)
-        if reading.kind == GAUGE:
-            series._add(reading.numbers, 1)
-        return series
+    def follow(self, previous: Series | None) -> bool:
+        """Take over what *previous* has added, and add what this newer reading has more.
 
-    def take(self, reading: Reading) -> bool:
-        """Add what *reading* has more than the last one.
-
-        Return whether the engine began to count again.
-
-        After a restart of the engine nothing is added, since what was counted meanwhile is unknown.
-        A reading that is not newer was redelivered.
+        Return whether the engine began to count again. Then nothing is added, since what was
+        counted meanwhile is unknown. The first reading of a series has no difference, only a gauge
+        a value.
         """
-        previous = self.last
-        if reading.time_ns <= previous.time_ns:
-            return False
-        self.last = reading
-        is_same_form = (reading.kind, reading.bounds) == (
+        is_same_form = previous is not None and (self.kind, self.bounds) == (
             previous.kind,
             previous.bounds,
         )
         # Numbers of other buckets cannot be added to those before.
-        if not is_same_form:
-            self.begin_row()
-        if reading.kind == GAUGE:
-            self._add(reading.numbers, 1)
+        if previous is not None and is_same_form:
+            self.added = previous.added
+            self.covered = previous.covered
+        if self.kind == GAUGE:
+            self._add(self.numbers, 1)
+            return False
+        if previous is None:
             return False
         # The start time shows a restart even if the new counts are already higher. Two engines
         # behind one address look so too.
         if (
             not is_same_form
-            or reading.start_ns > previous.start_ns > 0
-            or any(map(lt, reading.numbers, previous.numbers))
+            or self.start_ns > previous.start_ns > 0
+            or any(map(lt, self.numbers, previous.numbers))
         ):
             return True
         self._add(
-            map(sub, reading.numbers, previous.numbers),
-            reading.time_ns - previous.time_ns,
+            map(sub, self.numbers, previous.numbers), self.time_ns - previous.time_ns
         )
         return False
 
@@ -119,7 +97,7 @@ def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     by_kind: dict[str, list[Series]] = {}
     for member in series:
         if member.covered:
-            by_kind.setdefault(member.last.kind, []).append(member)
+            by_kind.setdefault(member.kind, []).append(member)
     for kind, members in by_kind.items():
         yield from _VALUES[kind](members)
 
@@ -147,7 +125,7 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """
     added: dict[tuple[float, ...], list[list[float]]] = {}
     for member in series:
-        added.setdefault(member.last.bounds, []).append(member.added)
+        added.setdefault(member.bounds, []).append(member.added)
     bounds, members = max(added.items(), key=lambda form: len(form[1]))
     counts = tuple(int(sum(bucket)) for bucket in zip(*members, strict=True))
     if not bounds or not sum(counts):
