@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from otel_bridge.translation.packing import packed, unpacked
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.packing import packed, unpacked_below
+from otel_bridge.translation.state import TranslationState
 
 TRAINED_STEP = "trained_step"
 """Name of the value that a rollout gets: the last training step that consumed it; the label has all
@@ -61,14 +61,11 @@ class GeneratedRollouts:
         self._state = state
         self._changed: set[str] = set()
         self._news: dict[str, None] = {}
-        stored = [
-            (half, unpacked(GeneratedRollout, value))
-            for half, value in named(state, _ROLLOUTS).items()
-        ]
+        stored = unpacked_below(GeneratedRollout, state, _ROLLOUTS).items()
         # The state is ordered by key. By their ends, which is nearly the order of their arrival, in
         # which they are forgotten.
-        stored.sort(key=lambda entry: entry[1].end_unix_ns)
-        self._rollouts = dict(stored)
+        ordered = sorted(stored, key=lambda entry: entry[1].end_unix_ns)
+        self._rollouts = dict(ordered)
 
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps and its place in the order.

@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from otel_bridge.records import Json
+from otel_bridge.translation.state import TranslationState, named
 
 T = TypeVar("T")
 NOT_STORED = {"stored": False}
@@ -44,6 +45,11 @@ def packed(value: object) -> Json:
 def unpacked(kind: type[T], value: object) -> T:
     """Return the value of type *kind* that `packed` turned into *value*."""
     return cast("T", _unpacked(kind, value))
+
+
+def unpacked_below(kind: type[T], state: TranslationState, prefix: str) -> dict[str, T]:
+    """Return the values of type *kind* that are stored below *prefix*, by the rest of their keys."""
+    return {key: unpacked(kind, stored) for key, stored in named(state, prefix).items()}
 
 
 def _unpacked(kind: Any, value: Any) -> Any:

@@ -18,13 +18,11 @@ from otel_bridge.records import Distribution, Record, Row, Value, key_of
 from otel_bridge.semconv import REDUCE_PREFIX
 from otel_bridge.translation.metrics.keys import ATTEMPT
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import CollectedStep, StepPipeline
 
 _RANKS = "ranks"
 """Key of the number of ranks that a row holds."""
-_PACE = "ranks/pace/"
 
 
 @dataclass(slots=True)
@@ -135,9 +133,6 @@ class RankMerge(StepPipeline[RankStep]):
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run, RankStep)
-        self._workers = StepWorkers(
-            run.state, run.options, run.processes, space=_PACE, every_rank=True
-        )
 
     def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
         """Return *rows* with merged rows in the place of those that ranks sent.
@@ -187,7 +182,7 @@ class RankMerge(StepPipeline[RankStep]):
         A rank passes a step with a row of a later one, since it may log one step several times.
         """
         role = step.track[0]
-        reach = self._workers.reach(role, "", now_unix_ns)
+        reach = self.reach(role, now_unix_ns)
         living = self._workers.living(role, now_unix_ns)
         ranks: set[int] = set()
         silent: set[int] = set()
@@ -202,15 +197,6 @@ class RankMerge(StepPipeline[RankStep]):
         if has_all and step.number < reach.past_below:
             return 0
         return self._run.options.step_watermark_ns
-
-    def flush(self) -> None:
-        """Write what changed to the state."""
-        super().flush()
-        self._workers.flush()
-
-    def forget(self, instance: str) -> None:
-        """Forget the progress of a process."""
-        self._workers.forget(instance)
 
 
 def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:

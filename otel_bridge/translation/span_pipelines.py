@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Record, RolloutRecord
+from otel_bridge.translation.decode.attributes import keys_of
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.lineage.pipeline import LineagePipeline
@@ -138,7 +139,8 @@ class SpanPipelines:
     def forget(self, instance: str) -> None:
         """Forget a process."""
         self.rollouts.forget(instance)
-        self.phases.forget(instance)
+        for pipeline in self._by_kind.values():
+            pipeline.forget(instance)
 
     def flush(self) -> None:
         """Write the facts in memory to the state."""
@@ -152,8 +154,6 @@ class SpanPipelines:
             return span.name
         # The emitter of otel-bridge gives phases no other name, and the attributes of its rollouts
         # are many.
-        if not native and any(
-            pair.key == semconv.PHASE_NAME for pair in span.attributes
-        ):
+        if not native and semconv.PHASE_NAME in keys_of(span.attributes):
             return semconv.PHASE_SPAN
         return _OTHER

@@ -17,12 +17,13 @@ from urllib.parse import quote
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, Record, Row, Value, axis_of, key_of
+from otel_bridge.records import Json, Record, Row, Value, axis_of
 from otel_bridge.translation.decode.attributes import int_in, mapping_of, text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
-from otel_bridge.translation.metrics.keys import ATTEMPT
-from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
+from otel_bridge.translation.metrics.keys import ATTEMPT, keyed
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked, unpacked_below
 from otel_bridge.translation.processes.producers import ProducerContext
+from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import TranslationState, count
 
@@ -133,13 +134,21 @@ class StepPipeline(ABC, Generic[StepT]):
         self._run = run
         self._kind = kind
         self.steps: dict[StepKey, StepT] = {}
-        for _, stored in run.state.items(f"{kind.SPACE}/step/"):
-            step = unpacked(kind, stored)
+        for step in unpacked_below(kind, run.state, f"{kind.SPACE}/step/").values():
             self.steps[step.key] = step
         self._forgotten_key = f"{kind.SPACE}/forgotten"
         stored_tracks = run.state.get(self._forgotten_key) or []
         self._forgotten = unpacked(dict[Track, int], stored_tracks)
         """Last step of each track whose data are forgotten."""
+        self._workers = StepWorkers(
+            run.state,
+            run.options,
+            run.processes,
+            space=f"{kind.SPACE}/pace/",
+            every_rank=True,
+        )
+        self._reaches: dict[str, StepProgress] = {}
+        """Role to the progress of its processes, as of the last check."""
         self._checked_ns = 0
 
     # --- what a subclass decides ------------------------------------------------------------------
@@ -174,6 +183,7 @@ class StepPipeline(ABC, Generic[StepT]):
         was away.
         """
         rows: list[Record] = []
+        self._reaches.clear()
         for step in self.changed():
             wait_ns = self.wait_ns(step, now_unix_ns)
             due_ns = self._run.receive_clock.due(step.changed_ns or 0, wait_ns)
@@ -181,6 +191,15 @@ class StepPipeline(ABC, Generic[StepT]):
             if not wait_ns or now_unix_ns >= due_ns:
                 rows.append(self.row(step))
         return rows
+
+    def reach(self, role: str, now_unix_ns: int) -> StepProgress:
+        """Return the progress of the processes of *role*, for `wait_ns`; none has any unless the subclass notes it.
+
+        It looks at all processes: once a check, not once a step.
+        """
+        if role not in self._reaches:
+            self._reaches[role] = self._workers.reach(role, "", now_unix_ns)
+        return self._reaches[role]
 
     def last_records(self, step: StepT, now_unix_ns: int) -> list[Record]:  # noqa: ARG002  # of a subclass
         """Return what waits of *step*: its row, unless the last one is still right."""
@@ -211,9 +230,7 @@ class StepPipeline(ABC, Generic[StepT]):
             step=step.number,
             axis=axis,
             time_unix_ns=step.end_unix_ns,
-            values=admit(
-                {key_of(step.role, key): value for key, value in values.items()}, axis
-            ),
+            values=admit(keyed(values, step.role), axis),
             steps=axes.beside(axis, step.number),
             attempt=attempt,
         )
@@ -285,8 +302,13 @@ class StepPipeline(ABC, Generic[StepT]):
             del self._forgotten[next(iter(self._forgotten))]
         self._run.state.set(self._forgotten_key, packed(self._forgotten))
 
+    def forget(self, instance: str) -> None:
+        """Forget the progress of a process."""
+        self._workers.forget(instance)
+
     def flush(self) -> None:
         """Write what changed to the state."""
+        self._workers.flush()
         for step in self.steps.values():
             step.store(self._run.state)
 

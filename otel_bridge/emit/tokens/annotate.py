@@ -71,24 +71,18 @@ def annotate(
     ids = rollout_ids(run, rollouts, "token")
     if not any(ids):
         return
-    named_streams: dict[str, object] = {}
-    if isinstance(rollouts, Mapping) and "ids" in rollouts:
-        named_streams.update(cast("Mapping[str, object]", rollouts))
-        del named_streams["ids"]
-    named_streams.update(streams)
-    batch = _read(run, ids, named_streams)
+    batch = _read(run, ids, _named_streams(rollouts, streams))
     names = list(dict.fromkeys(name for rollout in batch for name in rollout.streams))
     if not names:
         return
     # Kept rollouts first: the limits of a call are spent on what trackers show.
     batch.sort(key=lambda rollout: is_kept(rollout.trace_id), reverse=True)
-    _choose_sent(run, batch, names)
+    shown_rollouts = _choose_sent(run, batch, names)
     policy = run.rollout_options.limits.policy
     if not policy.off:
-        shown_rollouts = [rollout for rollout in batch if rollout.sent is names]
         add_texts(run, first_within(shown_rollouts, _MAX_TEXTS), call.decode)
     # Anybody with the tokenizer can read ids as the whole text.
-    if policy.off or policy.limit is not None:
+    if policy.limit is not None:
         for rollout in batch:
             rollout.streams.pop(TOKEN_IDS, None)
     pairs = step_pairs(run, call.step, call.role)
@@ -96,36 +90,40 @@ def annotate(
         append_token_span(run, part, names, pairs)
 
 
+def _named_streams(
+    rollouts: object, streams: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Return *streams*, with those that stand beside the ids of *rollouts* before them."""
+    if not isinstance(rollouts, Mapping) or "ids" not in rollouts:
+        return streams
+    columns = dict(cast("Mapping[str, object]", rollouts))
+    del columns["ids"]
+    return {**columns, **streams}
+
+
 def _choose_sent(
     run: EmitRun, batch: Sequence[TokenRollout], names: Sequence[str]
-) -> None:
-    """Set which streams leave whole of each rollout: all of *names*, those of one side, or none.
+) -> Sequence[TokenRollout]:
+    """Set which streams leave whole of each rollout, and return the rollouts of which all do.
 
-    All leave of the kept rollouts, which *batch* has first, since only they have a token view. The
+    These are the kept ones of *batch*, which has them first: only they have a token view. All
     others leave as sums, because all streams of a step are many megabytes. Rollouts beyond
     `_SENT_TOKENS` are counted as ``token_limit``, and leave as sums too.
     """
     kept_rollouts = sum(is_kept(rollout.trace_id) for rollout in batch)
     # Those of another process: it is not known here which of them trackers show.
-    shown_rollouts = kept_rollouts or len(batch)
-    halves = {ENGINE, TRAINER}.intersection(names)
-    tokens = 0
-    beyond_limit = 0
-    for index, rollout in enumerate(batch):
-        tokens += len(rollout)
-        if index < shown_rollouts:
-            sent = names
-        # Of all rollouts, since the bridge joins them with the other half.
-        elif len(halves) == 1:
-            sent = [*halves]
-        else:
-            break
-        if tokens <= _SENT_TOKENS:
-            rollout.sent = sent
-        else:
-            beyond_limit += 1
-    if beyond_limit:
-        run.count_drop("token_limit", beyond_limit)
+    shown_rollouts = batch[: kept_rollouts or len(batch)]
+    sent_rollouts = shown_rollouts
+    halves = [name for name in (ENGINE, TRAINER) if name in names]
+    # Of all rollouts, since the bridge joins them with the other half.
+    if len(halves) == 1:
+        sent_rollouts = batch
+    within_limit = first_within(sent_rollouts, _SENT_TOKENS)
+    if len(within_limit) < len(sent_rollouts):
+        run.count_drop("token_limit", len(sent_rollouts) - len(within_limit))
+    for index, rollout in enumerate(within_limit):
+        rollout.sent = names if index < len(shown_rollouts) else halves
+    return within_limit[: len(shown_rollouts)]
 
 
 def _read(

@@ -52,6 +52,11 @@ def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:
     return {pair.key: value_of(pair.value, depth) for pair in pairs}
 
 
+def keys_of(pairs: Iterable[KeyValue]) -> set[str]:
+    """Return the keys of *pairs*, whose values may be long and are not read."""
+    return {pair.key for pair in pairs}
+
+
 def text_in(attributes: Mapping[str, object], key: str) -> str:
     """Return the text under *key*, empty when the key is missing; numbers are written as text."""
     return as_name(attributes.get(key)) or ""

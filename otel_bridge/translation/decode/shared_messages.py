@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge import semconv
 from otel_bridge.otlp.json_text import as_text, parsed_text
 from otel_bridge.records import Json
-from otel_bridge.translation.decode.attributes import mapping_of, value_of
+from otel_bridge.translation.decode.attributes import keys_of, mapping_of, value_of
 
 _ASSISTANT = "assistant"
 _Entry: TypeAlias = "dict[str, Json]"
@@ -32,7 +32,7 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
     answers: list[int] = []
     for place, span in enumerate(spans):
         # Most spans stand for no message, and may hold long texts of their own.
-        if not any(pair.key == semconv.MESSAGE_INDEX for pair in span.attributes):
+        if semconv.MESSAGE_INDEX not in keys_of(span.attributes):
             continue
         attributes = mapping_of(span.attributes)
         index = attributes[semconv.MESSAGE_INDEX]

@@ -28,6 +28,7 @@ from otel_bridge.records import Json, Message
 from otel_bridge.translation.decode.attributes import (
     as_int,
     as_name,
+    keys_of,
     mapping_of,
     value_of,
 )
@@ -186,7 +187,7 @@ def is_bare(span: Span) -> bool:
     Such a rollout waits longer for log records, and `status` names the setting that records
     messages.
     """
-    keys = {pair.key for pair in span.attributes}
+    keys = keys_of(span.attributes)
     if (
         not keys.intersection(_KIND_KEYS)
         or keys.isdisjoint(_MODELS)
@@ -214,9 +215,9 @@ def is_root(span: Span) -> bool:
 
 def is_marked(span: Span) -> bool:
     """Return whether *span* is marked as a rollout, not merely as a call of a model."""
-    return span.name == semconv.ROLLOUT_SPAN or any(
-        pair.key == semconv.ROLLOUT_ID for pair in span.attributes
-    )
+    if span.name == semconv.ROLLOUT_SPAN:
+        return True
+    return semconv.ROLLOUT_ID in keys_of(span.attributes)
 
 
 def kind_of(name: str, attributes: Mapping[str, Json]) -> str:

@@ -21,7 +21,6 @@ from otel_bridge.records import (
     Row,
     Value,
     axis_of,
-    key_of,
 )
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
@@ -29,12 +28,12 @@ from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.engines.points import SeriesName, info_labels, readings
 from otel_bridge.translation.engines.series import COUNTER, Series, row_values
 from otel_bridge.translation.metrics.configs import Configs
-from otel_bridge.translation.metrics.keys import address_part
+from otel_bridge.translation.metrics.keys import address_part, keyed
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.translation.options import SECOND_NS
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import packed, unpacked_below
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count, named
+from otel_bridge.translation.state import count
 
 RESTARTED = "engine/restarted"
 TOO_MANY = "engine/too_many"
@@ -86,10 +85,7 @@ class EnginePipeline:
         self._state = run.state
         self._axes = run.axes
         self._owner_axis = axis_of(run.options.owner_role)
-        self._engines = {
-            address: unpacked(_Engine, value)
-            for address, value in named(run.state, _ENGINE).items()
-        }
+        self._engines = unpacked_below(_Engine, run.state, _ENGINE)
         self._changed: set[str] = set()
         self._place = cast("list[int] | None", run.state.get(_PLACE)) or [0, 0]
         """Attempt and step of the last row that has a step."""
@@ -265,9 +261,6 @@ class EnginePipeline:
         self._begin_row(time_ns)
         attempt = max(self._place[0], 1)
         place = f":{time_ns}" if step is None else f"{axis}:{step}:a{attempt}"
-        keyed_values = {
-            key_of(ENGINE_ROLE, key): value for key, value in values.items()
-        }
         return [
             Row(
                 id=ENGINES_ID + place,
@@ -275,7 +268,7 @@ class EnginePipeline:
                 step=step,
                 axis=axis,
                 time_unix_ns=time_ns,
-                values=self._axes.admit_statistics(keyed_values, axis),
+                values=self._axes.admit_statistics(keyed(values, ENGINE_ROLE), axis),
                 steps=self._axes.steps(),
                 attempt=attempt,
             )

@@ -40,77 +40,35 @@ def step_values(
     values: dict[str, Value] = {f"{PREFIX}consumed": len(consumed) + unknown}
     if unknown:
         values[f"{PREFIX}unknown"] = unknown
-    if not consumed:
-        return values
-    values |= _staleness_values(step, consumed)
-    values |= _mean_and_max(
-        "age_s", [(end_unix_ns - rollout.end_unix_ns) / _NS for rollout in consumed]
-    )
-    values |= _mean_and_max("uses", [rollout.uses(step) for rollout in consumed])
-    steps = {rollout.step for rollout in consumed if rollout.step is not None}
-    of_same_steps = [rollout for rollout in generated if rollout.step in steps]
+    staleness: list[int] = []
+    ages_s: list[float] = []
+    uses: list[int] = []
+    datasets: Counter[str] = Counter()
+    steps: set[int] = set()
+    for rollout in consumed:
+        # Weights are commonly numbered by the step that made them.
+        version = rollout.policy_version
+        if version is None:
+            version = rollout.step
+        if version is not None:
+            staleness.append(step - version)
+        ages_s.append((end_unix_ns - rollout.end_unix_ns) / _NS)
+        uses.append(rollout.uses(step))
+        if rollout.dataset:
+            datasets[rollout.dataset] += 1
+        if rollout.step is not None:
+            steps.add(rollout.step)
+    if staleness:
+        values[f"{PREFIX}staleness/distribution"] = _histogram(staleness)
+    for name, numbers in (("staleness", staleness), ("age_s", ages_s), ("uses", uses)):
+        if numbers:
+            values[f"{PREFIX}{name}/mean"] = fmean(numbers)
+            values[f"{PREFIX}{name}/max"] = max(numbers)
     values |= _mean_reward("consumed", consumed)
-    values |= _mean_reward("generated", of_same_steps)
-    values |= _composition(consumed)
-    # Without steps it is unknown which rollouts training has passed.
-    if steps:
-        values |= _unused(
-            step, [rollout for rollout in generated if _is_before(rollout, min(steps))]
-        )
-    return values
-
-
-def _mean_and_max(name: str, numbers: Sequence[float]) -> dict[str, Value]:
-    return {f"{PREFIX}{name}/mean": fmean(numbers), f"{PREFIX}{name}/max": max(numbers)}
-
-
-def _staleness_values(
-    step: int, consumed: Sequence[GeneratedRollout]
-) -> dict[str, Value]:
-    """Return how far behind the weights of the consumed rollouts are.
-
-    Nothing if no rollout names a version or step; those that name none are left out.
-    """
-    stalenesses = (_staleness(step, rollout) for rollout in consumed)
-    staleness = [
-        steps_behind for steps_behind in stalenesses if steps_behind is not None
-    ]
-    if not staleness:
-        return {}
-    return {
-        f"{PREFIX}staleness/distribution": _histogram(staleness),
-        **_mean_and_max("staleness", staleness),
-    }
-
-
-def _staleness(step: int, rollout: GeneratedRollout) -> int | None:
-    """Return how many steps the weights of *rollout* are behind; ``None`` without a version and step.
-
-    Without a policy version, the step of the rollout is used instead: weights are commonly
-    numbered by the step that made them.
-    """
-    version = rollout.step if rollout.policy_version is None else rollout.policy_version
-    if version is None:
-        return None
-    return step - version
-
-
-def _histogram(numbers: Sequence[int]) -> Distribution:
-    """Return the distribution of whole numbers: a bucket each, or equal wider ones if they are far apart."""
-    low = min(numbers)
-    # Rounded up, or the highest number would be beyond the last bucket.
-    width = -(-(max(numbers) - low + 1) // _MAX_BUCKETS)
-    counts = Counter((number - low) // width for number in numbers)
-    buckets = max(counts) + 1
-    return Distribution(
-        count=len(numbers),
-        sum=float(sum(numbers)),
-        min=float(low),
-        max=float(max(numbers)),
-        # By halves, so that each whole number lies inside its bucket.
-        edges=tuple(low - 0.5 + width * index for index in range(buckets + 1)),
-        counts=tuple(counts[index] for index in range(buckets)),
-    )
+    # Each is a key of the run.
+    for dataset, number in datasets.most_common(_MAX_DATASETS):
+        values[f"{PREFIX}dataset/{dataset}"] = number / len(consumed)
+    return values | _of_generated(step, steps, generated)
 
 
 def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, Value]:
@@ -120,37 +78,55 @@ def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, V
     return {}
 
 
-def _composition(consumed: Sequence[GeneratedRollout]) -> dict[str, Value]:
-    """Return the share of each dataset among the consumed rollouts, the most frequent ones only.
+def _of_generated(
+    step: int, steps: Collection[int], generated: Iterable[GeneratedRollout]
+) -> dict[str, Value]:
+    """Return the mean reward of all rollouts of *steps*, and the share of older ones without a use, also by reason.
 
-    Each is a key of the run. Nothing when no rollout names a dataset.
-    """
-    datasets = Counter(rollout.dataset for rollout in consumed if rollout.dataset)
-    return {
-        f"{PREFIX}dataset/{dataset}": number / len(consumed)
-        for dataset, number in datasets.most_common(_MAX_DATASETS)
-    }
-
-
-def _is_before(rollout: GeneratedRollout, step: int) -> bool:
-    return rollout.step is not None and rollout.step < step
-
-
-def _unused(step: int, passed: Sequence[GeneratedRollout]) -> dict[str, Value]:
-    """Return the share of the rollouts that training has passed without a use, in all and by reason.
-
-    Nothing when none is older. Newer ones are left out, since a replay buffer may still use them.
+    Newer ones are left out, since a replay buffer may still use them. Nothing without steps: it is
+    unknown then which rollouts training has passed.
 
     Args:
         step: The training step.
-        passed: Rollouts that are older than the oldest one that the step consumed.
+        steps: Steps of the rollouts that it consumed.
+        generated: All rollouts of the run that are remembered.
     """
-    if not passed:
-        return {}
-    unused = [rollout for rollout in passed if not rollout.uses(step)]
-    values: dict[str, Value] = {f"{PREFIX}unused": len(unused) / len(passed)}
-    for reason, number in Counter(
-        rollout.unused or UNKNOWN_REASON for rollout in unused
-    ).items():
-        values[f"{PREFIX}unused/{reason}"] = number / len(passed)
+    oldest_step = min(steps, default=None)
+    of_same_steps: list[GeneratedRollout] = []
+    passed = 0
+    unused: Counter[str] = Counter()
+    for rollout in generated:
+        if rollout.step is None or oldest_step is None:
+            continue
+        if rollout.step in steps:
+            of_same_steps.append(rollout)
+        elif rollout.step < oldest_step:
+            passed += 1
+            if not rollout.uses(step):
+                unused[rollout.unused or UNKNOWN_REASON] += 1
+    values = _mean_reward("generated", of_same_steps)
+    if passed:
+        values[f"{PREFIX}unused"] = sum(unused.values()) / passed
+    for reason, number in unused.items():
+        values[f"{PREFIX}unused/{reason}"] = number / passed
     return values
+
+
+def _histogram(numbers: Sequence[int]) -> Distribution:
+    """Return the distribution of whole numbers: a bucket each, or equal wider ones if they are far apart."""
+    low = min(numbers)
+    # Rounded up, or the highest number would be beyond the last bucket.
+    width = -(-(max(numbers) - low + 1) // _MAX_BUCKETS)
+    counts = [0] * ((max(numbers) - low) // width + 1)
+    for number in numbers:
+        counts[(number - low) // width] += 1
+    # By halves, so that each whole number lies inside its bucket.
+    edges = tuple(low - 0.5 + width * index for index in range(len(counts) + 1))
+    return Distribution(
+        len(numbers),
+        float(sum(numbers)),
+        float(low),
+        float(max(numbers)),
+        edges,
+        tuple(counts),
+    )

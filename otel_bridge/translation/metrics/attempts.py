@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import semconv
 from otel_bridge.records import axis_of
-from otel_bridge.translation.decode.attributes import as_int, value_of
+from otel_bridge.translation.decode.attributes import as_int, mapping_of
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.processes.producers import ProducerContext
 
@@ -59,11 +59,9 @@ def _attributes_of(
 
 def _step(attributes: Iterable[KeyValue], role: str | None) -> int | None:
     """Return the step in *attributes*, unless *attributes* name another role."""
-    facts = {
-        pair.key: value_of(pair.value)
-        for pair in attributes
-        if pair.key in {semconv.STEP, semconv.ROLE}
-    }
+    facts = mapping_of(
+        pair for pair in attributes if pair.key in {semconv.STEP, semconv.ROLE}
+    )
     if facts.get(semconv.ROLE, role) != role:
         return None
     return as_int(facts.get(semconv.STEP))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from otel_bridge.records import Row, Status, Value, axis_of
+from otel_bridge.records import Row, Status, Value, axis_of, key_of
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, named
@@ -48,6 +48,11 @@ def is_statistic(key: str) -> bool:
         "rollouts" in key or "time/" in key or "lineage/" in key or "tokens/" in key
     )
     return is_candidate and _STATISTICS.search(key) is not None
+
+
+def keyed(values: Mapping[str, Value], role: str | None) -> dict[str, Value]:
+    """Return *values* by the keys that trackers show for *role*."""
+    return {key_of(role, key): value for key, value in values.items()}
 
 
 def attribute_suffix(attributes: Mapping[str, object]) -> str:

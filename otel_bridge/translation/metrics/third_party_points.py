@@ -31,7 +31,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.content.otlp import hash_texts
 from otel_bridge.records import Row, Value
-from otel_bridge.translation.decode.attributes import as_int, int_in, value_of
+from otel_bridge.translation.decode.attributes import as_int, int_in, mapping_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.decode.rows import full_key, number
@@ -329,7 +329,7 @@ def _read_attributes(
     The step is ``None`` when no attribute names a whole number of 64 bits; such an attribute stays
     part of the key. The role is *role*, that of the resource, unless the point names its own.
     """
-    attributes = {pair.key: value_of(pair.value) for pair in point.attributes}
+    attributes = mapping_of(point.attributes)
     step: int | None = None
     for name in _STEPS:
         candidate = int_in(attributes, name)
@@ -400,7 +400,7 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
 
     A Boolean is not a number here, because Python counts it as an integer.
     """
-    attributes = {pair.key: value_of(pair.value) for pair in span.attributes}
+    attributes = mapping_of(span.attributes)
     step = as_int(attributes.pop(semconv.DL_ITERATION, None))
     if step is None or not -(1 << 63) <= step < 1 << 63 or is_rollout(span):
         return None

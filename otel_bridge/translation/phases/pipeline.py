@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -26,19 +28,18 @@ from otel_bridge.translation.phases.slow_ranks import (
     SlowRanks,
     awaited_rank,
 )
-from otel_bridge.translation.phases.step import PhaseStep, read_phase
+from otel_bridge.translation.phases.step import PhaseStep
 from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
-from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import SpanPipeline
 
 TOO_MANY_NAMES = "phase/too_many_names"
 UNCLOSED = "phase/unclosed"
-_PACE = "phase/pace/"
 _NAMES = "phase/names"
+_MAX_NAME_CHARS = 128
 _MAX_NAMES = 256
 """Most names of phases in a run; each becomes several keys of metrics."""
 _OTHER = "other"
@@ -56,18 +57,23 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run, PhaseStep)
-        self._workers = StepWorkers(
-            run.state, run.options, run.processes, space=_PACE, every_rank=True
-        )
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
         self._slow_ranks = SlowRanks()
-        self._reaches: dict[str, StepProgress] = {}
-        """Role to the progress of its processes, as of the last check."""
 
     def read(self, span: Span, attributes: Mapping[str, Json]) -> PhaseTime | None:
-        """Return the phase that *span* describes."""
-        return read_phase(span, attributes)
+        """Return the phase that *span* describes; ``None`` without a name or possible times.
+
+        A start of 0 is one that a producer left out, and would make the phase as long as the time
+        since 1970.
+        """
+        name = text_in(attributes, semconv.PHASE_NAME)[:_MAX_NAME_CHARS]
+        outer = text_in(attributes, semconv.PHASE_OUTER)[:_MAX_NAME_CHARS]
+        start_ns = span.start_time_unix_nano
+        end_ns = span.end_time_unix_nano
+        if name and 0 < start_ns <= end_ns:
+            return PhaseTime(name, outer, start_ns, end_ns)
+        return None
 
     def take(
         self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
@@ -113,30 +119,18 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
 
         Only steps of the current attempt count: of an earlier one nothing more is awaited.
         """
-        steps: dict[str, list[PhaseStep]] = {}
-        for step in self.ordered():
-            if step.track[1] == self._run.axes.current(axis_of(step.role)):
-                steps.setdefault(step.track[0], []).append(step)
         awaited: dict[str, AwaitedRank] = {}
-        for role, of_role in steps.items():
-            living = self._workers.living(role, now_unix_ns)
-            rank = awaited_rank(of_role[-_RECENT:], living)
-            if rank is not None:
-                awaited[role] = rank
+        for (role, attempt), steps in groupby(self.ordered(), attrgetter("track")):
+            if attempt == self._run.axes.current(axis_of(role or None)):
+                living = self._workers.living(role, now_unix_ns)
+                rank = awaited_rank(list(steps)[-_RECENT:], living)
+                if rank is not None:
+                    awaited[role] = rank
         return awaited
 
     def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
         """Return the rank that is slow in most of the last steps of its role, by role."""
         return self._slow_ranks.by_role()
-
-    def flush(self) -> None:
-        """Write what changed to the state."""
-        self._workers.flush()
-        super().flush()
-
-    def forget(self, instance: str) -> None:
-        """Forget the progress of a process."""
-        self._workers.forget(instance)
 
     def _name_of(self, phase: PhaseTime) -> str:
         """Return the name under which *phase* is counted: `_OTHER` beyond the limit, which is counted too."""
@@ -150,12 +144,6 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
         return phase.name
 
     # --- the row of a step ------------------------------------------------------------------------
-    def due(self, now_unix_ns: int) -> list[Record]:
-        """Return the rows of steps for which nothing more is expected soon."""
-        # The progress of a role looks at all its processes: once a check, not once a step.
-        self._reaches.clear()
-        return super().due(now_unix_ns)
-
     def wait_ns(self, step: PhaseStep, now_unix_ns: int) -> int:
         """Return how long the row of *step* waits after its last phase; 0 when no process can add to it.
 
@@ -169,10 +157,7 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
         # The role was started again: of the attempt before, only what is under way can arrive.
         if step.track[1] < self._run.axes.current(axis_of(step.role)):
             quiet_ns = options.step_watermark_ns
-        role = step.track[0]
-        if role not in self._reaches:
-            self._reaches[role] = self._workers.reach(role, "", now_unix_ns)
-        reach = self._reaches[role]
+        reach = self.reach(step.track[0], now_unix_ns)
         if step.number >= reach.past_below:
             return quiet_ns
         if reach.newcomer:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from otel_bridge.records import End, Status
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.processes.process import PREFIX, Process, ProcessStart
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.run_status import (
@@ -22,7 +23,7 @@ from otel_bridge.translation.processes.run_status import (
     run_status,
     without_predecessors,
 )
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.state import TranslationState
 
 _KEY = "run/life"
 MAX_PROCESSES = 4_096
@@ -118,10 +119,7 @@ class RunLifecycle:
         self._state = state
         self._options = options
         self._receive_clock = receive_clock
-        self.processes: dict[str, Process] = {
-            instance: unpacked(Process, value)
-            for instance, value in named(state, PREFIX).items()
-        }
+        self.processes = unpacked_below(Process, state, PREFIX)
         stored = state.get(_KEY)
         self._run = _RunFacts() if stored is None else unpacked(_RunFacts, stored)
         self._open: set[str] = set()
@@ -294,14 +292,17 @@ class RunLifecycle:
 
         A run with a living process of our API stays open. Later data reopen the run.
         """
-        living = [self.processes[instance] for instance in self._open]
+        living = self._living()
         if all(process.third_party and process.remote for process in living):
             self._fall_silent(living, now_unix_ns)
 
     def _open_remote(self) -> list[Process]:
         """Return the open processes of which only silence can show that they died."""
-        processes = [self.processes[instance] for instance in self._open]
-        return [process for process in processes if process.remote]
+        return list(filter(attrgetter("remote"), self._living()))
+
+    def _living(self) -> list[Process]:
+        """Return the processes that are open."""
+        return [self.processes[instance] for instance in self._open]
 
     def _fall_silent(self, processes: Iterable[Process], now_unix_ns: int) -> None:
         for process in processes:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked_below
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.state import TranslationState
 
 _PACE = "pace/"
 _MAX_TRACKS = 64
@@ -107,10 +107,7 @@ class StepWorkers:
         self._processes = processes
         self._space = space
         self._every_rank = every_rank
-        self._paces = {
-            instance: unpacked(WorkerProgress, value)
-            for instance, value in named(state, space).items()
-        }
+        self._paces = unpacked_below(WorkerProgress, state, space)
         self._changed: set[str] = set()
 
     def attempt(self, instance: str, axis: str) -> int | None:

@@ -22,9 +22,9 @@ from otel_bridge.translation.decode.attributes import (
     int_in,
     mapping_of,
 )
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
-from otel_bridge.translation.state import TranslationState, named
+from otel_bridge.translation.state import TranslationState
 
 _PREFIX = "evaluation/"
 _SPAN = "."
@@ -187,10 +187,7 @@ class Evaluations:
         self._pending: dict[str, int] = {}
         self._settled: dict[str, None] = {}
         self._of_spans: dict[str, dict[str, None]] = {}
-        entries = {
-            trace_id: unpacked(_Entry, value)
-            for trace_id, value in named(state, _PREFIX).items()
-        }
+        entries = unpacked_below(_Entry, state, _PREFIX)
         # The state is ordered by key; values are released in the order of their arrival.
         for trace_id in sorted(
             entries, key=lambda trace_id: entries[trace_id].since_ns

@@ -17,11 +17,11 @@ from enum import Enum
 from itertools import islice
 from typing import TypeAlias
 
-from otel_bridge.records import STATISTICS_ID, Row, axis_of, key_of
+from otel_bridge.records import STATISTICS_ID, Row, axis_of
 from otel_bridge.sampling_rule import FIRST, choose
-from otel_bridge.translation.metrics.keys import ATTEMPT
+from otel_bridge.translation.metrics.keys import ATTEMPT, keyed
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import packed, unpacked_below
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
@@ -86,7 +86,7 @@ class StepSampler:
         self._changed: dict[_StepKey, SampledStep] = {}
         self._next_ns = 0
         self._receive_clock = ReceiveClock(0, 0)
-        loaded = [unpacked(SampledStep, value) for _, value in state.items(STEPS)]
+        loaded = unpacked_below(SampledStep, state, STEPS).values()
         for step in sorted(loaded, key=lambda step: step.last_ns):
             (self._closed if step.closed else self._open)[step.key] = step
             if step.changed_ns is not None:
@@ -295,7 +295,7 @@ class StepSampler:
             step=step.number,
             axis=axis,
             time_unix_ns=step.sender_ns or step.last_ns,
-            values={key_of(step.role, key): value for key, value in values.items()},
+            values=keyed(values, step.role),
             steps=steps,
             attempt=step.attempt,
         )

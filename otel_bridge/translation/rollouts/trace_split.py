@@ -18,6 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.translation.decode import spans as reading
+from otel_bridge.translation.decode.attributes import keys_of
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, first_by_id
 from otel_bridge.translation.rollouts.evaluations import Evaluations, ReceivedEvaluation
@@ -136,7 +137,7 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
 
     Programs set the step, split or group once, on the span around their rollouts.
     """
-    keys = {pair.key for pair in span.attributes}
+    keys = keys_of(span.attributes)
     if keys.intersection(_STEP_NAMES):  # one step is enough, by whatever name
         keys.update(_STEP_NAMES)
     copy = Span.FromString(span.SerializeToString())
@@ -144,7 +145,7 @@ def _inherited(span: Span, spans: Mapping[bytes, Span]) -> Span:
         for pair in ancestor.attributes:
             if pair.key in _INHERITED and pair.key not in keys:
                 copy.attributes.append(pair)
-        keys.update(pair.key for pair in ancestor.attributes)
+        keys |= keys_of(ancestor.attributes)
     return copy
 
 

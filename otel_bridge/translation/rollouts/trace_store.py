@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import orjson
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
@@ -18,7 +19,7 @@ from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import as_int, value_of
 from otel_bridge.translation.decode.content_events import is_content_span
 from otel_bridge.translation.decode.resources import SpanOrigin
-from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked, unpacked_below
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace, SamplingFacts
 from otel_bridge.translation.state import TranslationState, named
 
@@ -272,9 +273,9 @@ class TraceStore:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        traces = [unpacked(PendingTrace, value) for _, value in state.items(_META)]
+        stored = unpacked_below(PendingTrace, state, _META).values()
         # Oldest first, as the limits release them; the id decides between equal times.
-        traces.sort(key=lambda trace: (trace.first_ns, trace.id))
+        traces = sorted(stored, key=attrgetter("first_ns", "id"))
         self.traces = {trace.id: trace for trace in traces}
         self.size = sum(trace.size for trace in traces)
         self.owners = SpanOwners()

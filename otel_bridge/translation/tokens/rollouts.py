@@ -16,9 +16,8 @@ from otel_bridge.records import TOKENS_ID, MediaItem, MediaRecord, RolloutRecord
 from otel_bridge.tokens.names import streams_of_figures
 from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
 from otel_bridge.tokens.view import page_of, view_of
-from otel_bridge.translation.packing import packed, unpacked
+from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import named
 from otel_bridge.translation.step_rows import StepKey
 from otel_bridge.translation.tokens.step import rollout_values
 
@@ -90,10 +89,7 @@ class TokenRollouts:
         """Trace id to the time of the last change that its page lacks."""
         # A run without tokens stores nothing of its rollouts; the first annotation finds them here.
         self._recent: dict[str, RolloutRecord] = {}
-        rollouts = [
-            unpacked(RolloutTokens, value)
-            for value in named(run.state, _SPACE).values()
-        ]
+        rollouts = unpacked_below(RolloutTokens, run.state, _SPACE).values()
         # The state is ordered by trace id. By their streams, which is nearly the order of their
         # arrival, in which they are forgotten.
         for rollout in sorted(rollouts, key=attrgetter("last_ns")):
