@@ -6,7 +6,7 @@ last choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,17 +39,18 @@ def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
 
     The order of the signals is always that of `SIGNALS`, so that equal choices compare equal.
     """
-    names: dict[str, list[str]] = {}
+    names: Names = {}
     for signal in SIGNALS:
         for name in by_signal.get(signal, ()):
-            if name != NONE and signal not in names.setdefault(name, []):
-                names[name].append(signal)
-    return {name: tuple(signals) for name, signals in names.items()}
+            signals = names.get(name, ())
+            if name != NONE and signal not in signals:
+                names[name] = (*signals, signal)
+    return names
 
 
 def together(headers: Iterable[SegmentHeader]) -> Names:
     """Return the exporters that the processes of *headers* name, together."""
-    by_signal: dict[str, list[str]] = {signal: [] for signal in SIGNALS}
+    by_signal: dict[str, list[str]] = {}
     for header in headers:
         for signal, names in header.exporters.items():
             by_signal.setdefault(signal, []).extend(names)
@@ -75,16 +76,15 @@ def other_traces(names: Names) -> OtherTraces:
     what an exporter of the run does not show. `OTLP` does not count: it forwards them with the
     segments. An exporter that cannot be loaded shows none.
     """
-    takes_traces = [
-        _takes_traces(name)
-        for name, signals in names.items()
-        if "traces" in signals and name != OTLP
-    ]
-    if not any(takes_traces):
+    answers: set[bool] = set()
+    for name, signals in names.items():
+        if "traces" in signals and name != OTLP:
+            answers.add(_takes_traces(name))
+    if True not in answers:
         return OtherTraces.COUNTED
-    if all(takes_traces):
-        return OtherTraces.SHOWN
-    return OtherTraces.SHOWN_AND_COUNTED
+    if False in answers:
+        return OtherTraces.SHOWN_AND_COUNTED
+    return OtherTraces.SHOWN
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +102,7 @@ def _takes_traces(name: str) -> bool:
 def chosen(
     requested_names: Mapping[str, Iterable[str]] | None,
     living: Iterable[SegmentHeader],
-    last: Mapping[str, Sequence[str]],
+    last: Names,
 ) -> Names:
     """Return the exporters of a run.
 
@@ -112,12 +112,11 @@ def chosen(
         requested_names: Signal to exporters, as given to the bridge; ``None``: the processes
             decide.
         living: Headers of the living processes.
-        last: The last choice, as stored: exporter to signals; empty when there is none yet.
+        last: The last choice; empty when there is none yet.
     """
     if requested_names is not None:
         return by_exporter(requested_names)
-    stored = {name: tuple(signals) for name, signals in last.items()}
-    return together(living) or stored
+    return together(living) or last
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +202,9 @@ class ExporterEnvironment:
 
 def _without_seal(segment_variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a destination without the seal, which no exporter knows."""
-    return {
-        variable: value
-        for variable, value in segment_variables.items()
-        if variable != SEAL
-    }
+    variables = dict(segment_variables)
+    variables.pop(SEAL, None)
+    return variables
 
 
 def _refuse_others(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 from otel_bridge.bridge.delivery.context import FinalPosition, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
@@ -16,7 +16,7 @@ from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.requested_exporters import RequestedExporters
+from otel_bridge.bridge.requested_exporters import RequestedExporters, in_order
 from otel_bridge.exporter import OTLP, SIGNALS, WEBHOOK
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.translation.options import OtherTraces
@@ -95,7 +95,11 @@ class ExporterSelection:
         self._other_traces = other_traces
         self._not_forwarded = not_forwarded
         self._log_line = log_line
-        self._last_names: Mapping[str, Sequence[str]] = view.meta("exporters") or {}
+        self._last_names: Names = {}
+        # As JSON has it, names are stored with lists.
+        stored: dict[str, list[str]] = view.meta("exporters") or {}
+        for name, signals in stored.items():
+            self._last_names[name] = tuple(signals)
         self._target_variables: dict[str, dict[str, str]] = (
             view.meta("target_variables") or {}
         )
@@ -118,11 +122,7 @@ class ExporterSelection:
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before
         # its bridge begins.
-        headers = [
-            header
-            for header in self._processes.living()
-            if any(header.exporters.values())
-        ]
+        headers = list(filter(_names_any, self._processes.living()))
         headers = headers or self._processes.headers()
         self.requested.note(
             together(headers), all_read=all_read, by=_last_requested_by(headers)
@@ -143,11 +143,9 @@ class ExporterSelection:
             self._target_variables = variables
         # Destinations are stored before: a worker that begins now is found after a kill.
         changed = self._workers.choose(names, variables, final_positions)
-        # Compared as JSON has it: stored names have lists, these have tuples.
-        plain_names = {name: list(signals) for name, signals in names.items()}
-        if plain_names != self._last_names:
-            self._ledger.set_meta("exporters", plain_names)
-            self._last_names = plain_names
+        if names != self._last_names:
+            self._ledger.set_meta("exporters", names)
+            self._last_names = names
         self._workers.mark_named()
         self._follow_others()
         self.chosen = True
@@ -168,9 +166,10 @@ class ExporterSelection:
             final_positions = self._add_owed(names)
         for name in names.keys() - final_positions.keys():
             signals = {*names[name], *self.requested.signals_of(name)}
-            names[name] = tuple(signal for signal in SIGNALS if signal in signals)
+            names[name] = in_order(signals)
         self._choose_webhook(names)
-        return self._without_discarded(names), final_positions
+        self._leave_out_discarded(names)
+        return names, final_positions
 
     def _add_owed(self, names: Names) -> dict[str, FinalPosition]:
         """Add exporters of ended processes that lack records to *names*.
@@ -200,13 +199,10 @@ class ExporterSelection:
         elif self._options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
 
-    def _without_discarded(self, names: Names) -> Names:
-        """Return *names* without those of ``drain --discard``: what is given up must not be delivered."""
-        return {
-            name: signals
-            for name, signals in names.items()
-            if name not in self._options.discard
-        }
+    def _leave_out_discarded(self, names: Names) -> None:
+        """Remove those of ``drain --discard`` from *names*: what is given up must not be delivered."""
+        for name in self._options.discard:
+            names.pop(name, None)
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
         """Store the requests of a process before any of its records is committed.
@@ -223,7 +219,8 @@ class ExporterSelection:
         # Here and not only with the next choice: a short process may have ended by then, and its
         # segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_requested_by([header]))
-        self._workers.widen(self._without_discarded(names))
+        self._leave_out_discarded(names)
+        self._workers.widen(names)
         self._follow_others()
 
     def owed(self) -> dict[str, int]:
@@ -231,15 +228,14 @@ class ExporterSelection:
 
         Active ones are left out: their states show what they lack. Raises `JournalError`.
         """
-        counts = self.requested.owed()
-        if self.owes_otlp:
-            counts[OTLP] = self._not_forwarded()
-        active = self._workers.names
-        return {
-            name: count
-            for name, count in counts.items()
-            if count and name not in active
-        }
+        counts: dict[str, int] = {}
+        for name, owed in self.requested.lagging().items():
+            if owed.records and name not in self._workers.names:
+                counts[name] = owed.records
+        segments = self._not_forwarded() if self.owes_otlp else 0
+        if segments:
+            counts[OTLP] = segments
+        return counts
 
     @property
     def owes_otlp(self) -> bool:
@@ -263,6 +259,10 @@ class ExporterSelection:
             self._options.exporters, headers, self._last_names
         )
         self._other_traces.follow(names)
+
+
+def _names_any(header: SegmentHeader) -> bool:
+    return any(header.exporters.values())
 
 
 def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:

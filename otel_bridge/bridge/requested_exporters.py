@@ -9,7 +9,9 @@ or ended the run after it. A record that is only written may be lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import astuple, dataclass, replace
+from operator import attrgetter
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -103,7 +105,7 @@ class RequestedExporters:
         if self.requested_by != requested_by:
             self._ledger.set_meta(REQUESTED_BY, requested_by)
             self.requested_by = requested_by
-        changed = {name: dict(signals) for name, signals in self._signals.items()}
+        changed = deepcopy(self._signals)
         for name, signals in changed.items():
             for signal, through in signals.items():
                 # Only when all is read: records of the earlier process may still come.
@@ -119,17 +121,15 @@ class RequestedExporters:
         owed = self.lagging().get(name)
         if owed is not None:
             signals.update(owed.signals)
-        return tuple(signal for signal in SIGNALS if signal in signals)
+        return in_order(signals)
 
     def open_names(self) -> Names:
         """Return exporter to signals as the last processes with any request requested them."""
         names: Names = {}
         for name, positions in self._signals.items():
-            signals = tuple(
-                signal for signal in SIGNALS if positions.get(signal) == _OPEN
-            )
-            if signals:
-                names[name] = signals
+            for signal in in_order(positions):
+                if positions[signal] == _OPEN:
+                    names[name] = (*names.get(name, ()), signal)
         return names
 
     def lagging(self) -> dict[str, OwedRecords]:
@@ -155,17 +155,13 @@ class RequestedExporters:
             if owes_end and not through:
                 through = positions
             if through:
-                signals = tuple(signal for signal in SIGNALS if signal in through)
                 last = max(through.values())
                 records = last - max(delivered, before_oldest)
                 # The end alone counts as one record.
-                lagging[name] = OwedRecords(signals, last, max(records, int(owes_end)))
+                lagging[name] = OwedRecords(
+                    in_order(through), last, max(records, int(owes_end))
+                )
         return lagging
-
-    def owed(self) -> dict[str, int]:
-        """Return the number of stored records that each exporter is owed."""
-        lagging = self.lagging()
-        return {name: owed.records for name, owed in lagging.items() if owed.records}
 
     def keep_from(self) -> Position | None:
         """Return the position after which exporters without a destination are owed records.
@@ -180,8 +176,10 @@ class RequestedExporters:
 
     def _without_destination(self) -> list[str]:
         """Return the exporters that are owed records and have no destination yet."""
-        exporters = {destination.exporter for destination in self._view.destinations()}
-        return [name for name in self.lagging() if name not in exporters]
+        names = self.lagging()
+        for destination in self._view.destinations():
+            names.pop(destination.exporter, None)
+        return list(names)
 
     def _given_up_of(self, name: str) -> DiscardedExporter:
         return self.given_up.get(name, DiscardedExporter())
@@ -204,9 +202,10 @@ class RequestedExporters:
                 counted.
         """
         counts: dict[str, int] = {}
-        exporters = {destination.exporter for destination in self._view.destinations()}
+        present = set(self._signals)
+        present.update(map(attrgetter("exporter"), self._view.destinations()))
         for name in names:
-            if name not in self._signals and name not in exporters:
+            if name not in present:
                 continue
             if name == OTLP:
                 # Deleting takes time: segments that the last discard counted may still exist.
@@ -266,10 +265,11 @@ class RequestedExporters:
 
     def _delivered(self, name: str, destinations: Iterable[ExporterState]) -> Position:
         """Return the position that an exporter has delivered, or was given up to, in its furthest destination."""
-        positions = [
-            state.delivered for state in destinations if state.exporter == name
-        ]
-        return max([*positions, self._given_up_of(name).through])
+        delivered = self._given_up_of(name).through
+        for state in destinations:
+            if state.exporter == name:
+                delivered = max(delivered, state.delivered)
+        return delivered
 
     def _owes_end(
         self, name: str, delivered: Position, destinations: Iterable[ExporterState]
@@ -300,3 +300,8 @@ class RequestedExporters:
             GIVEN_UP, {name: astuple(total) for name, total in given_up.items()}
         )
         self.given_up = given_up
+
+
+def in_order(signals: Iterable[str]) -> tuple[str, ...]:
+    """Return *signals* in the order of `SIGNALS`, so that equal choices compare equal."""
+    return tuple(sorted(signals, key=SIGNALS.index))

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from otel_bridge.bridge.ingest.backpressure import no_writer_ready
 from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch
-from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline, open_pipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
@@ -143,9 +143,7 @@ class RunBridge:
         """
         self._requests.receive()
         # Found by an exporter's thread, but only this one may close the ledger and open a new one.
-        if any(
-            worker.exporter_state.damaged for worker in self.workers.by_name.values()
-        ):
+        if any(map(attrgetter("damaged"), self.workers.states().values())):
             raise LedgerDamagedError(
                 f"{self.folder.ledger_path}: an exporter found the ledger damaged"
             )
@@ -235,7 +233,7 @@ class RunBridge:
         with contextlib.suppress(JournalError):  # a full disk: the next report may fit
             is_delivered, _ = self.delivered()
             self.pipeline.report.write(
-                self.workers.by_name,
+                self.workers,
                 self.pipeline.selection,
                 engine_problems=self.pipeline.measurements.problems,
                 ended=is_delivered and self._run_ended(),
@@ -284,7 +282,7 @@ class RunBridge:
             position=position,
             rows=self.ledger.counts.rows,
             rollouts=self.ledger.counts.rollouts,
-            exporters=self.exporter_states(),
+            exporters=self.workers.states(),
             reason=self._left_as_it_is(),
             owed=self.pipeline.selection.owed()
             if self.pipeline.selection.chosen
@@ -303,16 +301,10 @@ class RunBridge:
             return ""
         return f"a newer version wrote the segments of {', '.join(refused)}; upgrade otel-bridge"
 
-    def exporter_states(self) -> dict[str, ExporterState]:
-        """Return the state of each exporter."""
-        return {
-            name: worker.exporter_state for name, worker in self.workers.by_name.items()
-        }
-
     def _run_ended(self) -> bool:
         """Return whether the run has ended, or no process ever began in it."""
-        has_process = any(True for _ in self.reader.state.items("proc/"))
-        return self.reader.translator.status() != "running" or not has_process
+        first_process = next(self.reader.state.items("proc/"), None)
+        return self.reader.translator.status() != "running" or first_process is None
 
     def delivered(self) -> tuple[bool, bool]:
         """Return whether all is delivered, and whether what is not is parked."""
@@ -342,7 +334,7 @@ class RunBridge:
         """
         if self.outcome() in {Outcome.GONE, Outcome.HANDED_OVER}:
             return True
-        states = self.exporter_states().values()
+        states = self.workers.states().values()
         unblocked = [state for state in states if state.state != "blocked"]
         if states and not unblocked:
             return True  # no exporter would take the data that is not read yet

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.exporter_environment import (
     ExporterEnvironment,
     chosen,
@@ -43,7 +44,7 @@ OTHER = header(exporters={"metrics": ("wandb", "trackio")})
 def test_a_given_list_goes_before_the_processes_and_the_living_together_before_the_last() -> (
     None
 ):
-    last = {"file": ["metrics"]}
+    last: Names = {"file": ("metrics",)}
 
     given = chosen({"metrics": ["console"], "traces": ["none"]}, [BOTH], last)
     living = chosen(None, [BOTH, OTHER], last)

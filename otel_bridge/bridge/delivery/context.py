@@ -6,8 +6,7 @@ How records are delivered is in four modules, from top to bottom: `delivery`, `w
 
 from __future__ import annotations
 
-import contextlib
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -95,10 +94,10 @@ class DeliveryRequests:
     ) -> None:
         self.signals = signals
         self.final_position = final_position
-        # Between the bridge's thread, which requests, and the exporter's thread, which carries out.
-        self._lock = threading.Lock()
-        self._dead_letters: list[int] = []
-        self._skip_through: Position | None = None
+        # The bridge's thread adds, the exporter's thread removes: each by one operation, which needs
+        # no lock.
+        self._dead_letters: dict[int, None] = {}
+        self._skip_through: deque[Position] = deque(maxlen=1)
         self._wake: Callable[[], None] = lambda: None
 
     def wake_by(self, wake: Callable[[], None]) -> None:
@@ -108,8 +107,7 @@ class DeliveryRequests:
     @property
     def dead_letters(self) -> Sequence[int]:
         """Return the ids of the dead letters to retry that are not done yet, in the order of the requests."""
-        with self._lock:
-            return tuple(self._dead_letters)
+        return tuple(self._dead_letters)
 
     def set_signals(self, signals: Sequence[str]) -> None:
         """Deliver these signals of every record that is committed from now on."""
@@ -128,26 +126,20 @@ class DeliveryRequests:
         A later request replaces one that is not carried out yet; eviction repeats those that
         failed.
         """
-        with self._lock:
-            self._skip_through = through
+        self._skip_through.append(through)
         self._wake()
 
     def retry_dead_letters(self, ids: Iterable[int]) -> None:
         """Retry these dead letters, in their order."""
-        with self._lock:
-            self._dead_letters.extend(
-                number for number in ids if number not in self._dead_letters
-            )
+        self._dead_letters.update(dict.fromkeys(ids))
         self._wake()
 
     def dead_letter_done(self, number: int) -> None:
         """Mark the retry of a dead letter as done; it need not be requested any more."""
-        with self._lock, contextlib.suppress(ValueError):
-            self._dead_letters.remove(number)
+        self._dead_letters.pop(number, None)
 
     def take(self) -> Position | None:
         """Return the position of `skip_through` since the last call; ``None`` without one."""
-        with self._lock:
-            through = self._skip_through
-            self._skip_through = None
-        return through
+        if self._skip_through:
+            return self._skip_through.pop()
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names
@@ -38,7 +39,11 @@ class ExporterSet:
         self._log_line = log_line
         self._names: Names = {}
         self._leaving: list[ExporterWorker] = []
-        self._marked = (frozenset[int](), frozenset[str]())
+        self._marked = (set[int](), set[str]())
+
+    def states(self) -> dict[str, ExporterState]:
+        """Return the state of each active exporter."""
+        return {name: worker.exporter_state for name, worker in self.by_name.items()}
 
     @property
     def names(self) -> Names:
@@ -100,11 +105,10 @@ class ExporterSet:
         the bridge could not decide what may be deleted, and would keep all records. Raises `JournalError`
         when the ledger refuses the marks.
         """
-        unrequested = [
-            name
-            for name, worker in self.by_name.items()
-            if worker.exporter_state.final_position is not None
-        ]
+        unrequested: list[str] = []
+        for name, state in self.states().items():
+            if state.final_position is not None:
+                unrequested.append(name)
         if len(unrequested) == len(self.by_name):
             return
         for name in unrequested:
@@ -118,14 +122,11 @@ class ExporterSet:
         oldest record. An active one has passed over records of signals that it did not have.
         """
         for name, signals in names.items():
-            missing = tuple(
-                signal
-                for signal in signals
-                if signal not in self._names.get(name, signals)
-            )
-            if missing:
-                self._names[name] = (*self._names[name], *missing)
-                self.by_name[name].requests.set_signals(self._names[name])
+            present = self._names.get(name, signals)
+            wider = tuple(dict.fromkeys((*present, *signals)))
+            if wider != present:
+                self._names[name] = wider
+                self.by_name[name].requests.set_signals(wider)
 
     def notify(self, *, retry: bool = False, flush: bool = False) -> None:
         """Notify all workers of new records; see `ExporterWorker.notify`."""
@@ -153,9 +154,13 @@ class ExporterSet:
         of its destinations stay. Raises `JournalError` when the ledger refuses; the next call
         repeats it.
         """
-        states = [worker.exporter_state for worker in self.by_name.values()]
-        ids = frozenset(state.id for state in states if state.resolved)
-        unresolved = frozenset(state.exporter for state in states if not state.resolved)
+        ids: set[int] = set()
+        unresolved: set[str] = set()
+        for name, state in self.states().items():
+            if state.resolved:
+                ids.add(state.id)
+            else:
+                unresolved.add(name)
         if (ids, unresolved) != self._marked:
             self._ledger.name_destinations(ids, unresolved=unresolved)
             self._marked = (ids, unresolved)
@@ -165,11 +170,9 @@ class ExporterSet:
 
         ``otlp`` does not count, because it delivers segments and has no destination in the ledger.
         """
-        return any(
-            not worker.exporter_state.resolved
-            for name, worker in self.by_name.items()
-            if name != OTLP
-        )
+        states = self.states()
+        states.pop(OTLP, None)
+        return not all(map(attrgetter("resolved"), states.values()))
 
     def delivery_state(
         self, position: Position, retry_after_exit_s: float

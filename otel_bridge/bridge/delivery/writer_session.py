@@ -104,7 +104,7 @@ class WriterSession:
         try:
             durable = writer.durable()
             if durable is not None:
-                opened.begin_reporting()
+                opened.reports_durable = True
             self._write_description(writer, run)
             state = dataclasses.replace(
                 self._position.now,
@@ -349,7 +349,7 @@ class WriterSession:
         the ledger refuses. A writer that answers ``None`` cannot confirm later: all that is written
         counts.
         """
-        opened.queried(time.monotonic())
+        opened.queried_s = time.monotonic()
         durable = opened.writer.durable()
         # Behind its last record nothing needs a confirmation: all that is written is durable.
         if durable is None or durable >= opened.last:
@@ -385,6 +385,7 @@ class OpenWriter:
             open.
         reports_durable: Whether its records are durable only once it reports so.
         last: Position of the last row, rollout or evaluation that it wrote.
+        queried_s: When it was last queried about what is durable.
         left_out: Records that it had left out at the last call of `newly_left_out`.
     """
 
@@ -404,24 +405,19 @@ class OpenWriter:
 
     def not_shown(self, records: Sequence[Record]) -> Counter[str]:
         """Return the media among *records*, of one kind, that the writer has no call for: reason to count."""
-        if isinstance(self.writer, WritesMedia):
-            return Counter()
-        media = [record for record in records if isinstance(record, MediaRecord)]
-        return Counter({_NO_MEDIA: len(media)} if media else {})
+        not_shown: Counter[str] = Counter()
+        for record in records:
+            if isinstance(record, MediaRecord) and not isinstance(
+                self.writer, WritesMedia
+            ):
+                not_shown[_NO_MEDIA] += 1
+        return not_shown
 
     def wrote(self, records: Sequence[Record]) -> None:
         """Store the position of the last of *records* that a tracker's store may confirm."""
         for record in records:
             if not isinstance(record, (Alert, Config, Summary)):
                 self.last = record.position
-
-    def begin_reporting(self) -> None:
-        """Mark the writer as one that reports what is durable."""
-        self.reports_durable = True
-
-    def queried(self, now_s: float) -> None:
-        """Store when the writer was last queried about what is durable."""
-        self.queried_s = now_s
 
 
 def counted(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import cast
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests
@@ -105,8 +106,8 @@ class Forwarder(ExporterWorker):
     @property
     def requested_wait_s(self) -> float:
         """Return the seconds that the first server to be tried again still requests."""
-        waits = [lane.requested_s for lane in self._lanes if lane.due_in_s is not None]
-        return min(waits, default=0.0)
+        waiting = filter(attrgetter("waits"), self._lanes)
+        return min(map(attrgetter("requested_s"), waiting), default=0.0)
 
     def start(self) -> None:
         """Begin to forward, from the positions that the ledger stores.
@@ -159,13 +160,13 @@ class Forwarder(ExporterWorker):
         except JournalError as exc:
             self._show_failure(LaneFailure("retrying", shown(str(exc))))
             return _UNREAD_S
-        waits = [lane.due_in_s for lane in self._lanes if lane.due_in_s is not None]
+        waiting = list(filter(attrgetter("waits"), self._lanes))
         if has_moved:
             self._show(state="writing")
             return 0.0
-        if waits:
+        if waiting:
             self._show_waiting()
-            return min(waits)
+            return min(lane.due_in_s for lane in waiting)
         # The other end has accepted everything that was in the segments when the ledger was at
         # *position*.
         self._show(
@@ -236,7 +237,7 @@ class Forwarder(ExporterWorker):
         written: an event may be the statistics of a step, which rollouts of the next would close.
         """
         has_moved = False
-        lanes = [lane for lane in self._lanes if self._may_send(lane)]
+        lanes = list(filter(self._may_send, self._lanes))
         for position in sorted({lane.positions[instance_id] for lane in lanes}):
             # With those that have come to this position just now.
             together = [
@@ -259,20 +260,20 @@ class Forwarder(ExporterWorker):
         `JournalError` for a segment that cannot be read, `FormatVersionError` for one of a newer
         version.
         """
+        lane_of_signal = {lane.signal: lane for lane in lanes}
         frames_read = self._segments[instance_id].read(
             lanes[0].positions[instance_id],
             last_number,
-            signals={lane.signal for lane in lanes},
+            signals=lane_of_signal.keys(),
             limit_bytes=min(lane.sender.limit_bytes for lane in lanes),
             every_process=self._every_process,
         )
         if frames_read is None:
             return False
-        lane_of_signal = {lane.signal: lane for lane in lanes}
         for signal, datas in bodies(frames_read.parts):
             self._send(lane_of_signal[signal], datas)
         # A signal that failed meanwhile stays, and is read again from here.
-        forwarded = [lane for lane in lanes if self._may_send(lane)]
+        forwarded = list(filter(self._may_send, lanes))
         for lane in forwarded:
             # Only of accepted frames: after a kill they are sent again, never passed over.
             lane.positions[instance_id] = frames_read.end
@@ -285,12 +286,12 @@ class Forwarder(ExporterWorker):
         a process comes after its rows. A blocked signal holds up no other: it waits for a person.
         To other servers, and before the first accepted request, each signal is sent by itself.
         """
-        if not lane.is_open or not lane.sender.to_bridge:
-            return lane.is_open
+        if lane.waits or not lane.sender.to_bridge:
+            return not lane.waits
         for waiting_lane in self._lanes:
             failure = waiting_lane.failure
             is_retrying = (
-                not waiting_lane.is_open
+                waiting_lane.waits
                 and failure is not None
                 and failure.state == "retrying"
             )
@@ -319,7 +320,7 @@ class Forwarder(ExporterWorker):
         retried_servers: set[str] = set()
         for lane in self._lanes:
             failure = lane.failure
-            if lane.ended or failure is None:
+            if failure is None:
                 lane.logged_failure = failure
                 continue
             # One line for each failure, since it is tried again for as long as it lasts.
@@ -342,8 +343,7 @@ class Forwarder(ExporterWorker):
         """
         if not _lacks_signal(lane) or lane.sender.server not in self._accepting:
             return False
-        sent_lanes = [sent_lane for sent_lane in self._lanes if not sent_lane.ended]
-        return not all(map(_lacks_signal, sent_lanes))
+        return not all(map(_lacks_signal, self._lanes))
 
     def _end_missing(self) -> None:
         """End the signals that the other end lacks, name each once, and stop keeping segments for them.
@@ -351,10 +351,12 @@ class Forwarder(ExporterWorker):
         Otherwise a backend that takes traces only would be owed metrics for ever. The next bridge
         of the run tries them again. Raises `JournalError`.
         """
-        for lane in self._lanes:
-            if lane.ended or not self._is_missing(lane):
+        # A copy, because lanes leave the list.
+        for lane in list(self._lanes):
+            if not self._is_missing(lane):
                 continue
-            lane.ended = True
+            self._lanes.remove(lane)
+            lane.sender.close()
             sentence = (
                 f"{lane.name} are not sent: {cast('LaneFailure', lane.failure).reason}"
             )
@@ -374,14 +376,12 @@ class Forwarder(ExporterWorker):
         This includes processes of which the reader has committed nothing yet: else their segments
         would be sent again.
         """
-        lanes = [lane for lane in self._lanes if not lane.ended]
         for instance_id in list(self._unstored):
-            slowest = min(lane.positions[instance_id] for lane in lanes)
-            ahead = {
-                lane.name: lane.positions[instance_id]
-                for lane in lanes
-                if lane.positions[instance_id] > slowest
-            }
+            slowest = min(lane.positions[instance_id] for lane in self._lanes)
+            ahead: dict[str, SegmentOffset] = {}
+            for lane in self._lanes:
+                if lane.positions[instance_id] > slowest:
+                    ahead[lane.name] = lane.positions[instance_id]
             # Else the reader has not committed the process yet, and a later step stores it.
             if self._ledger.forwarded(instance_id, *slowest, ahead=ahead):
                 self._unstored.discard(instance_id)
@@ -398,9 +398,8 @@ class Forwarder(ExporterWorker):
 
     def _show_waiting(self) -> None:
         """Show the failure of a signal that waits: a blocked one first, because a person must act."""
-        failures = [lane.failure for lane in self._lanes if not lane.ended]
-        waiting = [failure for failure in failures if failure is not None]
-        self._show_state(min(waiting, key=lambda failure: failure.state != "blocked"))
+        failures = filter(None, map(attrgetter("failure"), self._lanes))
+        self._show_state(min(failures, key=lambda failure: failure.state != "blocked"))
 
     def _show_failure(self, failure: LaneFailure) -> None:
         """Show and log a failure that is not of one signal."""

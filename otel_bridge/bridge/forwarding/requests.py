@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from otel_bridge.bridge.forwarding.request_split import under
 from otel_bridge.journal.frames import Frame, Signal
@@ -58,10 +59,9 @@ def bodies(parts: Iterable[RequestPart]) -> Iterator[tuple[Signal, Sequence[byte
     An event may be the end of the process. It may be the statistics of a step, which rollouts of
     the next would close.
     """
-    all_parts = list(parts)
-    ordered = [part for part in all_parts if part.signal is Signal.METRICS]
-    ordered += [part for part in all_parts if part.signal is not Signal.METRICS]
-    for signal, neighbours in groupby(ordered, key=lambda part: part.signal):
+    # A stable sort: rollouts and events stay in their order.
+    ordered = sorted(parts, key=lambda part: part.signal is not Signal.METRICS)
+    for signal, neighbours in groupby(ordered, key=attrgetter("signal")):
         body: list[bytes] = []
         size = 0
         for part in neighbours:

@@ -56,7 +56,7 @@ class SignalLane:
         positions: Process to the position of the next frame to send.
         failure: The last failure; ``None`` after a request that was accepted.
         logged_failure: The failure that the log has.
-        ended: Whether the other end does not have the signal, so that it is not sent any more.
+        waits: Whether no request may be sent now.
     """
 
     def __init__(self, signal: Signal, sender: RequestSender) -> None:
@@ -66,23 +66,15 @@ class SignalLane:
         self.positions: dict[str, SegmentOffset] = {}
         self.failure: LaneFailure | None = None
         self.logged_failure: LaneFailure | None = None
-        self.ended = False
+        self.waits = False
         self._backoff = Backoff()
         self._failed_s = 0.0
         self._wait_s = 0.0
         self._requested_time = False
-        self._waits = False
 
     @property
-    def is_open(self) -> bool:
-        """Return whether requests may be sent now."""
-        return not (self._waits or self.ended)
-
-    @property
-    def due_in_s(self) -> float | None:
-        """Return the seconds until the next try; ``None`` when the signal does not wait."""
-        if not self._waits or self.ended:
-            return None
+    def due_in_s(self) -> float:
+        """Return the seconds until the next try of a signal that waits."""
         return max(self._failed_s + self._wait_s - time.monotonic(), 0.0)
 
     @property
@@ -97,7 +89,7 @@ class SignalLane:
         begin a second after the failure whenever there is new data, unless the other end requested
         time.
         """
-        if not self._waits:
+        if not self.waits:
             return
         is_rested = (
             time.monotonic() - self._failed_s >= _NEWS_S and not self._requested_time
@@ -107,7 +99,7 @@ class SignalLane:
         )
         may_flush = flush and self.requested_s <= 0
         if retry or may_flush or may_retry_for_news or self.due_in_s == 0:
-            self._waits = False
+            self.waits = False
 
     def send(self, datas: Sequence[bytes]) -> bool:
         """Send *datas* as one request; return whether they were accepted, else the signal waits.
@@ -147,4 +139,4 @@ class SignalLane:
         self.failure = failure
         self._failed_s = time.monotonic()
         self._wait_s = wait_s
-        self._waits = True
+        self.waits = True

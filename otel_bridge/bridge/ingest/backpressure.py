@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.exporter import OTLP, WEBHOOK
@@ -21,16 +23,15 @@ def no_writer_ready(
     the receiver for nothing. The bridge reads them once an exporter makes progress. ``False``
     without any exporter too, until it has read `AHEAD_RECORDS`.
     """
-    states = {name: worker.exporter_state for name, worker in workers.by_name.items()}
+    states = workers.states()
     if len(states) > 1:
         states.pop(WEBHOOK, None)  # it passes over rows, so it is always ready
     # One writer that works is enough: it would wait for records that are not read.
     if any(not state.failing and state.state != "blocked" for state in states.values()):
         return False
     # Not of ``otlp``: it forwards segments and has no position in the ledger.
-    written = max(
-        (state.written for name, state in states.items() if name != OTLP), default=0
-    )
+    states.pop(OTLP, None)
+    written = max(map(attrgetter("written"), states.values()), default=0)
     if position - written < AHEAD_RECORDS:
         return False
     # A local program waits in `flush` and `finish` for what is read.

@@ -74,10 +74,11 @@ class RecordCounts:
     @classmethod
     def stored(cls, view: LedgerView) -> RecordCounts:
         """Return the counts that a ledger stores."""
-        facts = {name.name: view.meta(name.name) for name in dataclasses.fields(cls)}
-        stored: dict[str, Any] = {
-            name: value for name, value in facts.items() if value is not None
-        }
+        stored: dict[str, Any] = {}
+        for counts in dataclasses.fields(cls):
+            value = view.meta(counts.name)
+            if value is not None:
+                stored[counts.name] = value
         return cls(**stored)
 
     def plus(self, records: Iterable[Record]) -> RecordCounts:
@@ -165,15 +166,15 @@ class Ledger:
                 _insert(sql, encoded)
                 counts = counts.plus(records)
                 facts = {"position": encoded[-1][0], **dataclasses.asdict(counts)}
-                sql.executemany(
-                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                    [(name, json.dumps(value)) for name, value in facts.items()],
-                )
-            if changes:
-                values = [(key, value) for key, value in changes if value is not None]
-                deleted_keys = [(key,) for key, value in changes if value is None]
-                sql.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", values)
-                sql.executemany("DELETE FROM state WHERE key = ?", deleted_keys)
+                for name, fact in facts.items():
+                    _put_meta(sql, name, fact)
+            for key, value in changes:
+                if value is None:
+                    sql.execute("DELETE FROM state WHERE key = ?", (key,))
+                else:
+                    sql.execute(
+                        "INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value)
+                    )
             for source in sources:
                 put_source(sql, source)
             self._timeline.add(sql, phases, records)
@@ -213,8 +214,7 @@ class Ledger:
                 (number, offset, instance_id),
             )
             if ahead:
-                statement = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
-                sql.execute(statement, (ahead_key(instance_id), json.dumps(ahead)))
+                _put_meta(sql, ahead_key(instance_id), ahead)
             else:
                 sql.execute("DELETE FROM meta WHERE key = ?", (ahead_key(instance_id),))
             return updated.rowcount > 0
@@ -222,9 +222,7 @@ class Ledger:
     def set_meta(self, key: str, value: object) -> None:
         """Store one JSON-able fact about the run's bridge."""
         with self.database.transaction() as sql:
-            sql.execute(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
-            )
+            _put_meta(sql, key, value)
 
     def destination(self, exporter: str, variables: Mapping[str, str]) -> ExporterState:
         """Return the destination of *exporter* with these *variables*, and mark it as one that the run has.
@@ -265,12 +263,12 @@ class Ledger:
                 as they are.
         """
         with self.database.transaction() as sql:
-            marks = [
-                (state.id in ids, state.id)
-                for state in destinations_of(sql)
-                if state.exporter not in unresolved
-            ]
-            sql.executemany("UPDATE destinations SET named = ? WHERE id = ?", marks)
+            for state in destinations_of(sql):
+                if state.exporter not in unresolved:
+                    sql.execute(
+                        "UPDATE destinations SET named = ? WHERE id = ?",
+                        (state.id in ids, state.id),
+                    )
 
     def save(self, destination: ExporterState) -> None:
         """Store the positions and counts of a destination.
@@ -341,36 +339,36 @@ class Ledger:
         Return their number. Single ones are deleted only of the exporter that is named with their
         ids.
         """
-        if dead_letters:
-            with self.database.transaction() as sql:
-                states = destinations_of(sql)
-            removed = 0
-            for state in states:
-                if state.exporter in dead_letters:
-                    removed += self.remove_dead_letters(
-                        state.id, dead_letters[state.exporter]
-                    )
-            return removed
         with self.database.transaction() as sql:
-            ids = [
-                (state.id,)
-                for state in destinations_of(sql)
-                if exporter in {None, state.exporter}
-            ]
-            sql.executemany("UPDATE destinations SET dead = 0 WHERE id = ?", ids)
-            return sql.executemany(
-                "DELETE FROM dead_letters WHERE destination = ?", ids
-            ).rowcount
+            states = destinations_of(sql)
+        removed = 0
+        for state in states:
+            if dead_letters:
+                ids = dead_letters.get(state.exporter, ())
+                removed += self.remove_dead_letters(state.id, ids)
+            elif exporter in {None, state.exporter}:
+                removed += self.remove_dead_letters(state.id)
+        return removed
 
-    def remove_dead_letters(self, destination_id: int, ids: Sequence[int]) -> int:
-        """Delete single dead letters of one destination; return how many were deleted.
+    def remove_dead_letters(
+        self, destination_id: int, ids: Sequence[int] | None = None
+    ) -> int:
+        """Delete all dead letters of one destination, or those of *ids*; return how many were deleted.
 
         Fewer than *ids* when some were discarded meanwhile.
         """
+        statement = "DELETE FROM dead_letters WHERE destination = ?"
         with self.database.transaction() as sql:
-            pairs = [(destination_id, number) for number in ids]
-            statement = "DELETE FROM dead_letters WHERE destination = ? AND id = ?"
-            removed = sql.executemany(statement, pairs).rowcount
+            if ids is None:
+                removed = sql.execute(statement, (destination_id,)).rowcount
+            else:
+                # One by one: SQLite limits the variables of a statement.
+                removed = 0
+                for number in ids:
+                    deleted = sql.execute(
+                        f"{statement} AND id = ?", (destination_id, number)
+                    )
+                    removed += deleted.rowcount
             sql.execute(
                 "UPDATE destinations SET dead = max(dead - ?, 0) WHERE id = ?",
                 (removed, destination_id),
@@ -474,6 +472,12 @@ class LedgerMemory:
                 (self._id, prefix, after_prefix(prefix)),
             ).fetchall()
         yield from cast("list[tuple[str, bytes]]", rows)
+
+
+def _put_meta(sql: sqlite3.Connection, key: str, value: object) -> None:
+    """Store one JSON-able fact. Raises `sqlite3.Error`."""
+    statement = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+    sql.execute(statement, (key, json.dumps(value)))
 
 
 def _insert(

@@ -7,9 +7,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
-from otel_bridge.bridge.delivery.worker import ExporterWorker
+from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.exporter_selection import ExporterSelection
 from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -88,7 +88,7 @@ class ReportWriter:
 
     def write(
         self,
-        workers: Mapping[str, ExporterWorker],
+        workers: ExporterSet,
         selection: ExporterSelection,
         *,
         engine_problems: Sequence[str],
@@ -99,7 +99,7 @@ class ReportWriter:
         """Write the report when it is due.
 
         Args:
-            workers: The workers by exporter.
+            workers: The workers of the exporters.
             selection: What other exporters are owed, and never get.
             engine_problems: What keeps inference engines from being read.
             ended: Whether all records are delivered and the run is ended in every tracker.
@@ -136,7 +136,7 @@ class ReportWriter:
 
     def _report(
         self,
-        workers: Mapping[str, ExporterWorker],
+        workers: ExporterSet,
         selection: ExporterSelection,
         engine_problems: Sequence[str],
         *,
@@ -148,9 +148,8 @@ class ReportWriter:
         """
         # States before numbers: an exporter shown as writing may be done by then, but never the
         # reverse.
-        states = {name: worker.exporter_state for name, worker in workers.items()}
+        states = workers.states()
         position, sources, destinations = self._view.overview()
-        stored = {destination.id: destination for destination in destinations}
         translator = self._reader.translator
         state = self._reader.state
         host = this_host()
@@ -164,11 +163,19 @@ class ReportWriter:
                 discarded[name] = records.discarded
             if records.evicted:
                 evicted[name] = records.evicted
+        # Others may have discarded dead letters in the ledger; ``otlp`` has none there.
+        dead_letters: dict[int, int] = {}
+        for destination in destinations:
+            dead_letters[destination.id] = destination.dead_letters
         exporters: dict[str, ExporterReport] = {}
         for name, exporter_state in states.items():
-            exporters[name] = self._exporter(
-                exporter_state, stored.get(exporter_state.id), run
-            )
+            exporters[name] = self._exporter(exporter_state, dead_letters, run)
+        roles: dict[str, RoleReport] = {}
+        for role, numbers in translator.processes_by_role().items():
+            roles[role] = RoleReport(*numbers)
+        slow_ranks: dict[str, dict[str, Any]] = {}
+        for role, rank in translator.slow_ranks().items():
+            slow_ranks[role] = dataclasses.asdict(rank)
         return Report(
             time_unix_ns=time.time_ns(),
             project=run.project,
@@ -176,13 +183,10 @@ class ReportWriter:
             generated=self._describe.generated(state.get("run")),
             bridge=BridgeReport(os.getpid(), host.name, host.boot_id),
             processes=self._processes(sources),
-            roles={
-                role: RoleReport(*counts)
-                for role, counts in translator.processes_by_role().items()
-            },
+            roles=roles,
             position=position,
             exporters=exporters,
-            former=self._former(destinations, workers),
+            former=self._former(destinations, states),
             drops=named(state, _DROP),
             drop_keys=named(state, FIRST_KEY),
             bare_scopes=named(state, _BARE),
@@ -210,10 +214,7 @@ class ReportWriter:
             media=number_at(state, COUNTED),
             alerts=number_at(state, RAISED),
             awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
-            slow_ranks={
-                role: dataclasses.asdict(rank)
-                for role, rank in translator.slow_ranks().items()
-            },
+            slow_ranks=slow_ranks,
             engine_problems=[*engine_problems, *translator.engine_problems()],
             last_alert=_last_alert(state.get(LAST)),
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
@@ -248,25 +249,19 @@ class ReportWriter:
         return former
 
     def _exporter(
-        self, state: ExporterState, stored: ExporterState | None, run: RunInfo
+        self, state: ExporterState, dead_letters: Mapping[int, int], run: RunInfo
     ) -> ExporterReport:
-        """Return the report of an exporter, whose dead letters others may have discarded in the ledger.
-
-        *stored* is ``None`` for ``otlp``, and before the exporter has a destination.
-        """
+        """Return the report of an exporter, with the *dead_letters* that the ledger has of its destination."""
         view = ""
         upload = ""
         if state.settings is not None:
             view = state.settings.view(run)
             upload = upload_of(state.settings, run)
-        dead_letters = state.dead_letters
-        if stored is not None:
-            dead_letters = stored.dead_letters
         return state.reported(
             view=view,
             upload=upload,
             rows_per_s=self._rates.per_s(state.exporter, state.rows, self._written_s),
-            dead_letters=dead_letters,
+            dead_letters=dead_letters.get(state.id, state.dead_letters),
         )
 
     def _life_of(self, instance_id: str) -> tuple[str | None, bool, bool]:
@@ -308,13 +303,13 @@ def _former(
 
 def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]]:
     """Return what `status` shows of the ranks that the others wait for, as JSON."""
-    return {
-        role: {
+    awaited: dict[str, dict[str, str | int]] = {}
+    for role, rank in ranks.items():
+        awaited[role] = {
             "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,
             "others": rank.others,
-        }
-        for role, rank in ranks.items()
-    }  # fmt: skip
+        }  # fmt: skip
+    return awaited
 
 
 def _last_alert(value: object) -> dict[str, str | int]:

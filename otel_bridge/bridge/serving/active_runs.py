@@ -281,7 +281,7 @@ class ActiveRuns:
             try:
                 remaining = run.remaining()
                 self.hanging += run.close(deadline_s)
-                remaining = replace(remaining, exporters=run.exporter_states())
+                remaining = replace(remaining, exporters=run.workers.states())
                 self._discovery.closed[run.folder.path] = ClosedRun(
                     remaining, None, float("inf")
                 )

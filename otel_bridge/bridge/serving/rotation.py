@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -57,7 +57,8 @@ class _Stint:
         It moved if it read or stored anything, or an exporter wrote something, since the last look:
         a run whose tracker fails does none of these.
         """
-        written = [state.written for state in run.exporter_states().values()]
+        states = run.workers.states().values()
+        written = list(map(attrgetter("written"), states))
         position = (run.reader.offsets(), run.ledger.position, written)
         has_moved = position != self.position
         if has_moved:
