@@ -24,6 +24,7 @@ from otel_bridge.bridge.forwarding.signal_lane import (
     SegmentOffset,
     SignalLane,
 )
+from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import FormatVersionError, JournalError
@@ -118,9 +119,7 @@ class Forwarder(ExporterWorker):
         try:
             self._accepting.update(view.meta(_ACCEPTING) or [])
             for source in view.sources():
-                self._segments[source.instance_id] = ForwardedSegments(
-                    self._folder, source.instance_id
-                )
+                self._follow(source.instance_id, source.forwarded_number)
                 slowest = SegmentOffset(
                     source.forwarded_number, source.forwarded_offset
                 )
@@ -179,29 +178,32 @@ class Forwarder(ExporterWorker):
         )
         return None
 
-    def _newest(self) -> dict[str, int]:
-        """Return the number of each process's newest segment, and follow each process.
+    def _follow(self, instance_id: str, number: int) -> None:
+        """Follow a process, whose first segment is *number*."""
+        segments = ProcessSegments(self._folder, instance_id, number)
+        self._segments[instance_id] = ForwardedSegments(segments)
+
+    def _list(self) -> None:
+        """List the segments, follow new processes, and forget those whose segments are gone.
 
         The folder is listed, not asked of the bridge's reader, which runs on another thread.
         """
-        newest: dict[str, int] = {}
+        listed: set[str] = set()
         for segment in self._folder.segments():
             instance_id = segment.instance_id
-            newest[instance_id] = max(segment.number, newest.get(instance_id, 0))
+            listed.add(instance_id)
             # New since the last look: it is forwarded from its first segment on.
             if instance_id not in self._segments:
-                self._segments[instance_id] = ForwardedSegments(
-                    self._folder, instance_id
-                )
+                self._follow(instance_id, segment.number)
                 for lane in self._lanes:
                     lane.positions[instance_id] = SegmentOffset(segment.number, 0)
-        for instance_id in self._segments.keys() - newest.keys():
+            self._segments[instance_id].segments.listed(segment.number)
+        for instance_id in self._segments.keys() - listed:
             del self._segments[instance_id]
             # Its segments are gone, so its position is of use to no later bridge.
             self._unstored.discard(instance_id)
             for lane in self._lanes:
                 lane.positions.pop(instance_id, None)
-        return newest
 
     def _forward_all(self) -> bool:
         """Forward some data of every process; return whether to continue at once.
@@ -213,12 +215,13 @@ class Forwarder(ExporterWorker):
         self._store_positions()
         has_moved = False
         unread: JournalError | None = None
-        for instance_id, last_number in self._newest().items():
+        self._list()
+        for instance_id in self._segments:
             # Between processes, so that a stop does not wait for the requests of all of them.
             if self._stopping:
                 return True
             try:
-                has_moved = self._forward_process(instance_id, last_number) or has_moved
+                has_moved = self._forward_process(instance_id) or has_moved
             except (
                 FormatVersionError
             ):  # a newer version's: left as it is; the reader reports it
@@ -230,7 +233,7 @@ class Forwarder(ExporterWorker):
             raise unread
         return has_moved
 
-    def _forward_process(self, instance_id: str, last_number: int) -> bool:
+    def _forward_process(self, instance_id: str) -> bool:
         """Forward some data of one process; return whether any signal went on.
 
         Signals at the same position are read and sent together, in the order in which they were
@@ -243,17 +246,13 @@ class Forwarder(ExporterWorker):
             together = [
                 lane for lane in lanes if lane.positions[instance_id] == position
             ]
-            has_moved = (
-                self._forward_lanes(instance_id, together, last_number) or has_moved
-            )
+            has_moved = self._forward_lanes(instance_id, together) or has_moved
         if has_moved:
             self._unstored.add(instance_id)
             self._store_positions()
         return has_moved
 
-    def _forward_lanes(
-        self, instance_id: str, lanes: list[SignalLane], last_number: int
-    ) -> bool:
+    def _forward_lanes(self, instance_id: str, lanes: list[SignalLane]) -> bool:
         """Forward some data of one process and of signals at one position.
 
         Return whether any went on; ``False`` when nothing is new or every signal failed. Raises
@@ -263,7 +262,6 @@ class Forwarder(ExporterWorker):
         lane_of_signal = {lane.signal: lane for lane in lanes}
         frames_read = self._segments[instance_id].read(
             lanes[0].positions[instance_id],
-            last_number,
             signals=lane_of_signal.keys(),
             limit_bytes=min(lane.sender.limit_bytes for lane in lanes),
             every_process=self._every_process,

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from otel_bridge.bridge.forwarding.requests import RequestPart, parts_of
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES
 from otel_bridge.bridge.forwarding.signal_lane import SegmentOffset
+from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments
 from otel_bridge.exporter import OTLP
-from otel_bridge.journal.files import size_of_regular
-from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.segment import header_in, read_segment
@@ -29,18 +28,20 @@ class FramesToForward:
 
 
 class ForwardedSegments:
-    """Reads one process's segments from any position on. One thread."""
+    """Reads one process's segments from any position on. One thread.
 
-    def __init__(self, folder: RunFolder, instance_id: str) -> None:
-        self.instance_id = instance_id
-        self._folder = folder
+    Attributes:
+        segments: The segments that were listed.
+    """
+
+    def __init__(self, segments: ProcessSegments) -> None:
+        self.segments = segments
         self._header: SegmentHeader | None = None
         self._header_of = -1
 
     def read(
         self,
         position: SegmentOffset,
-        last_number: int,
         *,
         signals: Collection[Signal],
         limit_bytes: int,
@@ -50,7 +51,6 @@ class ForwardedSegments:
 
         Args:
             position: Where to begin.
-            last_number: Number of the process's newest segment.
             signals: Signals whose frames are returned.
             limit_bytes: Approximate number of bytes to read.
             every_process: Whether to forward the process whatever exporters its header names.
@@ -60,26 +60,24 @@ class ForwardedSegments:
         """
         number, offset = position
         while True:
-            path = self._folder.segment_path(self.instance_id, number)
-            if size_of_regular(path) is None:
-                if number >= last_number:
-                    return None
-                number = self._next_number(number, last_number)
-                offset = 0
-                continue
             # The process has begun another segment, so that nothing more is appended to this one.
-            is_final = number < last_number
-            header = self._header_at(number)
-            _, content = read_segment(
-                path, offset, limit_bytes=limit_bytes, final=is_final
-            )
+            is_final = number < self.segments.last_number
+            end = offset
+            # A segment is deleted once all that need it have read it.
+            if self.segments.size(number) is not None:
+                path = self.segments.path(number)
+                _, content = read_segment(
+                    path, offset, limit_bytes=limit_bytes, final=is_final
+                )
+                end = content.end
             # Nothing whole behind the offset: an unfinished frame, or the end of the file.
-            if content.end == offset:
+            if end == offset:
                 if not is_final:
                     return None
-                number += 1
+                number = self.segments.after(number)
                 offset = 0
                 continue
+            header = self._header_at(number)
             resource = header.resource if header else b""
             parts: list[RequestPart] = []
             for frame in content.frames:
@@ -89,25 +87,12 @@ class ForwardedSegments:
                     parts += parts_of(frame, resource)
             return FramesToForward(parts, SegmentOffset(number, content.end))
 
-    def _next_number(self, number: int, last_number: int) -> int:
-        """Return the number of the next segment that exists; *last_number* when none does.
-
-        Numbers may have gaps: a segment is deleted once all that need it have read it.
-        """
-        numbers = (
-            file.number
-            for file in self._folder.segments()
-            if file.instance_id == self.instance_id
-        )
-        return min((later for later in numbers if later > number), default=last_number)
-
-    def _header_at(self, path_number: int) -> SegmentHeader | None:
+    def _header_at(self, number: int) -> SegmentHeader | None:
         """Return the header of a segment; ``None`` for a damaged one, whose frames go to ``otlp`` in any case."""
         # Read once a segment, not once a read: all frames of it have this header.
-        if self._header_of != path_number:
-            path = self._folder.segment_path(self.instance_id, path_number)
-            self._header = header_in(path)
-            self._header_of = path_number
+        if self._header_of != number:
+            self._header = header_in(self.segments.path(number))
+            self._header_of = number
         return self._header
 
 

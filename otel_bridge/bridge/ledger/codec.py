@@ -25,7 +25,6 @@ from otel_bridge.records import (
     Distribution,
     End,
     Evaluation,
-    Json,
     MediaItem,
     MediaRecord,
     PlainTrace,
@@ -117,8 +116,6 @@ def encode(record: Record) -> tuple[int, bytes]:
     """
     kind = _KINDS[type(record)]
     values = list(_FIELDS[type(record)](record))
-    if isinstance(record, Row):
-        return kind, _encode_row(values)
     if isinstance(record, (RolloutRecord, PlainTrace)):
         values[_PARTS_AT[kind]] = [[*_SPAN_FIELDS(span)] for span in record.spans]
     if isinstance(record, MediaRecord):
@@ -145,8 +142,7 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
     record_type: Callable[..., Record] = _TYPES.get(kind, End)
     try:
         values = _decode_parts(data, kind) if kind in _PARTS_AT else _load(data)
-        # Only the standard library's form and the mixed form can hold distributions; both have the
-        # marker in their text.
+        # Only the standard library's form can hold distributions, which have the mark in their text.
         if kind == ROW and b"$d" in data:
             values[_VALUES_AT] = {
                 key: _value(value) for key, value in values[_VALUES_AT].items()
@@ -159,32 +155,6 @@ def decode(kind: int, data: bytes, position: Position) -> Record:
         raise InvalidRecordError(
             f"record {position} of kind {kind} in the ledger ({len(data)} bytes) cannot be decoded: {exc}"
         ) from exc
-
-
-def _encode_row(values: list[Any]) -> bytes:
-    """Return a row's fields as JSON.
-
-    By orjson when all values are finite numbers. Otherwise distributions become lists with a
-    marker, and NaN and infinities are written by the standard library.
-    """
-    numbers = values[_VALUES_AT]
-    try:
-        # One sum instead of a check of each value: NaN and infinities remain in the sum. An
-        # overflow only costs the slower way, as does a `Distribution`, which cannot be added.
-        total = sum(numbers.values())
-        if total - total == 0:
-            # The usual row: orjson writes finite numbers exactly; NaN would become null.
-            return orjson.dumps(values)
-    except (TypeError, OverflowError):
-        pass
-    values[_VALUES_AT] = {key: _plain_value(value) for key, value in numbers.items()}
-    return _dump(values)
-
-
-def _plain_value(value: Value) -> Json:
-    if isinstance(value, Distribution):
-        return {_DISTRIBUTION: packed(value)}
-    return value
 
 
 def _value(value: Any) -> Value:
@@ -239,14 +209,17 @@ def _dump(value: object) -> bytes:
     """
     if _is_exact(value):
         try:
-            return orjson.dumps(value, default=_mapping)
+            return orjson.dumps(value, default=_plain)
         except TypeError:
             # Integers beyond 64 bits and lone surrogates: `json` writes them.
             pass
-    return _STDLIB + json.dumps(value, default=_mapping, separators=(",", ":")).encode()
+    return _STDLIB + json.dumps(value, default=_plain, separators=(",", ":")).encode()
 
 
-def _mapping(value: object) -> object:
+def _plain(value: object) -> object:
+    """Return a mapping as a dict, and a distribution as one with a mark; raises `TypeError` for others."""
+    if isinstance(value, Distribution):
+        return {_DISTRIBUTION: packed(value)}
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, object]", value))
     raise TypeError(f"{type(value).__name__} is not JSON-able")

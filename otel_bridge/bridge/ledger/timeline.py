@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
@@ -76,8 +77,7 @@ class TimelineStore:
             parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                part = parts.setdefault((record.role or "", _step_of(record)), [])
-                part.extend(_of_rollout(record))
+                parts.setdefault(_key_of(record), []).extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             for step_key, mark in _marks(records):
@@ -91,9 +91,9 @@ class TimelineStore:
         self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]
     ) -> None:
         """Store *events*, at least one, as a part of the step; `_evict` restores the limit."""
-        data = encode_value([list(event) for event in events])
-        start_ns = min(event.start_ns for event in events)
-        end_ns = max(event.end_ns for event in events)
+        data = encode_value(list(map(list, events)))
+        start_ns = min(map(attrgetter("start_ns"), events))
+        end_ns = max(map(attrgetter("end_ns"), events))
         size = len(data) + _ROW_BYTES
         statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
         sql.execute(statement, (role, step, start_ns, end_ns, size, data))
@@ -109,10 +109,7 @@ class TimelineStore:
             "GROUP BY role, step, iif(step = ?, id, 0) ORDER BY max(id) DESC",
             (_NO_STEP,),
         )
-        steps = [
-            _StoredStep(*row)
-            for row in cast("Iterable[tuple[str, int, int, int, int, int]]", rows)
-        ]
+        steps = list(map(_StoredStep._make, rows))
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
         # What has no step is not a slow step either: it comes last, and stays in the order of its
@@ -120,11 +117,12 @@ class TimelineStore:
         older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
         # Half of the room is for the newest steps, half for the slowest of the others.
         slowest, deleted = _within(older, room)
-        sql.executemany(
-            "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
-            [step[:4] for step in deleted],
-        )
-        self._size = sum(step.size for step in (*newest, *slowest))
+        for step in deleted:
+            sql.execute(
+                "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
+                step[:4],
+            )
+        self._size = sum(map(attrgetter("size"), (*newest, *slowest)))
 
 
 class _StoredStep(NamedTuple):
@@ -192,16 +190,18 @@ def _is_rate(key: str) -> bool:
     return _RATES.search(key) is not None
 
 
-def _step_of(record: RolloutRecord) -> int:
-    if record.step is None:
-        return _NO_STEP
-    return record.step
+def _key_of(rollout: RolloutRecord) -> tuple[str, int]:
+    step = rollout.step
+    return rollout.role or "", _NO_STEP if step is None else step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
     """Yield the event of a rollout, and of its first spans behind the root, which has the same times."""
-    facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
-    facts = {name: value for name, value in facts.items() if value is not None}
+    facts: dict[str, float | str] = {}
+    for name in ("reward", "group", "error"):
+        value = getattr(rollout, name)
+        if value is not None:
+            facts[name] = value
     yield TimelineEvent(
         "rollout", rollout.id, "", rollout.start_unix_ns, rollout.end_unix_ns, facts
     )
@@ -229,5 +229,5 @@ def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[Timelin
         for role, step, data in cast("Iterable[tuple[str, int, bytes]]", rows):
             part = steps.setdefault((role, step), TimelineStep(role, step, []))
             events = cast("list[list[Any]]", decode_value(data))
-            part.events.extend(TimelineEvent(*event) for event in events)
-    return [*steps.values()]
+            part.events.extend(map(TimelineEvent._make, events))
+    return list(steps.values())

@@ -257,10 +257,9 @@ class ActiveRuns:
 
         Of a closed run as it was when it was closed. Raises what `RunBridge.remaining` raises.
         """
-        statuses = {
-            closed.remaining.run_id: closed.remaining
-            for closed in self._discovery.closed.values()
-        }
+        statuses: dict[str, RunStatus] = {}
+        for closed in self._discovery.closed.values():
+            statuses[closed.remaining.run_id] = closed.remaining
         for run in self._open_runs():
             statuses[run.folder.run_id] = run.remaining()
         return statuses
@@ -282,17 +281,13 @@ class ActiveRuns:
                 remaining = run.remaining()
                 self.hanging += run.close(deadline_s)
                 remaining = replace(remaining, exporters=run.workers.states())
-                self._discovery.closed[run.folder.path] = ClosedRun(
-                    remaining, None, float("inf")
-                )
+                self._put_off(run.folder, remaining, float("inf"))
             except Exception as exc:  # noqa: BLE001, PERF203  # the locks of the others must be released
                 self._close_failed(run, exc)
         for folder, _ in self.rotation.waiting.values():
             if folder.path not in self._discovery.closed:
                 remaining = RunStatus(folder.run_id, Outcome.BUSY, unread=True)
-                self._discovery.closed[folder.path] = ClosedRun(
-                    remaining, None, float("inf")
-                )
+                self._put_off(folder, remaining, float("inf"))
         for closed in self._discovery.closed.values():
             closed.release()
 
@@ -393,13 +388,13 @@ class ActiveRuns:
                 not self._until_done
             ):  # the plain bridge and `drain` report the reason when they end
                 self.failures.report(folder.path, f"{folder.run_id}: {exc}")
-            self._put_off(folder, str(exc), AGAIN_S)
+            self._put_off(folder, _gone(folder, exc), AGAIN_S)
             return False
         except Exception as exc:  # noqa: BLE001  # the other runs are served in any case
             if exhausted(exc):
                 self._files_ran_out(folder)
             else:
-                self._put_off(folder, str(exc), self.failures.failed(folder.path, exc))
+                self._failed(folder, exc)
             return False
         # Its last status is out of date from now on.
         self._discovery.closed.pop(folder.path, None)
@@ -418,9 +413,13 @@ class ActiveRuns:
         if not self._serves(folder.path):
             self.rotation.wait(folder)
 
-    def _put_off(self, folder: RunFolder, reason: str, wait_s: float) -> None:
-        """Leave *folder* alone for *wait_s*, and report *reason* as what it waits for."""
-        remaining = RunStatus(folder.run_id, Outcome.GONE, reason=reason)
+    def _failed(self, folder: RunFolder, exc: Exception) -> None:
+        """Leave *folder* alone for a while after a failure, which is counted and logged."""
+        wait_s = self.failures.failed(folder.path, exc)
+        self._put_off(folder, _gone(folder, exc), wait_s)
+
+    def _put_off(self, folder: RunFolder, remaining: RunStatus, wait_s: float) -> None:
+        """Leave *folder*, whose status is *remaining*, alone for *wait_s*."""
         self._discovery.closed[folder.path] = ClosedRun(
             remaining, None, time.monotonic() + wait_s
         )
@@ -487,8 +486,8 @@ class ActiveRuns:
         is_drained = self._draining and run.drained()
         is_finished = is_drained or (not self._draining and run.has_nothing_to_do())
         # Each lock is an open file, of which a process may have few.
-        leases = [closed.lease for closed in self._discovery.closed.values()]
-        keeps_lock = len(leases) - leases.count(None) < self._max_locks
+        locks = sum(map(ClosedRun.holds_lock, self._discovery.closed.values()))
+        keeps_lock = locks < self._max_locks
         self.hanging += run.close(time.monotonic(), keep_lock=keeps_lock)
         self._discovery.closed[run.folder.path] = ClosedRun(
             remaining,
@@ -509,8 +508,7 @@ class ActiveRuns:
         """
         with contextlib.suppress(Exception):
             run.close(time.monotonic())
-        path = run.folder.path
-        self._put_off(run.folder, str(exc), self.failures.failed(path, exc))
+        self._failed(run.folder, exc)
 
     def _rebuild(self, run: RunBridge, exc: LedgerDamagedError) -> None:
         """Set the damaged ledger of *run* aside, and open the run again from the segments that remain.
@@ -534,3 +532,8 @@ class ActiveRuns:
         except OtelBridgeError as failed:
             self._log_line(f"{folder.run_id}: {failed}")
         self._open(folder)
+
+
+def _gone(folder: RunFolder, exc: Exception) -> RunStatus:
+    """Return the status of a run that cannot be served, with *exc* as the reason."""
+    return RunStatus(folder.run_id, Outcome.GONE, reason=str(exc))

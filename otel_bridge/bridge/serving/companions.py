@@ -42,12 +42,15 @@ class Companions:
 
     def folders(self) -> list[RunFolder]:
         """Return the folders of the runs; what each holds now is noted for `more_came`."""
-        named_folders = [
-            RunFolder.at(self._leader.base / name) for name in self._names()
-        ]
-        existing = [folder for folder in named_folders if folder.exists()]
-        self._listed = {folder.path: _held_by(folder) for folder in existing}
-        self._by_run_id |= {folder.run_id: folder for folder in existing}
+        existing: list[RunFolder] = []
+        self._listed = {}
+        for name in self._names():
+            folder = RunFolder.at(self._leader.base / name)
+            # The lock lies among the notes, and is not a folder.
+            if folder.exists():
+                existing.append(folder)
+                self._listed[folder.path] = _held_by(folder)
+                self._by_run_id[folder.run_id] = folder
         return existing
 
     def more_came(self) -> bool:
@@ -109,19 +112,11 @@ class Companions:
                     shutil.rmtree(path)
 
     def _names(self) -> list[str]:
-        """Return the names of the noted run folders; none when the notes are gone with their folder.
-
-        Files that begin with a dot are notes that are just being written.
-        """
+        """Return the names of the notes, which are those of run folders; none when they are gone."""
         try:
-            names = sorted(os.listdir(self._notes))
+            return sorted(os.listdir(self._notes))
         except OSError:
             return []
-        return [
-            name
-            for name in names
-            if not name.startswith(".") and name != self._lock.path.name
-        ]
 
 
 def _held_by(folder: RunFolder) -> tuple[tuple[str, int], ...]:

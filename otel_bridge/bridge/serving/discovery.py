@@ -69,6 +69,10 @@ class ClosedRun:
             return None
         return lease.hand_on()
 
+    def holds_lock(self) -> bool:
+        """Return whether the lock of its folder is held meanwhile."""
+        return self.lease is not None
+
     def release(self) -> None:
         """Release the lock of an idle run."""
         if self.lease is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from rich.text import Text
 
@@ -33,17 +35,18 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         width: Columns of the longest bar.
     """
     values: dict[int, dict[str, float | int]] = {}
-    names: list[str] = []
+    names: dict[str, None] = {}
+    longest_s = 0.0
     for step in steps:
         ranks = _ranks(step)
         if ranks:
             values[step.step] = step_values(ranks)
-            names += _outermost(ranks)
+            names |= dict.fromkeys(_outermost(ranks))
+            longest_s = max(longest_s, values[step.step][PREFIX + STEP])
     if not values:
         return []
-    names = list(dict.fromkeys(names))
     # A step without a duration must not divide by zero.
-    longest_s = max(of_step[PREFIX + STEP] for of_step in values.values()) or 1.0
+    longest_s = longest_s or 1.0
     lines = [_legend(names)]
     for number, of_step in values.items():
         columns = max(round(width * of_step[PREFIX + STEP] / longest_s), 1)
@@ -62,20 +65,17 @@ def _ranks(step: TimelineStep) -> list[RankTimes]:
     too. Each process is an entry of its own, because a forked child has the rank of its parent.
     The fact ``attempt`` is stored above 1 only.
     """
-    phases = [event for event in step.events if event.kind == "phase"]
-    attempt = max((event.facts.get("attempt", 1) for event in phases), default=1)
-    ranks: dict[str, RankTimes] = {}
-    for event in phases:
-        if event.facts.get("attempt", 1) == attempt:
-            forked = event.facts.get("forked", False)
-            rank = ranks.setdefault(
-                event.track, RankTimes(event.facts.get("rank", 0), forked=forked)
-            )
-            outer = event.facts.get("outer", "")
-            rank.phases.append(
-                PhaseTime(event.name, outer, event.start_ns, event.end_ns)
-            )
-    return list(ranks.values())
+    attempts: dict[int, dict[str, RankTimes]] = {0: {}}
+    for event in step.events:
+        if event.kind != "phase":
+            continue
+        facts = event.facts
+        ranks = attempts.setdefault(facts.get("attempt", 1), {})
+        new = RankTimes(facts.get("rank", 0), forked=facts.get("forked", False))
+        outer = facts.get("outer", "")
+        phase = PhaseTime(event.name, outer, event.start_ns, event.end_ns)
+        ranks.setdefault(event.track, new).phases.append(phase)
+    return list(attempts[max(attempts)].values())
 
 
 def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
@@ -83,26 +83,25 @@ def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
 
     Nested ones would count the same seconds twice.
     """
-    starts: list[tuple[int, str]] = []
-    for rank in ranks:
-        for phase in rank.phases:
-            if phase.is_outermost:
-                starts.append((phase.start_ns, phase.name))
-    return [name for _, name in sorted(starts)]
+    phases = chain.from_iterable(map(attrgetter("phases"), ranks))
+    outermost = filter(attrgetter("is_outermost"), phases)
+    return list(map(attrgetter("name"), sorted(outermost, key=attrgetter("start_ns"))))
 
 
-def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> Text:
+def _bar(values: dict[str, float | int], names: Collection[str], columns: int) -> Text:
     """Return *columns* characters, shared by the seconds of each phase and the idle time.
 
     Phases of threads that overlap sum up to more than the step, and share the bar by their sums.
     """
-    seconds = [values.get(PREFIX + name, 0.0) for name in names]
-    total_s = sum(seconds) + values[f"{PREFIX}idle"] or 1.0
+    total_s = values[f"{PREFIX}idle"]
+    for name in names:
+        total_s += values.get(PREFIX + name, 0.0)
+    total_s = total_s or 1.0
     bar = Text()
     reached_s = 0.0
-    for index, taken_s in enumerate(seconds):
+    for index, name in enumerate(names):
         first_column = round(columns * reached_s / total_s)
-        reached_s += taken_s
+        reached_s += values.get(PREFIX + name, 0.0)
         # From rounded bound to rounded bound: rounded lengths would not add up to the bar.
         bar.append(
             _FILLS[index % 8] * (round(columns * reached_s / total_s) - first_column),
@@ -112,7 +111,7 @@ def _bar(values: dict[str, float | int], names: Sequence[str], columns: int) -> 
     return bar
 
 
-def _legend(names: Sequence[str]) -> Text:
+def _legend(names: Iterable[str]) -> Text:
     """Return the line with the sign of each phase; from the ninth phase on signs repeat."""
     legend = Text(" " * 22)
     for index, name in enumerate(names):

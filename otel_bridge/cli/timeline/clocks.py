@@ -57,7 +57,10 @@ def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
             # Only what came through a receiver has two times to compare.
             if received_ns := event.facts.get("received_ns"):
                 of_host.append(received_ns - event.end_ns)
-    return {host: _clock(host, sorted(of_host)) for host, of_host in delays.items()}
+    clocks: dict[str, MachineClock] = {}
+    for host, of_host in delays.items():
+        clocks[host] = _clock(host, sorted(of_host))
+    return clocks
 
 
 def host_of(event: TimelineEvent) -> str:
@@ -65,34 +68,27 @@ def host_of(event: TimelineEvent) -> str:
     return event.facts.get("host") or event.track
 
 
-def aligned(
-    steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]
-) -> list[TimelineStep]:
-    """Return *steps* with all times on the clock of the receiver.
+def align(steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]) -> None:
+    """Move all times of *steps* to the clock of the receiver.
 
     Rollouts and rows do not name their machine. They are shifted where all phases of their role are
     of one machine, and stay as they are elsewhere.
     """
     hosts: dict[str, set[str]] = {}
     for step in steps:
-        hosts.setdefault(step.role, set()).update(
-            host_of(event) for event in step.events if event.kind == "phase"
-        )
-    shifted: list[TimelineStep] = []
+        for event in step.events:
+            if event.kind == "phase":
+                hosts.setdefault(step.role, set()).add(host_of(event))
     for step in steps:
-        of_role = hosts[step.role]
+        of_role = hosts.get(step.role, ())
         # Of several machines it is unknown which one sent a rollout.
         role_host = next(iter(of_role)) if len(of_role) == 1 else ""
-        events: list[TimelineEvent] = []
-        for event in step.events:
+        for index, event in enumerate(step.events):
             host = host_of(event) if event.kind == "phase" else role_host
             shift_ns = clocks.get(host, MachineClock("")).shift_ns
-            start_ns = event.start_ns + shift_ns
-            events.append(
-                event._replace(start_ns=start_ns, end_ns=event.end_ns + shift_ns)
+            step.events[index] = event._replace(
+                start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns
             )
-        shifted.append(TimelineStep(step.role, step.step, events))
-    return shifted
 
 
 def _clock(host: str, delays: list[int]) -> MachineClock:

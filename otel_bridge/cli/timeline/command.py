@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -17,14 +19,14 @@ from otel_bridge.cli.output import write_file
 from otel_bridge.cli.run_folders import chosen_folders
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
-from otel_bridge.cli.timeline.clocks import aligned, clocks_of
+from otel_bridge.cli.timeline.clocks import align, clocks_of
 from otel_bridge.cli.timeline.trace_events import trace_of
 from otel_bridge.journal.folder import RunFolder
 
 _LAST = 20
 """Number of steps of a role that are shown unless the call names steps."""
 _NEVER = 1 << 62
-_STEPS = re.compile(r"(-?\d+)?(?:(-)(\d+)?)?")
+_STEPS = re.compile(r"(-?\d+)(-?)(\d*)")
 _BESIDE = 52
 """Columns beside a bar."""
 _MIN_COLUMNS = 20
@@ -64,14 +66,14 @@ def command(
     for folder in _chosen(directory, run):
         with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
             timeline_steps = read_timeline(reader, *_range(steps))
-        events = [event for step in timeline_steps for event in step.events]
+        events = list(chain.from_iterable(map(attrgetter("events"), timeline_steps)))
         # Marks alone are rows, of which a bar or a track shows nothing.
-        if {event.kind for event in events} <= {"mark"}:
+        if {"mark"}.issuperset(map(attrgetter("kind"), events)):
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
         clocks = clocks_of(events)
         # Of unaligned machines the times would name a rank that does not hold up the others.
-        timeline_steps = aligned(timeline_steps, clocks)
+        align(timeline_steps, clocks)
         if output is not None:
             write_file(output, orjson.dumps(trace_of(timeline_steps)))
             echo(
@@ -110,31 +112,27 @@ def _range(steps: str | None) -> tuple[int, int]:
     Raises:
         WrongCallError: It is not a range, or the option is empty, as where a variable is not set.
     """
-    match = _STEPS.fullmatch((steps or "").strip())
-    if match is None or (steps is not None and not steps.strip("- ")):
+    # From -1 on, under which rollouts without a step are stored.
+    if steps is None:
+        return -1, _NEVER
+    match = _STEPS.fullmatch(steps.strip())
+    if match is None:
         raise WrongCallError(f"--steps {steps!r} is not a range, e.g. 7, 10-20 or 10-")
     first, dash, last = match.groups()
-    # From -1 on, under which rollouts without a step are stored.
-    if first is None and dash is None:
-        return -1, _NEVER
-    begin = int(first or 0)
-    if dash is None:
-        return begin, begin
-    return begin, int(last or _NEVER)
+    if not dash:
+        return int(first), int(first)
+    return int(first), int(last or _NEVER)
 
 
 def _show(steps: list[TimelineStep], *, last_only: bool) -> None:
     """Print the bars of each role that has phases; with *last_only* those of its last `_LAST` steps."""
     terminal = Terminal(soft_wrap=True)
     columns = min(max(terminal.width - _BESIDE, _MIN_COLUMNS), _MAX_COLUMNS)
-    for role in dict.fromkeys(step.role for step in steps):
-        of_role = [
-            step
-            for step in steps
-            if step.role == role and any(e.kind == "phase" for e in step.events)
-        ]
-        lines = bars_of(of_role[-_LAST:] if last_only else of_role, columns)
-        if lines:
-            terminal.print_line(role or "run", style="bold")
-        for line in lines:
+    by_role: dict[str, list[TimelineStep]] = {}
+    for step in steps:
+        if any(event.kind == "phase" for event in step.events):
+            by_role.setdefault(step.role, []).append(step)
+    for role, of_role in by_role.items():
+        terminal.print_line(role or "run", style="bold")
+        for line in bars_of(of_role[-_LAST:] if last_only else of_role, columns):
             terminal.print(line)

@@ -26,11 +26,15 @@ _StepEvent: TypeAlias = tuple[int, TimelineEvent]
 
 def trace_of(steps: Sequence[TimelineStep]) -> dict[str, Any]:
     """Return the trace of *steps*, whose times are on one clock."""
-    writer = _TraceWriter(
-        min((event.start_ns for step in steps for event in step.events), default=0)
-    )
-    for role in dict.fromkeys(step.role for step in steps):
-        writer.role(role, [step for step in steps if step.role == role])
+    by_role: dict[str, list[_StepEvent]] = {}
+    starts: list[int] = []
+    for step in steps:
+        for event in step.events:
+            by_role.setdefault(step.role, []).append((step.step, event))
+            starts.append(event.start_ns)
+    writer = _TraceWriter(min(starts, default=0))
+    for role, events in by_role.items():
+        writer.role(role, events)
     return {"traceEvents": writer.events, "displayTimeUnit": "ms"}
 
 
@@ -42,7 +46,7 @@ class _TraceWriter:
         self._zero_ns = zero_ns
         self._numbers = count(1)
 
-    def role(self, role: str, steps: Sequence[TimelineStep]) -> None:
+    def role(self, role: str, events: Iterable[_StepEvent]) -> None:
         """Add the tracks of one role: a thread a rank, the rollouts as a process of their own.
 
         Marks of steps and rates belong to the process as a whole, which is its thread 0.
@@ -51,15 +55,14 @@ class _TraceWriter:
         # By process as well: a forked child and a restart have the rank of another one.
         ranks: dict[tuple[int, str], list[_StepEvent]] = {}
         rollouts: list[_StepEvent] = []
-        for step in steps:
-            for event in step.events:
-                if event.kind == "phase":
-                    process = event.facts.get("rank", 0), event.track
-                    ranks.setdefault(process, []).append((step.step, event))
-                elif event.kind == "mark":
-                    self._mark(pid, step.step, event)
-                else:
-                    rollouts.append((step.step, event))
+        for step, event in events:
+            if event.kind == "phase":
+                process = event.facts.get("rank", 0), event.track
+                ranks.setdefault(process, []).append((step, event))
+            elif event.kind == "mark":
+                self._mark(pid, step, event)
+            else:
+                rollouts.append((step, event))
         for (rank, _), phases in sorted(ranks.items()):
             host = phases[0][1].facts.get("host")
             name = f"rank {rank} on {host}" if host else f"rank {rank}"
