@@ -233,7 +233,8 @@ def distribution_of(buckets: Mapping[int, int]) -> Distribution:
     import numpy  # noqa: PLC0415
 
     numbers = range(min(buckets), max(buckets) + 2)
-    lows = (numpy.array(numbers, "<u4") << 17).view("<f4").astype("f8")
+    bits: Numbers = numpy.array(numbers, "<u4") << 17
+    lows = bits.view("<f4").astype("f8")
     # Below the smallest normal number are the tokens that were certain.
     lows[lows < numpy.finfo("f4").tiny] = 0.0
     # From the other end, since buckets are of the negative values. A difference has no -0.0.

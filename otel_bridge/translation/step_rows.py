@@ -137,8 +137,10 @@ class StepPipeline(ABC, Generic[StepT]):
         for step in unpacked_below(kind, run.state, f"{kind.SPACE}/step/").values():
             self.steps[step.key] = step
         self._forgotten_key = f"{kind.SPACE}/forgotten"
-        stored_tracks = run.state.get(self._forgotten_key) or []
-        self._forgotten = unpacked(dict[Track, int], stored_tracks)
+        stored = run.state.get(self._forgotten_key)
+        self._forgotten: dict[Track, int] = {}
+        if stored:
+            self._forgotten = unpacked(dict[Track, int], stored)
         """Last step of each track whose data are forgotten."""
         self._workers = StepWorkers(
             run.state,

@@ -24,9 +24,9 @@ from otel_bridge.bridge.forwarding.signal_lane import (
     SegmentOffset,
     SignalLane,
 )
-from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.run_ledger import Ledger
+from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
@@ -107,8 +107,7 @@ class Forwarder(ExporterWorker):
     @property
     def requested_wait_s(self) -> float:
         """Return the seconds that the first server to be tried again still requests."""
-        waiting = filter(attrgetter("waits"), self._lanes)
-        return min(map(attrgetter("requested_s"), waiting), default=0.0)
+        return min((lane.requested_s for lane in self._waiting()), default=0.0)
 
     def start(self) -> None:
         """Begin to forward, from the positions that the ledger stores.
@@ -159,7 +158,7 @@ class Forwarder(ExporterWorker):
         except JournalError as exc:
             self._show_failure(LaneFailure("retrying", shown(str(exc))))
             return _UNREAD_S
-        waiting = list(filter(attrgetter("waits"), self._lanes))
+        waiting = self._waiting()
         if has_moved:
             self._show(state="writing")
             return 0.0
@@ -276,6 +275,10 @@ class Forwarder(ExporterWorker):
             # Only of accepted frames: after a kill they are sent again, never passed over.
             lane.positions[instance_id] = frames_read.end
         return bool(forwarded)
+
+    def _waiting(self) -> list[SignalLane]:
+        """Return the lanes whose last request failed, which wait to send it again."""
+        return [lane for lane in self._lanes if lane.waits]
 
     def _may_send(self, lane: SignalLane) -> bool:
         """Return whether requests of *lane* may be sent now.

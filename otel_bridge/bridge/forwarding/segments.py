@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from otel_bridge.bridge.forwarding.requests import RequestPart, parts_of
 from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES
 from otel_bridge.bridge.forwarding.signal_lane import SegmentOffset
-from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments
+from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
@@ -62,16 +62,15 @@ class ForwardedSegments:
         while True:
             # The process has begun another segment, so that nothing more is appended to this one.
             is_final = number < self.segments.last_number
-            end = offset
+            content = None
             # A segment is deleted once all that need it have read it.
             if self.segments.size(number) is not None:
                 path = self.segments.path(number)
                 _, content = read_segment(
                     path, offset, limit_bytes=limit_bytes, final=is_final
                 )
-                end = content.end
             # Nothing whole behind the offset: an unfinished frame, or the end of the file.
-            if end == offset:
+            if content is None or content.end == offset:
                 if not is_final:
                     return None
                 number = self.segments.after(number)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
+from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
+from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.errors import FormatVersionError, JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Frame, Signal

@@ -73,9 +73,9 @@ def rows_of(stream: object, rollouts: int) -> list[object]:
         TypeError: It cannot be iterated; also what the program's own objects raise.
     """
     # One copy to the CPU instead of one a rollout.
-    rows = _on_cpu(stream)
-    if not isinstance(rows, numpy.ndarray):
-        rows = list(cast("Iterable[object]", rows))
+    rows: Any = _on_cpu(stream)
+    if type(rows) is not numpy.ndarray:
+        rows = list(rows)
     first = next(iter(rows), None)
     # A list of numbers or texts is the stream itself of one rollout, also if there is one of them.
     # A number may be an array or tensor without dimensions.

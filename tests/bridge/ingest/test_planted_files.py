@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.ingest.segment_tailer import ProcessSegments, SegmentTailer
+from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
+from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
