@@ -90,10 +90,7 @@ def flat(
 
 
 def figures_of(
-    streams: Mapping[str, Numbers],
-    lengths: Sequence[int],
-    *,
-    only_mismatch: bool = False,
+    streams: Mapping[str, Numbers], lengths: Sequence[int]
 ) -> dict[str, Figure]:
     """Return the figures of flat *streams* by name, with the mismatch when both log-probabilities are among them.
 
@@ -102,7 +99,6 @@ def figures_of(
     Args:
         streams: Stream by name, each with the tokens of all rollouts; without ids and masks of tokens.
         lengths: Number of tokens of each rollout.
-        only_mismatch: Whether the figures of the streams themselves are left out.
     """
     import numpy  # noqa: PLC0415
 
@@ -110,25 +106,20 @@ def figures_of(
     start = 0
     for sizes in _chunks(lengths):
         end = start + sum(sizes)
-        chunk = {name: stream[start:end] for name, stream in streams.items()}
-        values: dict[str, Numbers] = {}
-        if not only_mismatch:
-            values = {figure_of_stream(name): part for name, part in chunk.items()}
-        if ENGINE in chunk and TRAINER in chunk:
-            values |= _mismatch(chunk[ENGINE], chunk[TRAINER])
         edges = _edges(sizes)
-        for name, numbers in values.items():
+        chunk = {name: stream[start:end] for name, stream in streams.items()}
+        for name, numbers in _quantities(chunk).items():
             parts.setdefault(name, []).append(_sums(name, numbers, edges))
         start = end
-    log_probabilities = {figure_of_stream(name): name for name in (ENGINE, TRAINER)}
     figures: dict[str, Figure] = {}
     for name, sums in parts.items():
         of_tenths = numpy.concatenate(sums, axis=1)
         rollouts = of_tenths.sum(axis=2)
         rollouts[2:] = of_tenths[2:].max(axis=2)
         buckets = numpy.zeros((0, 2), "<i8")
-        if name in log_probabilities:
-            buckets = _buckets(streams[log_probabilities[name]])
+        for stream in (ENGINE, TRAINER):
+            if name == figure_of_stream(stream):
+                buckets = _buckets(streams[stream])
         figures[name] = Figure(rollouts, of_tenths[:2].sum(axis=1), buckets)
     return figures
 
@@ -158,20 +149,26 @@ def _edges(lengths: Sequence[int]) -> Numbers:
     return numpy.append(((ends - sizes)[:, None] + tenths).ravel(), ends[-1])
 
 
-def _mismatch(engine: Numbers, trainer: Numbers) -> dict[str, Numbers]:
-    """Return the quantities of `MISMATCH` of each token, not finite where one side has no value."""
+def _quantities(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """Return what each figure is of: the streams, and those of `MISMATCH`, not finite where one side has no value."""
+    quantities: dict[str, Numbers] = {}
+    for name, stream in streams.items():
+        quantities[figure_of_stream(name)] = stream
+    if ENGINE not in streams or TRAINER not in streams:
+        return quantities
     import numpy  # noqa: PLC0415
 
     with numpy.errstate(all="ignore"):
         # In doubles: the third estimator is a difference of nearly equal numbers.
-        ratio = numpy.subtract(trainer, engine, dtype="f8")
+        ratio = numpy.subtract(streams[TRAINER], streams[ENGINE], dtype="f8")
         absolute = numpy.abs(ratio)
         k3 = numpy.exp(ratio) - 1.0 - ratio
         beyond = (absolute > BOUND).astype("f4")
         # A comparison with NaN is false, which would count the token as one within the bound.
         if not numpy.isfinite(absolute.sum()):
             beyond[~numpy.isfinite(absolute)] = numpy.nan
-    return dict(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
+    quantities.update(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
+    return quantities
 
 
 def _sums(name: str, values: Numbers, edges: Numbers) -> Numbers:

@@ -131,20 +131,20 @@ class StragglerCauses:
 
     def __init__(self, state: TranslationState, rules: Sequence[AlertRule]) -> None:
         self._state = state
-        self._rules = [rule for rule in rules if rule.kind is AlertKind.STRAGGLER]
+        self._rules = rules
 
     def row(self, row: Row) -> list[Alert]:
         """Return the alerts that *row* raises; none of rows that are not of phases, or without rules.
 
         Made of the row and not of the phases, so that an alert comes behind the row that shows why.
         """
-        rules = [rule for rule in self._rules if rule.watches_role(row.role)]
-        if not rules or not row.id.startswith(PHASES_ID):
-            return []
         alerts: list[Alert] = []
-        for slow in _slowest_ranks(row.values, row.role):
-            for rule in rules:
-                alerts += self._judged(rule, row, slow)
+        if not row.id.startswith(PHASES_ID):
+            return alerts
+        for rule in self._rules:
+            if rule.kind is AlertKind.STRAGGLER and rule.watches_role(row.role):
+                for slow in _slowest_ranks(row.values, row.role):
+                    alerts += self._judged(rule, row, slow)
         return alerts
 
     def _judged(self, rule: AlertRule, row: Row, slow: SlowRank) -> list[Alert]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
@@ -56,6 +57,9 @@ class PhaseTotal(NamedTuple):
     mean_end_s: float
 
 
+_seconds = attrgetter("seconds")
+
+
 @dataclass(slots=True)
 class RankTimes:
     """Holds the phases of one step on one rank, at least one.
@@ -75,15 +79,13 @@ class RankTimes:
         Without a phase of that name the step lasts from the first start to the last end: most
         programs measure the parts of a step alone.
         """
-        by_name: dict[str, list[Interval]] = {}
         # Of phases that begin together the outer one first, which is the longer.
-        for phase in sorted(
-            self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns)
-        ):
+        ordered = sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns))
+        by_name: dict[str, list[Interval]] = {}
+        for phase in ordered:
             by_name.setdefault(phase.name, []).append(phase.interval)
-        if STEP not in by_name:
-            first_ns = min(phase.start_ns for phase in self.phases)
-            by_name[STEP] = [(first_ns, max(self.ends().values()))]
+        whole = (ordered[0].start_ns, max(self.ends().values()))
+        by_name.setdefault(STEP, [whole])
         return by_name
 
     def totals(self) -> dict[str, PhaseTotal]:
@@ -150,7 +152,7 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
             del totals[STEP]
         for name, total in totals.items():
             by_phase.setdefault(name, []).append(total)
-    step_s = fmean(total.seconds for total in by_phase[STEP])
+    step_s = fmean(map(_seconds, by_phase[STEP]))
     values: dict[str, float | int] = {}
     for name, totals_of_ranks in by_phase.items():
         values |= _phase_values(name, totals_of_ranks, step_s)
@@ -171,10 +173,10 @@ def _phase_values(
         totals: Its total on each of these ranks, in their order.
         step_s: Seconds of the step.
     """
-    mean_s = fmean(total.seconds for total in totals)
+    mean_s = fmean(map(_seconds, totals))
     values: dict[str, float | int] = {
         f"{PREFIX}{name}": mean_s,
-        f"{PREFIX}max/{name}": max(total.seconds for total in totals),
+        f"{PREFIX}max/{name}": max(map(_seconds, totals)),
     }
     if name != STEP and step_s > 0:
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
@@ -191,9 +193,9 @@ def _slowest(totals: Sequence[PhaseTotal]) -> tuple[PhaseTotal, float | None]:
 
     The ratio is ``None`` if the others took no time.
     """
-    *shorter, longest = sorted(totals, key=lambda total: total.seconds)
+    *shorter, longest = sorted(totals, key=_seconds)
     # The median, so that a second slow rank does not hide the first.
-    others_s = median(total.seconds for total in shorter)
+    others_s = median(map(_seconds, shorter))
     later_s = longest.parts * (
         longest.mean_end_s - median(total.mean_end_s for total in shorter)
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import TOKENS_ID, Json, Record, RolloutRecord, Value
-from otel_bridge.tokens.names import ENGINE, TRAINER, streams_of_figures
+from otel_bridge.tokens.names import ENGINE, MISMATCH, TRAINER, streams_of_figures
 from otel_bridge.tokens.statistics import (
     Figure,
     Numbers,
@@ -124,16 +124,15 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         """
         for trace_id, streams in span.streams.items():
             rollout = self._rollouts.get(trace_id)
-            # The sender had one half only, or has compared nothing.
-            halves: Mapping[str, bytes] = {} if span.has_mismatch else streams
-            if TRAINER in halves:
-                rollout.waiting[key] = halves[TRAINER]
-            texts = span.texts.get(trace_id)
+            # Else the sender has compared both sides.
+            if TRAINER in streams and not span.has_mismatch:
+                rollout.waiting[key] = streams[TRAINER]
             if self._may_show(trace_id):
+                texts = span.texts.get(trace_id)
                 rollout.add(streams, texts, span.end_unix_ns)
-            elif ENGINE in halves:
-                # Of a rollout that no tracker shows, a mismatch needs this half alone.
-                rollout.add({ENGINE: halves[ENGINE]}, texts, span.end_unix_ns)
+            # Of a rollout that no tracker shows, a mismatch needs this half alone.
+            elif ENGINE in streams:
+                rollout.add({ENGINE: streams[ENGINE]}, None, span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:
                 self._rollouts.put(rollout, now_unix_ns)
@@ -155,8 +154,10 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
                 self.note_drop("late", str(key[1]))
             else:
                 numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
-                figures = figures_of(numbers, [len(engine) // 4], only_mismatch=True)
-                step.add((rollout.trace_id,), figures, self._may_show)
+                figures = figures_of(numbers, [len(engine) // 4])
+                # Steps have the figures of the two sides already.
+                mismatch = {name: figures[name] for name in MISMATCH}
+                step.add((rollout.trace_id,), mismatch, self._may_show)
                 step.change(now_unix_ns)
         rollout.waiting.clear()
 
