@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from operator import lt
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -177,6 +177,4 @@ def _power(scale: int, index: int) -> float:
 
 
 def _increasing(bounds: Sequence[float]) -> bool:
-    return all(math.isfinite(bound) for bound in bounds) and all(
-        low < high for low, high in pairwise(bounds)
-    )
+    return all(map(math.isfinite, bounds)) and all(map(lt, bounds, bounds[1:]))

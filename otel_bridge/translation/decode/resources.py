@@ -155,12 +155,10 @@ def within(
         outer: Resource of the process.
         inner: Resource of the SDK in it.
     """
-    run = {
-        key: value
-        for key, value in outer.items()
-        # These two name the sender, as the SDK's own resource does.
-        if key not in {semconv.INSTANCE_ID, semconv.SERVICE_NAME}
-    }
+    run = dict(outer)
+    # These two name the sender, as the SDK's own resource does.
+    for key in (semconv.INSTANCE_ID, semconv.SERVICE_NAME):
+        run.pop(key, None)
     return {**run, **inner}
 
 

@@ -41,14 +41,13 @@ from otel_bridge.translation.decode.messages import (
 )
 
 _T = TypeVar("_T")
-_KINDS = tuple(pair for convention in CONVENTIONS for pair in convention.kinds.items())
-_ROLLOUTS = {
-    key: convention.rollouts
-    for convention in CONVENTIONS
-    for key in convention.kinds
-    if convention.rollouts
-}
-_KIND_KEYS = frozenset(key for key, _ in _KINDS)
+_KINDS: list[tuple[str, Mapping[str, str]]] = []
+_ROLLOUTS: dict[str, frozenset[str]] = {}
+for _convention in CONVENTIONS:
+    _KINDS += _convention.kinds.items()
+    if _convention.rollouts:
+        _ROLLOUTS |= dict.fromkeys(_convention.kinds, _convention.rollouts)
+_KIND_KEYS = frozenset(dict(_KINDS))
 _ALWAYS = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
 
 

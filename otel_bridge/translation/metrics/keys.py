@@ -222,15 +222,13 @@ class StepAxes:
             values: Key to value.
             axis: Axis over which the values are drawn; ``None``: time.
         """
-        used_keys = [key for key in values if key in self._row_statistics]
-        if used_keys:
-            count(self._state, SAME_KEY, len(used_keys), name=used_keys[0])
-            values = {
-                key: value
-                for key, value in values.items()
-                if key not in self._row_statistics
-            }
-        return self._within_limit(values, axis)
+        unused: dict[str, Value] = {}
+        for key, value in values.items():
+            if key in self._row_statistics:
+                count(self._state, SAME_KEY, name=key)
+            else:
+                unused[key] = value
+        return self._within_limit(unused, axis)
 
     def _within_limit(
         self, values: Mapping[str, Value], axis: str | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -245,10 +246,13 @@ class RolloutAssembler:
         ordered = _ordered(folded(trace.spans))
         limited_spans, _ = self._limited(ordered)
         spans = [reading.read_span(span).record() for span in limited_spans]
-        starts = [span.start_unix_ns for span in spans]
-        ends = [span.end_unix_ns for span in spans]
         return PlainTrace(
-            trace.id, ordered[0][0].role, spans[0].name, min(starts), max(ends), spans
+            trace.id,
+            ordered[0][0].role,
+            spans[0].name,
+            min(map(attrgetter("start_unix_ns"), spans)),
+            max(map(attrgetter("end_unix_ns"), spans)),
+            spans,
         )
 
     def _limited(
