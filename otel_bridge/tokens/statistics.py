@@ -104,9 +104,10 @@ def figures_of(
 
     parts: dict[str, list[Numbers]] = {}
     start = 0
-    for sizes in _chunks(lengths):
-        end = start + sum(sizes)
-        edges = _edges(sizes)
+    # In parts that fit into a cache of the processor: this halves the time.
+    for places in parts_within(lengths, _CHUNK_TOKENS):
+        end = start + sum(lengths[places])
+        edges = _edges(lengths[places])
         chunk = {name: stream[start:end] for name, stream in streams.items()}
         for name, numbers in _quantities(chunk).items():
             parts.setdefault(name, []).append(_sums(name, numbers, edges))
@@ -124,19 +125,18 @@ def figures_of(
     return figures
 
 
-def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the lengths in groups whose tokens fit into a cache of the processor: this halves the time."""
-    sizes: list[int] = []
+def parts_within(lengths: Sequence[int], limit: int) -> Iterator[slice]:
+    """Yield the places of rollouts in parts of at most *limit* tokens, in order; each part has at least one rollout."""
+    first = 0
     tokens = 0
-    for length in lengths:
-        sizes.append(length)
-        tokens += length
-        if tokens >= _CHUNK_TOKENS:
-            yield sizes
-            sizes = []
+    for index, length in enumerate(lengths):
+        if tokens + length > limit and index > first:
+            yield slice(first, index)
+            first = index
             tokens = 0
-    if sizes:
-        yield sizes
+        tokens += length
+    if lengths:
+        yield slice(first, len(lengths))
 
 
 def _edges(lengths: Sequence[int]) -> Numbers:

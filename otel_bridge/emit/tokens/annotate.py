@@ -7,7 +7,7 @@ these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
@@ -27,6 +27,7 @@ from otel_bridge.emit.tokens.texts import add_texts
 from otel_bridge.emit.tokens.token_spans import append_token_span
 from otel_bridge.errors import any_error
 from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER
+from otel_bridge.tokens.statistics import parts_within
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -86,8 +87,8 @@ def annotate(
         for rollout in batch:
             rollout.streams.pop(TOKEN_IDS, None)
     pairs = step_pairs(run, call.step, call.role)
-    for part in _parts(batch):
-        append_token_span(run, part, names, pairs)
+    for places in parts_within(list(map(len, batch)), _SPAN_TOKENS):
+        append_token_span(run, batch[places], names, pairs)
 
 
 def _named_streams(
@@ -178,11 +179,3 @@ def _columns(
         if len(rows) != rollouts:
             run.count_drop(OTHER_LENGTH, abs(len(rows) - rollouts), name)
     return columns
-
-
-def _parts(rollouts: Sequence[TokenRollout]) -> Iterator[Sequence[TokenRollout]]:
-    """Yield the rollouts in parts of a bounded number of tokens, in order; each has at least one."""
-    while rollouts:
-        part = first_within(rollouts, _SPAN_TOKENS) or rollouts[:1]
-        yield part
-        rollouts = rollouts[len(part) :]

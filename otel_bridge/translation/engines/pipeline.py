@@ -24,7 +24,6 @@ from otel_bridge.records import (
 )
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
-from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.engines.points import SeriesName, info_labels, readings
 from otel_bridge.translation.engines.series import COUNTER, Series, row_values
 from otel_bridge.translation.metrics.configs import Configs
@@ -207,9 +206,7 @@ class EnginePipeline:
         memory: after a restart of the bridge `Configs` recognises that the next reading changes nothing.
         """
         last_facts = self._facts.get(address, {})
-        facts = dict(last_facts)
-        for family, labels in info_labels(metrics):
-            facts[family] = {name: redact_text(label) for name, label in labels.items()}
+        facts = last_facts | info_labels(metrics)
         if facts == last_facts:
             return []
         self._facts[address] = facts
@@ -299,11 +296,8 @@ def _missing_families(engine: _Engine) -> list[str]:
     for name, series in engine.series.items():
         latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.time_ns)
     # Not at once: a Collector may send the families of one reading in several parts.
-    return [
-        family
-        for family, time_ns in latest_ns.items()
-        if engine.last_ns - time_ns > _MISSING_NS
-    ]
+    limit_ns = engine.last_ns - _MISSING_NS
+    return [family for family, time_ns in latest_ns.items() if time_ns < limit_ns]
 
 
 def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:

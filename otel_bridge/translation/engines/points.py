@@ -16,6 +16,8 @@ from typing import TypeAlias
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge import semconv
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.decode.attributes import mapping_of, text_in
 from otel_bridge.translation.decode.rows import number
 from otel_bridge.translation.engines.series import COUNTER, GAUGE, HISTOGRAM, Series
@@ -94,20 +96,22 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Series]
                 yield _series_name(family, mapping_of(point.attributes)), reading
 
 
-def info_labels(metrics: Iterable[pb.Metric]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each family of facts with the labels of its first series, without those of parts.
+def info_labels(metrics: Iterable[pb.Metric]) -> dict[str, Json]:
+    """Return the families of facts, each with the labels of its first series, redacted, without those of parts.
 
     An engine has a series for each of its parts, all with the same facts.
     """
+    families: dict[str, Json] = {}
     for metric in metrics:
         # The value of a fact is 1. vllm:lora_requests_info has the time of the last request.
         points = [point for point in metric.gauge.data_points if number(point) == 1]
         if metric.name.endswith(_INFO) and points:
-            labels = mapping_of(points[0].attributes).items()
-            yield (
-                metric.name,
-                {name: str(label) for name, label in labels if not _is_part(name)},
-            )
+            labels: dict[str, Json] = {}
+            for name, label in mapping_of(points[0].attributes).items():
+                if not _is_part(name):
+                    labels[name] = redact_text(str(label))
+            families[metric.name] = labels
+    return families
 
 
 def _is_part(label: str) -> bool:

@@ -5,34 +5,69 @@ name. A step's row is sent when nothing came for it for `TranslationOptions.row_
 later step of its role, or for `step_watermark_ns`, or when the run ends. What arrives later gives
 a further row, which replaces the values of the first. A rollout that trackers show gets the value
 `TRAINED_STEP`, as evaluations do.
-Bad input is counted (``drop/lineage/<reason>``) and never raises.
+Bad input is counted (``drop/lineage/<reason>``) and never raises. Source:
+``semconv/registry/spans.yaml``, ``span.rl.train``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, Record, Value
+from otel_bridge.records import LINEAGE_ID, Json, Record, Value
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollouts
-from otel_bridge.translation.lineage.step import TrainStep
 from otel_bridge.translation.lineage.step_values import step_values
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.step_rows import SpanPipeline, linked_rollouts
+from otel_bridge.translation.step_rows import (
+    CollectedStep,
+    SpanPipeline,
+    linked_rollouts,
+)
 
 _Uses: TypeAlias = tuple[list[str], str]
 """Trace ids of rollouts, and the reason for which they are not used; empty: they are consumed."""
 _MAX_REASON_CHARS = 64
 _MAX_STEPS = 64
 """Most training steps that are remembered of one rollout, the last ones."""
+
+
+@dataclass(slots=True)
+class TrainStep(CollectedStep):
+    """Holds one training step of one role and attempt.
+
+    Attributes:
+        rollouts: Trace id of each rollout to the reason for which the step left it out; empty: the
+            step consumed it.
+    """
+
+    SPACE: ClassVar[str] = "lineage"
+    ROW_ID: ClassVar[str] = LINEAGE_ID
+
+    rollouts: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def size(self) -> int:
+        """Number of spans, and of rollouts that the step consumed or left out."""
+        return len(self.spans) + len(self.rollouts)
+
+    @property
+    def consumed(self) -> list[str]:
+        """Trace ids of the rollouts that the step consumed."""
+        return [trace_id for trace_id, reason in self.rollouts.items() if not reason]
+
+    def add(self, trace_id: str, unused: str) -> None:
+        """Add a rollout. One rank may leave out what another one consumed: then it is consumed."""
+        if self.rollouts.get(trace_id) != "":
+            self.rollouts[trace_id] = unused
 
 
 class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
