@@ -49,14 +49,7 @@ class SpanPipelines:
     ) -> None:
         generated = GeneratedRollouts(run.state)
         self._points = points
-        self.rollouts = RolloutPipeline(
-            run.state,
-            run.options,
-            run.axes,
-            other_traces=other_traces,
-            processes=run.processes,
-            generated=generated,
-        )
+        self.rollouts = RolloutPipeline(run, generated, other_traces)
         self._lineage = LineagePipeline(run, generated, self.rollouts.value)
         self._tokens = TokenPipeline(run, generated, self.rollouts.value)
         self.phases = PhasePipeline(run)

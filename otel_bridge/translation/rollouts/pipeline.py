@@ -23,9 +23,7 @@ from otel_bridge.translation.decode.resources import (
     resource_role,
 )
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
-from otel_bridge.translation.metrics.keys import NO_PROCESSES, StepAxes
-from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
-from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.assembly import ReceivedTrace
@@ -43,7 +41,8 @@ from otel_bridge.translation.rollouts.trace_store import (
     TraceStore,
     unknown,
 )
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count
 
 _ELSEWHERE = "trace/elsewhere"
 """Key of the state: whether a receiver has ever received spans of the run."""
@@ -53,48 +52,34 @@ class RolloutPipeline:
     """Processes everything that waits for spans, for its step, or for its trace.
 
     Args:
-        state: Key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/``; counts in
-            ``drop/``. After a rollback of the state, make a new pipeline.
-        options: Bounds, waiting times, selection.
-        axes: Axes of the run, and the attempt of each role; default: those of the state, for
-            rollouts alone.
-        other_traces: Callable that decides on each trace that turns out not to be a rollout.
-        processes: Live view of all processes of the run; a process that is missing here counts as
-            alive.
+        run: The run; key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/`` of its
+            state. A process that the run does not know counts as alive. After a rollback of the
+            state, make a new pipeline.
         generated: Remembers each rollout for the training steps that consume it.
+        other_traces: Callable that decides on each trace that turns out not to be a rollout.
     """
 
     def __init__(
         self,
-        state: TranslationState,
-        options: TranslationOptions,
-        axes: StepAxes | None = None,
-        *,
-        other_traces: Callable[[], OtherTraces] = counted,
-        processes: Mapping[str, Process] = NO_PROCESSES,
-        generated: GeneratedRollouts | None = None,
+        run: RunContext,
+        generated: GeneratedRollouts,
+        other_traces: Callable[[], OtherTraces],
     ) -> None:
-        self._state = state
-        self._options = options
+        self._state = run.state
+        self._options = run.options
         self._other_traces = other_traces
-        self._store = TraceStore(state)
-        self._evaluations = Evaluations(state)
+        self._store = TraceStore(run.state)
+        self._evaluations = Evaluations(run.state)
         self._sender = ""
         self._is_native = False
-        self._workers = StepWorkers(state, options, processes)
+        self._workers = StepWorkers(run.state, run.options, run.processes)
         self._publisher = RolloutPublisher(
-            state,
-            options,
-            self._store,
-            self._evaluations,
-            self._workers,
-            axes=axes or StepAxes(state, options.max_keys),
-            generated=generated or GeneratedRollouts(state),
+            run, self._store, self._evaluations, self._workers, generated
         )
         self._router = SpanRouter(self._store, self._publisher.ended, self._evaluations)
         # Until a receiver has received spans, nothing waits for a connection.
         self._receive_clock = ReceiveClock(0, 0)
-        self._open = PendingTraces(self._store.traces, options, self._receive_clock)
+        self._open = PendingTraces(self._store.traces, run.options, self._receive_clock)
         # Which roots have arrived is not stored with the workers, but with the traces.
         for trace in self._store.traces.values():
             self._await(trace)

@@ -18,8 +18,7 @@ from otel_bridge.translation.generated_rollouts import (
     GeneratedRollout,
     GeneratedRollouts,
 )
-from otel_bridge.translation.metrics.keys import StepAxes
-from otel_bridge.translation.options import OtherTraces, TranslationOptions
+from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.assembly import (
     EVAL,
@@ -45,7 +44,8 @@ from otel_bridge.translation.rollouts.trace_store import (
     completed_by,
     ended_as,
 )
-from otel_bridge.translation.state import TranslationState, count, number_at, uncount
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count, number_at, uncount
 
 _ENDED_LIMIT = 20_000
 _SAMPLED_OUT_LIMIT = 100_000
@@ -66,13 +66,11 @@ class RolloutPublisher:
     """Decides when and how each rollout is emitted, and remembers emitted rollouts.
 
     Args:
-        state: Key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/``; counts in
-            ``drop/``.
-        options: Bounds, waiting times, selection.
+        run: The run; key spaces ``step/``, ``trace/done/``, ``trace/other/``, ``sampled_out/`` of
+            its state.
         store: The waiting traces; a published trace is removed from this store.
         evaluations: The waiting evaluations.
         workers: Progress of each worker.
-        axes: Last step of every known axis, attempt of every role, and the keys of statistics.
         generated: Remembers each rollout for the training steps that consume it.
 
     Attributes:
@@ -83,19 +81,18 @@ class RolloutPublisher:
 
     def __init__(
         self,
-        state: TranslationState,
-        options: TranslationOptions,
+        run: RunContext,
         store: TraceStore,
         evaluations: Evaluations,
         workers: StepWorkers,
-        *,
-        axes: StepAxes,
         generated: GeneratedRollouts,
     ) -> None:
+        state = run.state
+        options = run.options
         self._generated = generated
         self._state = state
         self._options = options
-        self._axes = axes
+        self._axes = run.axes
         self._workers = workers
         self._store = store
         self._evaluations = evaluations
@@ -110,10 +107,10 @@ class RolloutPublisher:
         self.steps = StepSampler(
             state,
             options,
-            axes.steps,
+            run.axes.steps,
             iter(complete),
             workers,
-            attempt_of=axes.current,
+            attempt_of=run.axes.current,
             reward_of=self._reward,
         )
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)

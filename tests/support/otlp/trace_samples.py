@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import (
@@ -18,8 +18,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
-from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.generated_rollouts import GeneratedRollouts
+from otel_bridge.translation.metrics.keys import StepAxes
+from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
+from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
+from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import TranslationState
 from support.otlp.memory_state import MemoryState
 
 SECOND = 1_000_000_000
@@ -207,18 +212,35 @@ def left_out(
     )
 
 
+def rollout_pipeline(
+    state: TranslationState,
+    options: TranslationOptions,
+    axes: StepAxes | None = None,
+    other_traces: Callable[[], OtherTraces] = counted,
+) -> RolloutPipeline:
+    """The pipeline of a run that knows no process, with the axes of *state* unless there are others."""
+    run = RunContext(
+        state,
+        options,
+        axes or StepAxes(state, options.max_keys),
+        {},
+        ReceiveClock(0, 0),
+    )
+    return RolloutPipeline(run, GeneratedRollouts(state), other_traces)
+
+
 class Bench:
     """A `RolloutPipeline` with its state, that can be killed and started again."""
 
     def __init__(self, **options: Any) -> None:
         self.options = TranslationOptions(**options)
         self.state = MemoryState()
-        self.rollouts = RolloutPipeline(self.state, self.options)
+        self.rollouts = rollout_pipeline(self.state, self.options)
         self.now = NOW
 
     def restart(self) -> None:
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
-        self.rollouts = RolloutPipeline(self.state, self.options)
+        self.rollouts = rollout_pipeline(self.state, self.options)
 
     def send(
         self,

@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from support.otlp.genai_golden import requests_of
 from support.otlp.memory_state import MemoryState
+from support.otlp.trace_samples import rollout_pipeline
 
 SYSTEM = "CANARY system: you are terse"
 QUESTION = "CANARY question: what is the weather in Paris?"
@@ -30,7 +30,7 @@ def rollouts_of(
     times: int = 1, **options: Any,
 ) -> list[RolloutRecord]:  # fmt: skip
     """The rollouts that the requests of a case make."""
-    rollouts = RolloutPipeline(state, TranslationOptions(max_rollouts=100, **options))
+    rollouts = rollout_pipeline(state, TranslationOptions(max_rollouts=100, **options))
     found: list[Record] = []
     requests = sorted(requests_of(case), reverse=not logs_first) * times
     for number, (signal, payload) in enumerate(requests):

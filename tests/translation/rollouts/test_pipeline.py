@@ -9,9 +9,15 @@ import pytest
 from otel_bridge.records import PlainTrace
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces
-from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from support.otlp import trace_samples as sample
-from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
+from support.otlp.trace_samples import (
+    SECOND,
+    Bench,
+    late_in,
+    rollout_pipeline,
+    rollouts_in,
+    rows_in,
+)
 
 
 def test_a_batch_rollout_in_one_frame_is_a_record_at_once() -> None:
@@ -334,10 +340,10 @@ def test_closing_releases_everything_and_what_comes_later_is_taken_as_ever() -> 
 def test_every_record_carries_the_axes_known_so_far() -> None:
     bench = Bench(selection="first")
     bench.state.set("axis/trainer/step", 8)
-    read_from_state = RolloutPipeline(bench.state, bench.options)
+    read_from_state = rollout_pipeline(bench.state, bench.options)
     axes = StepAxes(bench.state, bench.options.max_keys)
     axes.advance("trainer/step", 9)
-    given = RolloutPipeline(bench.state, bench.options, axes)
+    given = rollout_pipeline(bench.state, bench.options, axes)
 
     [read] = rollouts_in(
         read_from_state.spans(
@@ -372,7 +378,7 @@ def test_a_trace_that_is_not_a_rollout_becomes_a_record_where_somebody_shows_it(
     fate: OtherTraces, counted: dict[str, int], shown: list[tuple[str, int]]
 ) -> None:
     bench = Bench(trace_grace_ns=2 * SECOND)
-    bench.rollouts = RolloutPipeline(
+    bench.rollouts = rollout_pipeline(
         bench.state, bench.options, other_traces=lambda: fate
     )
     bench.send(
