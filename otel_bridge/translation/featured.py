@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import cast
 
 from otel_bridge.records import Record, Row, Value
 from otel_bridge.setting_parsers import MAX_FEATURED
-from otel_bridge.translation.metrics.keys import StepAxes
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.run_context import RunContext
 
 FEATURED = "featured"
 """Key of the state: key to its last values."""
@@ -47,25 +46,22 @@ class FeaturedKeys:
     """Holds the featured keys of one run.
 
     Args:
-        state: Key ``featured``.
-        axes: Axes of the run, which admit further keys.
-        patterns: Keys with or without their beginning, such as a role; empty: a default for
-            reinforcement learning.
+        run: The run; key ``featured`` of its state. Its options have the patterns: keys with or
+            without their beginning, such as a role; without any, a default for reinforcement
+            learning.
     """
 
-    def __init__(
-        self, state: TranslationState, axes: StepAxes, patterns: Sequence[str]
-    ) -> None:
-        self._state = state
-        self._axes = axes
-        self._patterns = tuple(patterns) or _DEFAULT
-        self._has_section = bool(patterns)
+    def __init__(self, run: RunContext) -> None:
+        self._state = run.state
+        self._axes = run.axes
+        self._patterns = run.options.featured or _DEFAULT
+        self._has_section = bool(run.options.featured)
         """Whether rows show the values once more, in a section of their own."""
         self._places: dict[str, int] = {}
         """Featured key to the place of its pattern."""
         self._others: set[str] = set()
         """Keys that are not featured, so that a row costs a look-up a key."""
-        stored = cast("dict[str, list[float]] | None", state.get(FEATURED)) or {}
+        stored = cast("dict[str, list[float]] | None", run.state.get(FEATURED)) or {}
         # Another setting than before a restart may leave out keys that have curves.
         self._curves = {
             key: list(values)

@@ -119,7 +119,7 @@ class Translator:
             defined=self._defined,
             metadata=metadata,
         )
-        self._featured = FeaturedKeys(state, self._axes, options.featured)
+        self._featured = FeaturedKeys(run)
         self._redelivered_before = number_at(state, _REDELIVERED)
         self._alerts: AlertWatcher | None = None
         if options.alert_rules:

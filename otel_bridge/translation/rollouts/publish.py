@@ -104,15 +104,7 @@ class RolloutPublisher:
             if trace.facts is not None:
                 came_ns = trace.complete_ns or trace.last_ns
                 complete.append((trace.id, trace.facts, came_ns))
-        self.steps = StepSampler(
-            state,
-            options,
-            run.axes.steps,
-            iter(complete),
-            workers,
-            attempt_of=run.axes.current,
-            reward_of=self._reward,
-        )
+        self.steps = StepSampler(run, iter(complete), workers, self._reward)
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT, store.owners)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)

@@ -20,14 +20,13 @@ from typing import TypeAlias
 from otel_bridge.records import STATISTICS_ID, Row, axis_of
 from otel_bridge.sampling_rule import FIRST, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT, keyed
-from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.packing import packed, unpacked_below
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.run_context import RunContext
 
 _DETAILED = 256
 """Number of closed steps whose groups are remembered, so that late rollouts count exactly."""
@@ -53,31 +52,23 @@ class StepSampler:
     """Samples every step that is open or whose seats are remembered.
 
     Args:
-        state: Key spaces ``step/``, ``stepless/``.
-        options: Number of seats, rule and waiting times.
-        axes: Callable that returns the last step of every known axis.
+        run: The run; key spaces ``step/``, ``stepless/`` of its state.
         waiting: Rollouts that waited for their step when the state was written, and their times of
             arrival.
         workers: Progress of each worker.
-        attempt_of: Callable from an axis to the current attempt of its role.
         reward_of: Callable that returns the reward of a waiting rollout, evaluations included.
     """
 
     def __init__(
         self,
-        state: TranslationState,
-        options: TranslationOptions,
-        axes: Callable[[], Mapping[str, int]],
+        run: RunContext,
         waiting: Iterator[tuple[str, SamplingFacts, int]],
         workers: StepWorkers,
-        *,
-        attempt_of: Callable[[str], int],
         reward_of: Callable[[str, SamplingFacts], float | None],
     ) -> None:
-        self._state = state
-        self._options = options
-        self._axes = axes
-        self._attempt_of = attempt_of
+        self._state = run.state
+        self._options = run.options
+        self._axes = run.axes
         self._reward_of = reward_of
         self._workers = workers
         self._open: dict[_StepKey, SampledStep] = {}
@@ -86,7 +77,7 @@ class StepSampler:
         self._changed: dict[_StepKey, SampledStep] = {}
         self._next_ns = 0
         self._receive_clock = ReceiveClock(0, 0)
-        loaded = unpacked_below(SampledStep, state, STEPS).values()
+        loaded = unpacked_below(SampledStep, run.state, STEPS).values()
         for step in sorted(loaded, key=lambda step: step.last_ns):
             (self._closed if step.closed else self._open)[step.key] = step
             if step.changed_ns is not None:
@@ -106,7 +97,7 @@ class StepSampler:
     def attempt(self, instance: str, role: str | None) -> int:
         """Return the attempt of *role* that a process's rollout belongs to."""
         axis = axis_of(role)
-        return self._workers.attempt(instance, axis) or self._attempt_of(axis)
+        return self._workers.attempt(instance, axis) or self._axes.current(axis)
 
     def passed(
         self, role: str | None, split: str, now_unix_ns: int
@@ -123,7 +114,7 @@ class StepSampler:
         if not steps:
             return []
         reach = self._workers.reach(role or "", split, now_unix_ns)
-        current = self._attempt_of(axis_of(role))
+        current = self._axes.current(axis_of(role))
         passed: list[SampledStep] = []
         for step in steps:
             # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
@@ -283,7 +274,7 @@ class StepSampler:
         axis = None
         if step.number is not None:
             axis = axis_of(step.role)
-        steps = dict(self._axes())
+        steps = self._axes.steps()
         if axis is not None and step.number is not None:
             steps[axis] = step.number
         values = step.statistics.values(step.kept, None if split == TRAIN else split)
@@ -334,7 +325,7 @@ class StepSampler:
             role, split, attempt = step.track
             if (role, split) not in reaches:
                 reaches[role, split] = self._workers.reach(role, split, now_unix_ns)
-            is_over = attempt < self._attempt_of(axis_of(role or None))
+            is_over = attempt < self._axes.current(axis_of(role or None))
             reach = reaches[role, split]
             due_ns = self._due_ns(step, reach, now_unix_ns, is_over=is_over)
             if due_ns <= now_unix_ns:
