@@ -44,9 +44,9 @@ _T = TypeVar("_T")
 _KINDS: list[tuple[str, Mapping[str, str]]] = []
 _ROLLOUTS: dict[str, frozenset[str]] = {}
 for _convention in CONVENTIONS:
-    _KINDS += _convention.kinds.items()
+    _KINDS.extend(_convention.kinds.items())
     if _convention.rollouts:
-        _ROLLOUTS |= dict.fromkeys(_convention.kinds, _convention.rollouts)
+        _ROLLOUTS.update(dict.fromkeys(_convention.kinds, _convention.rollouts))
 _KIND_KEYS = frozenset(dict(_KINDS))
 _ALWAYS = frozenset({semconv.GEN_AI_OPERATION, semconv.ROLLOUT_ID})
 
