@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass, field
 
 from otel_bridge.bridge.delivery.context import FinalPosition, Names
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
@@ -57,10 +58,11 @@ class OtherTracePolicy:
         return self._treatment
 
 
+@dataclass(slots=True, kw_only=True)
 class ExporterSelection:
     """Determines the exporters of one run. One thread.
 
-    Args:
+    Attributes:
         ledger: Stores the last choice.
         options: Options of the bridge, which may name exporters, discard some and have a webhook.
         view: Reads the ledger.
@@ -69,42 +71,32 @@ class ExporterSelection:
         other_traces: Decides about traces that are not rollouts, by the exporters of the run.
         not_forwarded: Returns how many segments ``otlp`` is owed.
         log_line: Takes one line for the log.
-
-    Attributes:
         requested: Requests of the run's own processes.
         chosen: Whether the workers are those that the run needs now; while they are not, it is
             unknown who needs what.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        options: BridgeOptions,
-        *,
-        view: LedgerView,
-        processes: ProcessMonitor,
-        workers: ExporterSet,
-        other_traces: OtherTracePolicy,
-        not_forwarded: Callable[[], int],
-        log_line: Callable[[str], None],
-    ) -> None:
-        self._ledger = ledger
-        self._options = options
-        self._processes = processes
-        self._workers = workers
-        self._other_traces = other_traces
-        self._not_forwarded = not_forwarded
-        self._log_line = log_line
-        self._last_names: Names = {}
+    ledger: Ledger
+    options: BridgeOptions
+    view: InitVar[LedgerView]
+    processes: ProcessMonitor
+    workers: ExporterSet
+    other_traces: OtherTracePolicy
+    not_forwarded: Callable[[], int]
+    log_line: Callable[[str], None]
+    requested: RequestedExporters = field(init=False)
+    chosen: bool = False
+    _last_names: Names = field(default_factory=dict[str, tuple[str, ...]])
+    _target_variables: dict[str, dict[str, str]] = field(init=False)
+
+    def __post_init__(self, view: LedgerView) -> None:
+        """Take what earlier bridges stored."""
         # As JSON has it, names are stored with lists.
         stored: dict[str, list[str]] = view.meta("exporters") or {}
         for name, signals in stored.items():
             self._last_names[name] = tuple(signals)
-        self._target_variables: dict[str, dict[str, str]] = (
-            view.meta("target_variables") or {}
-        )
-        self.requested = RequestedExporters(ledger, view)
-        self.chosen = False
+        self._target_variables = view.meta("target_variables") or {}
+        self.requested = RequestedExporters(self.ledger, view)
         self._follow_others()
 
     def choose(self, *, all_read: bool = True) -> bool:
@@ -122,31 +114,31 @@ class ExporterSelection:
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before
         # its bridge begins.
-        headers = list(filter(_names_any, self._processes.living()))
-        headers = headers or self._processes.headers()
+        headers = list(filter(_names_any, self.processes.living()))
+        headers = headers or self.processes.headers()
         self.requested.note(
             together(headers), all_read=all_read, by=_last_requested_by(headers)
         )
         # After the requests are noted, since only what is requested can be given up.
         discarded = self.requested.discard(
-            self._options.discard, segments=self._not_forwarded
+            self.options.discard, segments=self.not_forwarded
         )
         for name, count in discarded.items():
             unit = "segments" if name == OTLP else "records"
-            self._log_line(f"{name}: {count} undelivered {unit} are discarded")
+            self.log_line(f"{name}: {count} undelivered {unit} are discarded")
         names, final_positions = self._names(headers)
         # Stored: an ended process that is fully read has no segment left, and its records may still
         # wait for its tracker.
         variables = {**self._target_variables, **variables_named(headers)}
         if variables != self._target_variables:
-            self._ledger.set_meta("target_variables", variables)
+            self.ledger.set_meta("target_variables", variables)
             self._target_variables = variables
         # Destinations are stored before: a worker that begins now is found after a kill.
-        changed = self._workers.choose(names, variables, final_positions)
+        changed = self.workers.choose(names, variables, final_positions)
         if names != self._last_names:
-            self._ledger.set_meta("exporters", names)
+            self.ledger.set_meta("exporters", names)
             self._last_names = names
-        self._workers.mark_named()
+        self.workers.mark_named()
         self._follow_others()
         self.chosen = True
         return changed or bool(discarded)
@@ -160,9 +152,9 @@ class ExporterSelection:
         passed over only once.
         """
         last = self.requested.open_names() or self._last_names
-        names = dict(chosen(self._options.exporters, headers, last))
+        names = dict(chosen(self.options.exporters, headers, last))
         final_positions: dict[str, FinalPosition] = {}
-        if self._options.exporters is None:
+        if self.options.exporters is None:
             final_positions = self._add_owed(names)
         for name in names.keys() - final_positions.keys():
             signals = {*names[name], *self.requested.signals_of(name)}
@@ -181,7 +173,7 @@ class ExporterSelection:
         for name, owed in self.requested.lagging().items():
             # An exporter that is named anyway delivers these records on its way.
             if name not in names:
-                status = self._processes.status_of(
+                status = self.processes.status_of(
                     self.requested.requested_by.get(name, "")
                 )
                 names[name] = owed.signals
@@ -194,14 +186,14 @@ class ExporterSelection:
     def _choose_webhook(self, names: Names) -> None:
         """Add the webhook to *names* if it has an address, or remove it."""
         # Not alone: without another exporter, all records wait for one to be chosen.
-        if self._options.webhook and names:
+        if self.options.webhook and names:
             names.setdefault(WEBHOOK, _ALERTS)
-        elif self._options.exporters is None and WEBHOOK not in self.requested.names:
+        elif self.options.exporters is None and WEBHOOK not in self.requested.names:
             names.pop(WEBHOOK, None)  # an earlier bridge of the run had the address
 
     def _leave_out_discarded(self, names: Names) -> None:
         """Remove those of ``drain --discard`` from *names*: what is given up must not be delivered."""
-        for name in self._options.discard:
+        for name in self.options.discard:
             names.pop(name, None)
 
     def begin(self, header: SegmentHeader, *, alone: bool) -> None:
@@ -220,7 +212,7 @@ class ExporterSelection:
         # segments be deleted.
         self.requested.note(names, all_read=alone, by=_last_requested_by([header]))
         self._leave_out_discarded(names)
-        self._workers.widen(names)
+        self.workers.widen(names)
         self._follow_others()
 
     def owed(self) -> dict[str, int]:
@@ -230,9 +222,9 @@ class ExporterSelection:
         """
         counts: dict[str, int] = {}
         for name, owed in self.requested.lagging().items():
-            if owed.records and name not in self._workers.names:
+            if owed.records and name not in self.workers.names:
                 counts[name] = owed.records
-        segments = self._not_forwarded() if self.owes_otlp else 0
+        segments = self.not_forwarded() if self.owes_otlp else 0
         if segments:
             counts[OTLP] = segments
         return counts
@@ -240,7 +232,7 @@ class ExporterSelection:
     @property
     def owes_otlp(self) -> bool:
         """Return whether the run's processes requested ``otlp``, which is not active here."""
-        return OTLP in self.requested.names and OTLP not in self._workers.names
+        return OTLP in self.requested.names and OTLP not in self.workers.names
 
     @property
     def unchosen(self) -> bool:
@@ -249,16 +241,16 @@ class ExporterSelection:
         The webhook, which takes alerts only, counts as an exporter where a process of the run
         requested it.
         """
-        names = set(self._workers.names)
+        names = set(self.workers.names)
         return not names or (names == {WEBHOOK} and not set(self.requested.names))
 
     def _follow_others(self) -> None:
         """Let traces that are not rollouts be treated as the present exporters of the run need it."""
-        headers = self._processes.living() or self._processes.headers()
-        names = self._workers.names or chosen(
-            self._options.exporters, headers, self._last_names
+        headers = self.processes.living() or self.processes.headers()
+        names = self.workers.names or chosen(
+            self.options.exporters, headers, self._last_names
         )
-        self._other_traces.follow(names)
+        self.other_traces.follow(names)
 
 
 def _names_any(header: SegmentHeader) -> bool:

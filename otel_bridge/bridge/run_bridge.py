@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from operator import attrgetter
 
-from otel_bridge.bridge.ingest.backpressure import no_writer_ready
 from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch
 from otel_bridge.bridge.options import BridgeOptions
@@ -18,10 +17,12 @@ from otel_bridge.bridge.serving.lease import FolderLease
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import JournalError, LedgerDamagedError
-from otel_bridge.exporter import OTLP
+from otel_bridge.exporter import OTLP, WEBHOOK
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 
+AHEAD_RECORDS = 4_000
+"""Records that a service reads ahead of writers that all fail."""
 HOUSEKEEPING_POLLS = 20
 """Polls between two checks of living processes, deletable data and named exporters: a second."""
 ENDING_HOUSEKEEPING_POLLS = 4
@@ -182,11 +183,7 @@ class RunBridge:
             JournalError: The batch was not committed; the next call collects it again.
         """
         # Unread records stay in the segments, where they are as safe as in the ledger.
-        if (
-            self.options.lazy
-            and self.reader.falls_behind()
-            and no_writer_ready(self.workers, self.ledger.position, self.processes)
-        ):
+        if self.options.lazy and self.reader.falls_behind() and self._no_writer_ready():
             return False
         try:
             # Headers are committed alone and first: exporters must exist before their records do.
@@ -199,6 +196,30 @@ class RunBridge:
             self.shutdown.on_data()  # the data exists, and waits
             raise
         return batch.has_more
+
+    def _no_writer_ready(self) -> bool:
+        """Return whether every exporter fails or is blocked and has enough records, and no local process waits.
+
+        Unread records stay in the segments, where they take no more room than in the ledger, and
+        translation costs several times what receiving costs: in an outage of all trackers it would
+        slow the receiver for nothing. The bridge reads them once an exporter makes progress.
+        ``False`` without any exporter too, until it has read `AHEAD_RECORDS`.
+        """
+        states = self.workers.states()
+        if len(states) > 1:
+            states.pop(WEBHOOK, None)  # it passes over rows, so it is always ready
+        # One writer that works is enough: it would wait for records that are not read.
+        if any(
+            not state.failing and state.state != "blocked" for state in states.values()
+        ):
+            return False
+        # Not of ``otlp``: it forwards segments and has no position in the ledger.
+        states.pop(OTLP, None)
+        written = max(map(attrgetter("written"), states.values()), default=0)
+        if self.ledger.position - written < AHEAD_RECORDS:
+            return False
+        # A local program waits in `flush` and `finish` for what is read.
+        return all(header.kind == "receiver" for header in self.processes.living())
 
     def _commit(self, batch: ReadBatch) -> None:
         """Commit *batch*, and wake the writers when it held anything.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from otel_bridge.bridge.delivery.content_limits import ContentLimits
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
+from otel_bridge.bridge.delivery.less_text import ContentLimits
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_selection import ExporterSelection, OtherTracePolicy
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
@@ -124,9 +124,7 @@ def open_pipeline(
             contextlib.closing(Measurements(segment, log_line, report.set_due))
         )
         timeout_ns = options.translation.liveness_timeout_ns
-        processes = ProcessMonitor(
-            folder, reader, segment, liveness_timeout_ns=timeout_ns
-        )
+        processes = ProcessMonitor(folder, reader, segment, timeout_ns)
         content = _content_limits(options, ledger, view)
         workers = ExporterSet(
             ledger,
@@ -145,12 +143,12 @@ def open_pipeline(
             log_line,
         )
         selection = ExporterSelection(
-            ledger, options, view=view, processes=processes, workers=workers, other_traces=other_traces,
+            ledger=ledger, options=options, view=view, processes=processes, workers=workers, other_traces=other_traces,
             not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
         retention = FolderRetention(
-            folder, options, ledger=ledger, view=view, reader=reader, workers=workers, selection=selection,
-            fullness=fullness, evicted=partial(_evicted, folder, report, log_line), log_line=log_line,
+            folder=folder, options=options, ledger=ledger, view=view, reader=reader, workers=workers,
+            selection=selection, fullness=fullness, report=report, log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
             ledger, reader, processes, measurements, describe, content, workers, selection, report, retention,
@@ -233,16 +231,6 @@ class _WorkerFactory:
         # Marked before the bridge is woken, which would otherwise find no report to write.
         self.report.set_due()
         self.wake()
-
-
-def _evicted(
-    folder: RunFolder,
-    report: ReportWriter,
-    log_line: Callable[[str], None],
-    sentence: str,
-) -> None:
-    log_line(f"{folder.base} is near its limit: {sentence}")
-    report.set_due()
 
 
 def _open_ledger(

@@ -20,8 +20,7 @@ import orjson
 
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.database import open_for_reading
-from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import StoredDeadLetter
+from otel_bridge.bridge.ledger.queries import LedgerView, StoredDeadLetter
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output

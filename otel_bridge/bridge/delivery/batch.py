@@ -17,8 +17,7 @@ from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequest
 from otel_bridge.bridge.delivery.less_text import truncate
 from otel_bridge.bridge.ledger import codec
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import StoredDeadLetter
+from otel_bridge.bridge.ledger.queries import LedgerView, StoredDeadLetter
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.exporter import (
     RunWriter,

@@ -18,9 +18,10 @@ from otel_bridge.bridge.delivery.retry import Backoff
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.forwarding.requests import bodies
 from otel_bridge.bridge.forwarding.segments import ForwardedSegments
-from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES, RequestSender
 from otel_bridge.bridge.forwarding.signal_lane import (
+    SIGNAL_NAMES,
     LaneFailure,
+    RequestSender,
     SegmentOffset,
     SignalLane,
 )

@@ -10,8 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from otel_bridge.bridge.forwarding.requests import RequestPart, parts_of
-from otel_bridge.bridge.forwarding.sender import SIGNAL_NAMES
-from otel_bridge.bridge.forwarding.signal_lane import SegmentOffset
+from otel_bridge.bridge.forwarding.signal_lane import SIGNAL_NAMES, SegmentOffset
 from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.frames import Signal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from otel_bridge.bridge.ingest.bridge_segment import KIND, BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
@@ -20,34 +21,27 @@ or the bridge's."""
 HEARTBEAT_NS = 60_000_000_000
 
 
+@dataclass(slots=True)
 class ProcessMonitor:
     """Monitors the processes of one run folder. One thread.
 
-    Args:
+    Attributes:
         folder: The run folder.
         reader: Reader of the folder.
         bridge_segment: The bridge's own segment.
         liveness_timeout_ns: Silence after which a process of another machine counts as dead.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        reader: SegmentReader,
-        bridge_segment: BridgeSegment,
-        *,
-        liveness_timeout_ns: int,
-    ) -> None:
-        self._folder = folder
-        self._reader = reader
-        self._bridge_segment = bridge_segment
-        self._liveness_timeout_ns = liveness_timeout_ns
-        self._heartbeat_ns = 0
+    folder: RunFolder
+    reader: SegmentReader
+    bridge_segment: BridgeSegment
+    liveness_timeout_ns: int
+    _heartbeat_ns: int = 0
 
     @property
     def own_id(self) -> str:
         """Return the instance id of the bridge's own segment."""
-        return self._bridge_segment.instance_id
+        return self.bridge_segment.instance_id
 
     def check(self, now_unix_ns: int) -> bool:
         """Mark processes that died since the last call, for good; return whether any did.
@@ -57,7 +51,7 @@ class ProcessMonitor:
         append.
         """
         died = False
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             header = tail.header
             # Dead is for good: another process may get the id, and the segments were read as final.
             if tail.segments.dead or header is None:
@@ -77,7 +71,7 @@ class ProcessMonitor:
     def headers(self, *, living_only: bool = False) -> list[SegmentHeader]:
         """Return the headers of all processes that still have segments, including dead ones."""
         headers: list[SegmentHeader] = []
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             is_left_out = living_only and tail.segments.dead
             if tail.header is not None and tail.header.kind != KIND and not is_left_out:
                 headers.append(tail.header)
@@ -97,7 +91,7 @@ class ProcessMonitor:
         """
         # Not the last check: a process that died since would make its successor one of several.
         self.check(time.time_ns())
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             if tail.instance_id == header.instance_id:
                 continue
             # Without a header it is unknown what was requested, so the process counts.
@@ -122,14 +116,14 @@ class ProcessMonitor:
             JournalError: The end cannot be appended now.
         """
         appended = False
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             # Unread frames may hold the process's own end, which says more than its death.
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
                 # The time of its last sign of life: the check that noticed its death came later.
                 last_append_ns = tail.last_append_ns or tail.header.created_unix_ns
-                self._bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
+                self.bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
                 appended = True
             # After the append: a full disk raises, and the end is tried again.
             tail.mark_ended()
@@ -137,7 +131,7 @@ class ProcessMonitor:
 
     def has_unreported_ends(self) -> bool:
         """Return whether an end must still be appended, or read; segments of a newer version have none."""
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             segments = tail.segments
             is_reported = tail.ended and tail.used_up
             if segments.dead and not segments.refused and not is_reported:
@@ -152,11 +146,11 @@ class ProcessMonitor:
         A process that died without sending its end is left to `write_end_events`, because it was
         killed.
         """
-        for tail in self._reader.tails.values():
+        for tail in self.reader.tails.values():
             if tail.header is None or not self._is_open(tail):
                 continue
             if not tail.segments.dead or _is_spared(tail, spared_pid):
-                self._bridge_segment.end(tail.header, status, time.time_ns())
+                self.bridge_segment.end(tail.header, status, time.time_ns())
 
     def heartbeat(self, now_unix_ns: int) -> None:
         """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
@@ -166,7 +160,7 @@ class ProcessMonitor:
         self._heartbeat_ns = now_unix_ns
         for header in self.living():
             if header.kind in _REPORTING:
-                self._bridge_segment.alive(header, now_unix_ns)
+                self.bridge_segment.alive(header, now_unix_ns)
 
     def _is_alive(self, header: SegmentHeader, now_unix_ns: int) -> bool:
         """Return whether the process of *header* may still append.
@@ -176,10 +170,10 @@ class ProcessMonitor:
         if header.kind == KIND:
             return header.instance_id == self.own_id
         return alive(
-            self._folder,
+            self.folder,
             header,
             now_unix_ns,
-            liveness_timeout_ns=self._liveness_timeout_ns,
+            liveness_timeout_ns=self.liveness_timeout_ns,
         )
 
     def _is_open(self, tail: SegmentTailer) -> bool:
@@ -192,7 +186,7 @@ class ProcessMonitor:
 
     def _process_of(self, instance_id: str) -> Process | None:
         """Return what translation knows of a process; ``None`` when it has sent nothing."""
-        stored = self._reader.state.get(f"{PREFIX}{instance_id}")
+        stored = self.reader.state.get(f"{PREFIX}{instance_id}")
         if stored is None:
             return None
         return unpacked(Process, stored)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.exporter_selection import ExporterSelection
@@ -15,22 +16,23 @@ from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.eviction import Fullness, evict
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
-from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.queries import LedgerView, SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.options import BridgeOptions
+from otel_bridge.bridge.report.writer import ReportWriter
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 
 
+@dataclass(slots=True, kw_only=True)
 class FolderRetention:
     """Frees space of a run folder, on the thread of its bridge.
 
     Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no
     destination.
 
-    Args:
+    Attributes:
         folder: The run folder.
         options: Options of its bridge.
         ledger: Its ledger.
@@ -39,36 +41,22 @@ class FolderRetention:
         workers: Workers of its exporters.
         selection: The exporters that it has, and those that it owes records.
         fullness: Measures the directory; shared by its runs.
-        evicted: Called with a line about what was done when records were evicted.
+        report: Its report, which is due when records were evicted.
         log_line: Takes one line for the log.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        options: BridgeOptions,
-        *,
-        ledger: Ledger,
-        view: LedgerView,
-        reader: SegmentReader,
-        workers: ExporterSet,
-        selection: ExporterSelection,
-        fullness: Fullness,
-        evicted: Callable[[str], None],
-        log_line: Callable[[str], None],
-    ) -> None:
-        self._folder = folder
-        self._options = options
-        self._ledger = ledger
-        self._view = view
-        self._reader = reader
-        self._workers = workers
-        self._selection = selection
-        self._fullness = fullness
-        self._evicted = evicted
-        self._last_count = 0
-        self._log_line = log_line
-        self._undeletable = ""
+    folder: RunFolder
+    options: BridgeOptions
+    ledger: Ledger
+    view: LedgerView
+    reader: SegmentReader
+    workers: ExporterSet
+    selection: ExporterSelection
+    fullness: Fullness
+    report: ReportWriter
+    log_line: Callable[[str], None]
+    _last_count: int = 0
+    _undeletable: str = ""
 
     def free(self) -> None:
         """Delete segments and some records that are no longer needed.
@@ -79,7 +67,7 @@ class FolderRetention:
             JournalError: The ledger failed.
         """
         # Offsets in memory may be ahead of the ledger; what lies between must stay on the disk.
-        if not (self._selection.chosen and self._reader.consistent):
+        if not (self.selection.chosen and self.reader.consistent):
             return
         try:
             self._delete_segments()
@@ -87,7 +75,7 @@ class FolderRetention:
             # The same file fails at every check: one line for each reason.
             if str(exc) != self._undeletable:
                 self._undeletable = str(exc)
-                self._log_line(f"a segment cannot be deleted: {exc}")
+                self.log_line(f"a segment cannot be deleted: {exc}")
         self._prune()
 
     def free_all(self, own_id: str) -> None:
@@ -101,7 +89,7 @@ class FolderRetention:
             # Each call deletes some, so that the ledger is not locked for long.
             while self._prune():
                 pass
-        if OTLP not in self._workers.names and not self._selection.owes_otlp:
+        if OTLP not in self.workers.names and not self.selection.owes_otlp:
             self._forget_own(own_id)
 
     def _delete_segments(self) -> None:
@@ -111,12 +99,12 @@ class FolderRetention:
             OSError: A segment cannot be deleted; the others are deleted.
             JournalError: The ledger cannot be synced to the disk.
         """
-        of_all = OTLP in self._workers.names
+        of_all = OTLP in self.workers.names
         forwarded: dict[str, SegmentPosition] | None = None
-        if of_all or self._selection.owes_otlp:
-            forwarded = {item.instance_id: item for item in self._view.sources()}
+        if of_all or self.selection.owes_otlp:
+            forwarded = {item.instance_id: item for item in self.view.sources()}
         first_kept: dict[str, int] = {}
-        for name, tail in self._reader.tails.items():
+        for name, tail in self.reader.tails.items():
             # Without an active ``otlp`` only processes that requested it must be forwarded.
             is_forwarded = of_all or requests_otlp(tail)
             number = _keep_from(tail, forwarded if is_forwarded else None)
@@ -125,7 +113,7 @@ class FolderRetention:
         if not first_kept:
             return
         # What the segments held is on the disk then.
-        self._ledger.database.sync()
+        self.ledger.database.sync()
         failed = None
         for name, number in first_kept.items():
             try:
@@ -144,12 +132,12 @@ class FolderRetention:
             OSError: A segment cannot be deleted; those before it are.
             JournalError: The ledger failed.
         """
-        tail = self._reader.tails[name]
+        tail = self.reader.tails[name]
         for number in sorted(tail.segments.numbers):
             if number >= first_kept:
                 break
             with contextlib.suppress(FileNotFoundError):
-                self._folder.segment_path(name, number).unlink()
+                self.folder.segment_path(name, number).unlink()
             # One by one: the next may be undeletable.
             tail.segments.deleted_before(number + 1)
         tail.segments.deleted_before(first_kept)
@@ -157,20 +145,20 @@ class FolderRetention:
             # The files are deleted first: a source without files is harmless, files without a
             # source are read again.
             with contextlib.suppress(FileNotFoundError):
-                self._folder.life_path(name).unlink()
-            self._ledger.forget_source(name)
-            del self._reader.tails[name]
+                self.folder.life_path(name).unlink()
+            self.ledger.forget_source(name)
+            del self.reader.tails[name]
 
     def _forget_own(self, own_id: str) -> None:
         """Delete the bridge's own segments, all read; the next bridge deletes what cannot be deleted now."""
-        tail = self._reader.tails.get(own_id)
+        tail = self.reader.tails.get(own_id)
         if tail is None:
             return
         with contextlib.suppress(JournalError, OSError):
-            self._ledger.database.sync()
+            self.ledger.database.sync()
             for number in sorted(tail.segments.numbers):
-                self._folder.segment_path(own_id, number).unlink()
-            self._ledger.forget_source(own_id)
+                self.folder.segment_path(own_id, number).unlink()
+            self.ledger.forget_source(own_id)
 
     def _prune(self) -> int:
         """Delete some records that every destination holds durably and no exporter is owed.
@@ -179,24 +167,24 @@ class FolderRetention:
         may go: ``otlp`` alone forwards segments, and discarded exporters get nothing. Raises
         `JournalError`.
         """
-        requested = self._selection.requested
+        requested = self.selection.requested
         discarded = [
             request.through
             for name, request in requested.given_up.items()
-            if name in self._options.discard
+            if name in self.options.discard
         ]
         # An exporter without a destination has no position: what it needs is not known.
-        if self._workers.unresolved() or (self._selection.unchosen and not discarded):
+        if self.workers.unresolved() or (self.selection.unchosen and not discarded):
             return 0
         self._evict_if_near()
         needed_positions = [
-            destination.durable for destination in self._view.destinations()
+            destination.durable for destination in self.view.destinations()
         ]
         keep_from = requested.keep_from()
         if keep_from is not None:
             needed_positions.append(keep_from)
-        return self._ledger.prune(
-            min(needed_positions or discarded or [self._ledger.position])
+        return self.ledger.prune(
+            min(needed_positions or discarded or [self.ledger.position])
         )
 
     def _evict_if_near(self) -> None:
@@ -204,14 +192,15 @@ class FolderRetention:
 
         All runs of a directory see one count, and each evicts at most once for it.
         """
-        count = self._fullness.counted()
+        count = self.fullness.counted()
         if count <= self._last_count:
             return
         self._last_count = count
-        requested = self._selection.requested
-        sentence = evict(self._ledger, self._view, self._workers, requested)
+        requested = self.selection.requested
+        sentence = evict(self.ledger, self.view, self.workers, requested)
         if sentence:
-            self._evicted(sentence)
+            self.log_line(f"{self.folder.base} is near its limit: {sentence}")
+            self.report.set_due()
 
 
 def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) -> int:

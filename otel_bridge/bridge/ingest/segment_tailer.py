@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.errors import FormatVersionError, InvalidRecordError, JournalError
 from otel_bridge.journal.files import cut

@@ -21,8 +21,8 @@ from typing import Any, cast
 from otel_bridge.bridge.ledger.codec import encode
 from otel_bridge.bridge.ledger.database import Database, set_aside
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.rows import (
+from otel_bridge.bridge.ledger.queries import (
+    LedgerView,
     SegmentPosition,
     after_prefix,
     ahead_key,

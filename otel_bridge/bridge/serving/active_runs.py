@@ -118,9 +118,9 @@ class ActiveRuns:
         self.hanging: list[str] = []
         self._max_locks = shares.locks
         self._discovery = Discovery(
-            folders,
-            self._serves,
-            exporters=by_exporter(options.exporters or {}),
+            folders=folders,
+            served=self._serves,
+            exporters=by_exporter(options.exporters or {}).keys(),
             until_done=until_done,
             forget_deleted=self.failures.forget_deleted,
         )

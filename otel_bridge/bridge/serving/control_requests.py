@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from otel_bridge.bridge.run_pipeline import RunPipeline
 from otel_bridge.bridge.serving.shutdown import ShutdownState
@@ -16,38 +17,34 @@ from otel_bridge.records import Status
 from otel_bridge.translation.state import count
 
 
+@dataclass(slots=True)
 class ControlRequests:
     """Receives the requests to one run's bridge.
 
     A request stays on disk until it is done, so that a killed bridge leaves it to the next one. A
     handover is deleted first: the bridge that requested it must not find it.
 
-    Args:
+    Attributes:
         folder: The run folder.
         pipeline: Parts of the run, which carry the requests out.
         shutdown: Shutdown requests of the run.
         log_line: Takes one line for the log.
-
-    Attributes:
         handed_over: Whether another bridge requested the folder.
         unanswered: Whether carrying out a request failed, so that the request is received again.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        pipeline: RunPipeline,
-        shutdown: ShutdownState,
-        log_line: Callable[[str], None],
-    ) -> None:
-        self._folder = folder
-        self._pipeline = pipeline
-        self._shutdown = shutdown
-        self._log_line = log_line
-        self._acted_on: dict[str, ControlRequest] = {}
-        self._dead_letters: dict[str, Sequence[int]] = {}
-        self.unanswered = False
-        self.handed_over = False
+    folder: RunFolder
+    pipeline: RunPipeline
+    shutdown: ShutdownState
+    log_line: Callable[[str], None]
+    unanswered: bool = False
+    handed_over: bool = False
+    _acted_on: dict[str, ControlRequest] = field(
+        default_factory=dict[str, ControlRequest]
+    )
+    _dead_letters: dict[str, Sequence[int]] = field(
+        default_factory=dict[str, Sequence[int]]
+    )
 
     @property
     def retries_dead_letters(self) -> bool:
@@ -61,12 +58,12 @@ class ControlRequests:
         `JournalError` when the ledger or the folder fails: the request stays on the disk and is
         received again.
         """
-        requests = receive_control(self._folder, self._malformed, self._acted_on)
+        requests = receive_control(self.folder, self._malformed, self._acted_on)
         # Set before the work: an exception leaves it set, and the bridge stays for another try.
         self.unanswered = bool(requests)
         for request in requests:
             if request.kind != "handover" or delete_control_request(
-                self._folder, request
+                self.folder, request
             ):
                 self._carry_out(request)
                 self._acted_on[request.name] = request
@@ -78,7 +75,7 @@ class ControlRequests:
         """Give the dead letters of a retry to their exporters, which have been chosen by now."""
         dead_letters = self._dead_letters
         self._dead_letters = {}
-        self._pipeline.workers.retry_dead_letters(dead_letters)
+        self.pipeline.workers.retry_dead_letters(dead_letters)
 
     def delete_done(self, *, all_of: bool = False) -> None:
         """Delete the requests that are done.
@@ -89,10 +86,10 @@ class ControlRequests:
         """
         for name, request in list(self._acted_on.items()):
             if all_of or self._is_done(request):
-                delete_control_request(self._folder, request)
+                delete_control_request(self.folder, request)
                 # A request that could not be deleted stays here, else it would be carried out
                 # again.
-                if not (self._folder.control_dir / name).exists():
+                if not (self.folder.control_dir / name).exists():
                     del self._acted_on[name]
 
     def _carry_out(self, request: ControlRequest) -> None:
@@ -103,19 +100,19 @@ class ControlRequests:
         match request.kind:
             case "retry":
                 self._dead_letters |= request.dead_letters
-                self._pipeline.workers.notify(retry=True)
+                self.pipeline.workers.notify(retry=True)
             case "handover":
                 self.handed_over = True
             case "finish":
                 self._finish(request.values)
             case "discard":
                 self._discard(request)
-        self._pipeline.report.set_due()
+        self.pipeline.report.set_due()
 
     def _finish(self, values: Mapping[str, object]) -> None:
         """Request the end of the run; an unknown status makes the request a malformed one, which is counted."""
         try:
-            self._shutdown.request(
+            self.shutdown.request(
                 Status(str(values.get("status", Status.FINISHED.value)))
             )
         except ValueError as exc:
@@ -128,7 +125,7 @@ class ControlRequests:
         more. Raises `JournalError`.
         """
         exporter = request.values.get("exporter")
-        ledger = self._pipeline.ledger
+        ledger = self.pipeline.ledger
         if request.values.get("what") == "waiting":
             ledger.evict_from_unnamed(ledger.position)
         else:
@@ -138,15 +135,15 @@ class ControlRequests:
 
     def _malformed(self, reason: str) -> None:
         """Count and report a malformed request; other requests are carried out."""
-        count(self._pipeline.reader.state, "control_request")
-        self._log_line(f"a control request is left out: {reason}")
+        count(self.pipeline.reader.state, "control_request")
+        self.log_line(f"a control request is left out: {reason}")
 
     def _is_done(self, request: ControlRequest) -> bool:
         """Return whether a request was carried out to its end; only then may a kill of the bridge forget it."""
         if request.kind == "finish":
-            return self._shutdown.requested_status is None
+            return self.shutdown.requested_status is None
         if request.kind == "retry":
-            workers = self._pipeline.workers.by_name.values()
+            workers = self.pipeline.workers.by_name.values()
             is_waiting = any(worker.dead_letters_waiting() for worker in workers)
             return not (self._dead_letters or is_waiting)
         return True

@@ -7,8 +7,8 @@ thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_bridge.bridge.serving.lease import FolderLease
@@ -80,39 +80,29 @@ class ClosedRun:
             self.lease = None
 
 
+@dataclass(slots=True, kw_only=True)
 class Discovery:
     """Finds folders that need work.
 
-    Args:
+    Attributes:
         folders: Lists the folders to serve.
         served: Returns whether a folder is open or waits in the queue.
         exporters: Names of the exporters that every run gets.
         until_done: Whether a run that is closed with something left to do stays closed.
         forget_deleted: Called with the existing folders at each search, to forget deleted ones.
-
-    Attributes:
         closed: Folders that were served before and are not active now.
         next_s: `time.monotonic` of the next search.
     """
 
-    def __init__(
-        self,
-        folders: Callable[[], Iterable[RunFolder]],
-        served: Callable[[Path], bool],
-        *,
-        exporters: Iterable[str],
-        until_done: bool,
-        forget_deleted: Callable[[Collection[Path]], object],
-    ) -> None:
-        self._forget_deleted = forget_deleted
-        self._folders = folders
-        self._served = served
-        self._exporters = frozenset(exporters)
-        self._until_done = until_done
-        self.closed: dict[Path, ClosedRun] = {}
-        self.next_s = float("-inf")
-        self._wake_idle_runs = False
-        self._checked: dict[Path, int] = {}
+    folders: Callable[[], Iterable[RunFolder]]
+    served: Callable[[Path], bool]
+    exporters: Set[str]
+    until_done: bool
+    forget_deleted: Callable[[Collection[Path]], object]
+    closed: dict[Path, ClosedRun] = field(default_factory=dict[Path, ClosedRun])
+    next_s: float = float("-inf")
+    _wake_idle_runs: bool = False
+    _checked: dict[Path, int] = field(default_factory=dict[Path, int])
 
     def find(self) -> list[RunFolder]:
         """Return the folders that need work, and set when the next search is due.
@@ -120,7 +110,7 @@ class Discovery:
         None when the directory cannot be listed: the next search looks again.
         """
         began_s = time.monotonic()
-        folders = list(self._folders())
+        folders = list(self.folders())
         self._forget({folder.path for folder in folders})
         with_work = [folder for folder in folders if self._needs_work(folder)]
         # A fiftieth of the time at most, however many folders there are.
@@ -135,7 +125,7 @@ class Discovery:
             self.closed.pop(path).release()
         for path in deleted(self._checked, listed):
             del self._checked[path]
-        self._forget_deleted(listed)
+        self.forget_deleted(listed)
 
     def wake_idle_runs(self) -> None:
         """Find every idle run that needs work from now on."""
@@ -146,7 +136,7 @@ class Discovery:
 
         Asked before a host ends by itself, because data may have come since the last search.
         """
-        for folder in self._folders():
+        for folder in self.folders():
             if self._needs_work(folder):
                 self._checked.pop(folder.path, None)  # it was checked and not opened
                 self._search_now()
@@ -175,7 +165,7 @@ class Discovery:
         failed or that was handed over needs work only after its wait. With *until_done* nothing is
         served twice for time alone, or a drain with an unreachable tracker would never end.
         """
-        if self._served(folder.path):
+        if self.served(folder.path):
             return False
         closed = self.closed.get(folder.path)
         if closed is None:
@@ -187,7 +177,7 @@ class Discovery:
         was_read = outcome in {Outcome.DONE, Outcome.PARKED}
         if was_read and (is_requested(folder) or self._has_more(folder, closed)):
             return True
-        if outcome is Outcome.DONE or self._until_done:
+        if outcome is Outcome.DONE or self.until_done:
             return False
         return time.monotonic() >= closed.again_s
 
@@ -213,7 +203,7 @@ class Discovery:
 
     def _names_more(self, report: Report) -> bool:
         """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""
-        return bool(self._exporters - report.exporters.keys())
+        return bool(self.exporters - report.exporters.keys())
 
 
 def deleted(noted: Iterable[Path], listed: Collection[Path]) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.delivery.content_limits import ContentLimits
+from otel_bridge.bridge.delivery.less_text import ContentLimits
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.errors import PermanentError

@@ -18,7 +18,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
-from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.journal.folder import RunFolder

@@ -17,7 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_bridge.bridge.forwarding.request_split import halves, under
+from otel_bridge.bridge.forwarding.requests import halves, under
 from otel_bridge.journal.frames import Signal
 
 

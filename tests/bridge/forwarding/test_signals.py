@@ -13,7 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
-from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.journal.frames import Signal
 from support.bridge.bridge_doubles import Process, run_folder, until

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_bridge.bridge.ledger.database import open_for_reading
-from otel_bridge.bridge.ledger.rows import SegmentPosition
+from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.translation_state import LedgerState
 from otel_bridge.errors import FormatVersionError, JournalFullError
