@@ -4,7 +4,8 @@ A cause of a key begins with a value that meets a rule, and ends after `CALM_VAL
 that do not, from each process that had one. A value that flickers around a bound is so one cause. A
 cause of a role ends with its next row. Causes are stored under ``alert/`` of the state, which is
 committed with the records: each alert is a record once, whatever is killed. Values that were
-redelivered are dropped before they come here.
+redelivered are dropped before they come here. Rules are watched here and not by exporters: each row
+comes here once, with the keys that trackers show, and the trackers cannot judge differently.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from otel_bridge.translation.state import (
 )
 
 CALM_VALUES = 5
-"""Values in a row on the good side after which a cause has ended."""
+"""Values in a row on the good side after which a cause has ended. They are counted, since no margin
+fits every key, and no time every pace."""
 TOO_MANY_CAUSES = "alert/too_many_causes"
 TOO_MANY_BY_RULES = "alert/too_many_by_rules"
 RAISED = "alert/raised"
@@ -267,6 +269,7 @@ class _ValueCauses:
                 self._changed.add(cause)
 
     def _is_gone(self, source: str) -> bool:
+        # Rows of several processes have an empty source, of which no end is known.
         process = self._processes.get(source)
         return bool(source) and (process is None or process.status is not None)
 
@@ -342,7 +345,8 @@ class _Stalls:
         """Return the roles of open processes that send rows: when the last one began, and whether all are remote.
 
         Only processes that determine the run's status send rows: children and ranks above 0 may
-        send none.
+        send none. The last beginning counts, so that a restarted process has the rule's whole time
+        for its first row.
         """
         living: dict[str, tuple[int, bool]] = {}
         for process in self._processes.values():
@@ -491,7 +495,8 @@ def _number(value: Value, rule: AlertRule) -> float:
 def _source(row_id: str) -> str:
     """Return the instance id of the process that sent a row.
 
-    Empty for rows of several processes.
+    Only ids of native rows name it. Empty for all others: rows of several processes, and those of
+    third-party points.
     """
     if row_id.startswith("m:"):
         return row_id.split(":", 2)[1]

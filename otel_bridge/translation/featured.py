@@ -38,7 +38,10 @@ _MAX_VALUES = 40
 
 
 def section_prefix(place: int) -> str:
-    """Return the beginning of the keys in the section that match the pattern at *place*, from 0 on."""
+    """Return the beginning of the keys in the section that match the pattern at *place*, from 0 on.
+
+    Two digits, since trackers sort keys as text.
+    """
     return f"{_PREFIX}{place + 1:02} "
 
 

@@ -59,7 +59,10 @@ class DecodedFrame:
 
     @property
     def held(self) -> bool:
-        """Return whether rows before those of the frame may still arrive."""
+        """Return whether rows before those of the frame may still arrive.
+
+        A process appends its own rows in order; a receiver appends requests of several connections.
+        """
         return self.source.kind == "receiver"
 
 
@@ -85,7 +88,10 @@ class FrameReader:
         self._registry = contexts
 
     def forget_producers(self) -> None:
-        """Forget all producers, so that their next frames read them anew."""
+        """Forget all producers, so that their next frames read them anew.
+
+        They hold the objects of processes, also of one that was just forgotten.
+        """
         self._registry.clear()
 
     def of_segment(
@@ -103,7 +109,7 @@ class FrameReader:
         return context
 
     def metrics(self, frame: DecodedFrame) -> list[ResourceMetricsInput]:
-        """Return all metrics of a frame, by resource.
+        """Return all metrics of a frame, by resource: a list, so that a frame that fails has no effect.
 
         Raises:
             google.protobuf.message.DecodeError: The frame cannot be decoded, in whole or in part.

@@ -70,6 +70,8 @@ class GeneratedRollouts:
     def add(self, trace_id: str, rollout: GeneratedRollout) -> None:
         """Remember a rollout; one that is known keeps its training steps and its place in the order.
 
+        A training step may have named it before: spans and steps come over separate connections.
+
         Beyond `_LIMIT` the oldest one is forgotten: the row of a step that names it counts it as
         unknown.
         """

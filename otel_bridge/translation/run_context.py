@@ -32,6 +32,10 @@ class RunContext:
     receive_clock: ReceiveClock
 
     def attempt_of(self, process: Process, role: str | None) -> int:
-        """Return the attempt of *role* to which spans of *process* belong."""
+        """Return the attempt of *role* to which spans of *process* belong.
+
+        That of the process itself: after a restart spans of its predecessor may still arrive. The
+        current one while nothing of the process has shown which attempt it belongs to.
+        """
         axis = axis_of(role)
         return process.attempts.get(axis) or self.axes.current(axis)

@@ -36,7 +36,8 @@ MAX_STEPS = 64
 MAX_DATA = 200_000
 """Most spans and rollouts of one step."""
 _MAX_ALL_DATA = 500_000
-"""Most spans and rollouts of all steps of a pipeline, unless there are only two."""
+"""Most spans and rollouts of all steps of a pipeline. Two steps stay whatever their size, so that
+ranks which are one step apart still find theirs."""
 _MAX_TRACKS = 256
 _CHECK_NS = 1_000_000_000
 """Interval at which the steps are checked."""

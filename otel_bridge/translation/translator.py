@@ -408,6 +408,7 @@ class Translator:
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
 
     def _closed(self, now_unix_ns: int) -> list[Record]:
+        # Rows first: a statistic of a step gives way to a key that rows use.
         return [*self._metrics.close(now_unix_ns), *self._spans.close(now_unix_ns)]
 
     def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:

@@ -194,6 +194,7 @@ def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _as_chat(message: dict[str, Json]) -> dict[str, Json]:
+    # A text that is a JSON object or number was parsed; OpenAI's form has texts and lists of parts.
     content = message.get("content")
     if not isinstance(content, (str, list)) and content is not None:
         message["content"] = str(content)

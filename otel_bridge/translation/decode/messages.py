@@ -347,7 +347,7 @@ def _media(part: dict[str, Json]) -> Json:
     """Convert an image, sound or file to OpenAI's content part; return any other part unchanged.
 
     What nests too deeply for JSON of trackers becomes text. The MIME type decides where the
-    modality is missing.
+    modality is missing. Without it PNG and WAV are assumed, since OpenAI's form must name a format.
     """
     kind = part.get("type")
     modality = part.get("modality")

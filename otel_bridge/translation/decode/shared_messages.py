@@ -56,7 +56,8 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
 def _conversation(root: Span, last_answer: int | None) -> list[_Entry]:
     """Return the messages of *root* in the order of the conversation.
 
-    The output of *root* is the last answer.
+    The output of *root* is the last answer. Where no span names its place, it comes last. The
+    indexes of spans count the messages in this order.
     """
     inputs = _messages(root, semconv.GEN_AI_INPUT_MESSAGES)
     outputs = _messages(root, semconv.GEN_AI_OUTPUT_MESSAGES)

@@ -220,7 +220,11 @@ def is_marked(span: Span) -> bool:
 
 
 def kind_of(name: str, attributes: Mapping[str, Json]) -> str:
-    """Return ``generation``, ``tool`` or ``span``, by the operation, else by *name*."""
+    """Return ``generation``, ``tool`` or ``span``, by the operation, else by *name*.
+
+    MLflow writes texts as JSON, in quotes. Names begin with the operation, as in ``chat <model>``,
+    and a name of one word may be any function's.
+    """
     for key, kinds in _KINDS:
         kind_name = attributes.get(key)
         if isinstance(kind_name, str):

@@ -20,6 +20,7 @@ from otel_bridge.translation.state import TranslationState, count
 TOO_LARGE = "config/too_large"
 _MAX_LEAVES = 20_000
 _SEPARATOR = "\x1f"
+"""Joins the keys of a path: keys may hold dots and slashes, and practically never this character."""
 _OURS = "otel_bridge"
 """Placeholder for the instance of a leaf that no process sent."""
 
@@ -63,6 +64,7 @@ class Configs:
             if path not in leaves or event.origin.replaces(leaves[path].origin):
                 leaves[path] = _Leaf(value, event.origin)
         merged = _tree(leaves)
+        # Also when the values are the same: which later event replaces them depends on the origins.
         self._state.set(f"config-leaf/{role}", packed(leaves))
         if merged == last_config:
             return []
@@ -70,7 +72,10 @@ class Configs:
         return [Config(_id(event), event.role, merged, event.origin.time_unix_ns)]
 
     def attempt(self, role: str | None, number: int, time_unix_ns: int) -> list[Config]:
-        """Note the attempt in the role's config; nothing if the user's own config has an entry of that name."""
+        """Note the attempt in the role's config; nothing if the user's own config has an entry of that name.
+
+        Trackers show the config beside the run, where a reader looks for why its steps go back.
+        """
         leaf = self._leaves(role or "").get(ATTEMPT)
         if leaf is not None and leaf.origin.instance != _OURS:
             return []

@@ -134,6 +134,7 @@ class DefinedSummaries:
                 values[f"{key}.{kind}"] = value
         records: list[Record] = []
         for changed in self._summary.merge(ValuesEvent(_COMPUTED, None, values)):
+            # All have one origin: values that return to earlier ones would return to an id as well.
             records.append(
                 replace(changed, id=f"d:{end.id}", time_unix_ns=end.time_unix_ns)
             )

@@ -164,7 +164,11 @@ def _exponential(
 def _by_index(
     buckets: pb.ExponentialHistogramDataPoint.Buckets, down: int
 ) -> dict[int, int]:
-    """Return the counts by index, for a scale that is lower by *down*."""
+    """Return the counts by index, for a scale that is lower by *down*: each step halves the indexes.
+
+    Indexes are 32 bits wide, so that nothing is left to halve beyond 64 steps, which a producer may
+    claim.
+    """
     counts: dict[int, int] = {}
     for number, count in enumerate(buckets.bucket_counts):
         index = (buckets.offset + number) >> min(down, 64)

@@ -151,7 +151,10 @@ class ThirdPartyPoints:
     def _points(
         self, producer: Producer, metrics: Iterable[pb.Metric]
     ) -> Iterator[MetricPoint]:
-        """Yield the points of *metrics*, whose texts are hashed where the run is not to have them."""
+        """Yield the points of *metrics*, whose texts are hashed where the run is not to have them.
+
+        Here and not for one exporter: texts become parts of keys, which all exporters share.
+        """
         for metric in metrics:
             hashed_texts = 0
             if self._less_text:
@@ -368,7 +371,10 @@ def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
 
 
 def _quantile_name(quantile: float) -> str:
-    """Return the name of *quantile*: ``min``, ``p50``, ``p99.9`` or ``max``."""
+    """Return the name of *quantile*: ``min``, ``p50``, ``p99.9`` or ``max``.
+
+    Six digits hide what a float makes of 0.999.
+    """
     if quantile <= 0:
         return "min"
     if quantile >= 1:

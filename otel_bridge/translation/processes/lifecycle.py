@@ -146,7 +146,8 @@ class RunLifecycle:
     ) -> Process:
         """Return the process of *producer*, a known or a new one.
 
-        The facts of the first resource stay, whatever later ones of the same process state.
+        The facts of the first resource stay, whatever later ones of the same process state: what
+        was made of its data so far depends on them.
 
         Args:
             producer: The producer.
@@ -203,6 +204,7 @@ class RunLifecycle:
         """
         # A bridge has seen a crashed process dead, so what arrives of it was merely under way.
         ended_itself = process.status is not None and not process.crashed
+        # An event or a row with a higher number than its end names was sent after that end.
         behind = event > process.end_event or (0 < process.last_seq < process.rows.high)
         # A bridge ended a living process; rows of a remote one may only be late.
         if process.end_event == 0:

@@ -23,6 +23,7 @@ from otel_bridge.translation.processes.process import Process, ProcessStart
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 
 _MAX_DECODERS = 64
+"""Most decoders that are shared; each may hold some megabytes of learned shapes."""
 _MAX_PRODUCERS = 1_024
 PROCESS_KINDS = frozenset({"process", "launcher"})
 """Kinds of segments that one process wrote; segments of other kinds hold data of many processes."""

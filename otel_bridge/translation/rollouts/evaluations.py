@@ -358,7 +358,10 @@ class Evaluations:
         self._state.delete(_PREFIX + trace_id)
 
     def bound(self, limit: int) -> None:
-        """Forget the oldest traces beyond *limit* whose values have all been emitted."""
+        """Forget the oldest traces beyond *limit* whose values have all been emitted.
+
+        What is kept of them only recognises a redelivery.
+        """
         for trace_id in list(islice(self._settled, max(len(self._settled) - limit, 0))):
             if trace_id not in self._pending:
                 self.forget(trace_id)

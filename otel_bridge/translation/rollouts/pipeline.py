@@ -232,6 +232,8 @@ class RolloutPipeline:
     def strays(self) -> set[str]:
         """Return the ids of waiting traces that may be parts of another run's rollouts.
 
+        An inference server that serves several runs names one of them in all of its spans.
+
         Empty unless spans wait whose root has not arrived and of which no native process sent a
         part.
         """

@@ -48,6 +48,7 @@ from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count, number_at, uncount
 
 _ENDED_LIMIT = 20_000
+"""Most finished rollouts that are remembered; a late span of an older one begins a trace anew."""
 _SAMPLED_OUT_LIMIT = 100_000
 _OTHER_LIMIT = 5_000
 _NEVER = 1 << 63
