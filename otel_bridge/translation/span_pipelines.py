@@ -117,7 +117,9 @@ class SpanPipelines:
         Pages come after the rollouts, whose messages they show.
         """
         # The values of consumed rollouts become part of those that still wait for their step.
-        values = [*self._lineage.close(now_unix_ns), *self._tokens.close(now_unix_ns)]
+        values = self._lineage.arrived(now_unix_ns)
+        values += self._lineage.close(now_unix_ns)
+        values += self._tokens.close(now_unix_ns)
         rollouts = self.finished(self.rollouts.close(now_unix_ns), now_unix_ns)
         # Again, since steps may have consumed rollouts that are complete only now.
         rollouts += self._lineage.close(now_unix_ns)

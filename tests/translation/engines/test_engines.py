@@ -327,6 +327,26 @@ def test_engines_whose_buckets_differ_are_not_mixed() -> None:
     assert shown.values["engine/c:1/vllm:x_seconds/p50"] == pytest.approx(15.0)
 
 
+def test_buckets_that_change_in_a_step_begin_anew_also_where_they_are_as_many() -> None:
+    bench = job()
+    old_bounds, new_bounds = [1.0, 2.0], [10.0, 20.0]
+    readings = [
+        ([0, 0, 10], old_bounds),
+        ([0, 0, 20], old_bounds),
+        ([0, 30, 30], new_bounds),
+        ([0, 40, 30], new_bounds),
+    ]
+    for second, (counts, bounds) in enumerate(readings, 1):
+        bench.request(
+            scraped(histogram("vllm:x_seconds", counts, bounds, second)), sender=BRIDGE
+        )
+
+    (shown,) = step(bench, 2)
+
+    assert shown.values["engine/vllm:x_seconds/p50"] == pytest.approx(15.0)
+    assert bench.counts() == {"engine/restarted": 1}
+
+
 def test_info_families_are_the_config_of_the_role_and_change_with_the_engine() -> None:
     bench = job()
     info = "# TYPE vllm:cache_config_info gauge\n"

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import Rollout
 from otel_bridge.emit.lineage.train_on import train_on
 from otel_bridge.records import (
     Distribution,
+    End,
     Evaluation,
     Record,
     RolloutRecord,
@@ -21,7 +23,7 @@ from otel_bridge.records import (
 )
 from otel_bridge.translation import step_rows
 from otel_bridge.translation.options import TranslationOptions
-from support.otlp.otlp_samples import RUN, Bench, row
+from support.otlp.otlp_samples import RUN, Bench, end, row
 from support.otlp.phase_samples import rank, rows_of, values_of
 from support.trainers.emit_rollout_doubles import MemoryRun, log_reward, log_rollouts
 
@@ -213,8 +215,25 @@ def test_a_rollout_that_arrives_just_before_a_kill_is_shown_with_the_step_that_c
 
     assert trained_on(bench.records) == {trace_id_of(RUN, "3-0"): "3"}
     assert values_of(lineage_rows(bench.records)[3])["lineage/reward/consumed"] == 1.0
-    bench.translator.flush()
-    assert bench.state.get("lineage/arrived") is None
+
+
+def test_a_rollout_that_is_complete_only_when_the_run_ends_is_in_the_last_row_of_its_step(
+    bench: Bench, run: MemoryRun
+) -> None:
+    train_on(run, 3, ["3-0"])
+    log_rollouts(run, [rollout(0, 3, reward=1.0)])
+    signal, payload = run.records[-1]
+    scope = ScopeSpans.FromString(payload)
+    del scope.spans[1:]
+    run.records[-1] = (signal, scope.SerializeToString())
+    deliver(bench, run)
+
+    bench.logs(SENDER, end("finished", 1))
+    bench.tick(600)
+
+    assert values_of(lineage_rows(bench.records)[3])["lineage/reward/consumed"] == 1.0
+    assert trained_on(bench.records) == {trace_id_of(RUN, "3-0"): "3"}
+    assert isinstance(bench.records[-1], End)
 
 
 def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(
