@@ -27,6 +27,7 @@ from otel_bridge.otlp.proxies import direct_variables
 from otel_bridge.settings import environment
 
 STOP_S = 5.0
+"""Seconds that writers may take to close after a signal."""
 LONGEST_STOP_S = 60
 """Seconds after a signal until the kernel ends the process, whatever it waits for; committed
 records stay."""

@@ -67,7 +67,10 @@ class ControlRequest:
 
 
 def is_requested(folder: RunFolder) -> bool:
-    """Return whether a control request waits to be carried out."""
+    """Return whether a control request waits to be carried out.
+
+    No file is read, since a service asks this of thousands of idle folders.
+    """
     try:
         with os.scandir(folder.control_dir) as entries:
             return any(
@@ -125,7 +128,7 @@ def receive_control(
         folder: The run folder.
         malformed: Called with the file name and what is wrong, for each file that is not a control
             request. Such a file is deleted.
-        read_before: Names of files that were read before.
+        read_before: Names of files that were read before, and that the caller still carries out.
     """
     try:
         # Names begin with the time of sending, in digits of one length.

@@ -50,6 +50,7 @@ COMPANIONS = "companions-"
 _LIFE = ".life"
 _LOCK = ".lock"
 _LONGEST_NAME = 160
+"""Most characters of a run id that are part of a name; file systems allow 255 bytes in all."""
 _YOUNG_NS = 2_000_000_000
 """Age of a change below which another one may leave the same time of change."""
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")

@@ -21,7 +21,8 @@ class FolderScan:
         ledger_bytes: Size of the ledger with the files that SQLite keeps beside it.
         segments: Segments, ordered by process and number.
         report: Stamp of ``report.json``; ``None`` when there is none.
-        ledger: Stamps of the ledger's file and of its write-ahead log.
+        ledger: Stamps of the ledger's file and of its write-ahead log. The third file of SQLite
+            holds no data, and readers change it too.
     """
 
     total_bytes: int

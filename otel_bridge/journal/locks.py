@@ -272,6 +272,7 @@ def _is_locked(fd: int) -> bool:
 
 
 def _forget_all() -> None:
+    """Empty the registry in a forked child, which has none of its parent's locks."""
     global _mutex  # noqa: PLW0603  # a thread that does not exist in this child may hold the parent's mutex
     _mutex = threading.RLock()
     for lock in list(_registry.values()):

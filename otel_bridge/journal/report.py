@@ -28,6 +28,7 @@ from otel_bridge.text.command_line import runnable
 from otel_bridge.text.printable import all_printable, is_printable_json, shown
 
 _REPORT_BYTES = 256 << 20
+"""Most bytes of a report that are read, far above any real one: a folder may be somebody else's."""
 
 
 @dataclass(slots=True)
@@ -270,7 +271,11 @@ def write_report(folder: RunFolder, report: Report) -> None:
 
 
 def read_report(folder: RunFolder) -> Report | None:
-    """Return the last report, or ``None`` when there is none or it is not valid."""
+    """Return the last report, or ``None`` when there is none or it is not valid.
+
+    Texts of producers and trackers are shown on terminals, so that control characters are replaced.
+    The check of the bytes comes first, because nearly no report has any.
+    """
     try:
         data = read_regular(folder.report_path, _REPORT_BYTES)
         raw: object = orjson.loads(data)

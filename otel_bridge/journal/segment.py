@@ -461,6 +461,7 @@ def _error(exc: OSError, path: Path, failure: str) -> JournalError:
 PORTION_BYTES = 8 << 10
 """Bytes that one call of `Spare.give_up` frees: room for one record, in whole pages of any file system."""
 _PORTIONS = 4
+"""Records that fit on a full disk: the counts of drops and the end of the process are among them."""
 
 
 class Spare:

@@ -57,7 +57,7 @@ summaries the rows."""
 _SIGNAL_KINDS = {
     "metrics": (codec.ROW, codec.MEDIA),
     "traces": (codec.ROLLOUT, codec.TOKEN_VIEW),
-    "logs": (),
+    "logs": (),  # records made of events are among `_ALWAYS`
 }
 _ALWAYS = (codec.EVALUATION, codec.CONFIG, codec.SUMMARY, codec.ALERT, codec.END)
 

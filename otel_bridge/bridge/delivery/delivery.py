@@ -48,6 +48,7 @@ from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.records import End, Position, Record
 
 BATCH_BYTES = 4 << 20
+"""Most bytes of the ledger in one batch, which bounds memory; a single larger record is read too."""
 DURABLE_POLL_S = 1.0
 
 

@@ -57,6 +57,7 @@ class ExporterWorker(ABC):
         self._next_notice = Notice()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # A request comes from a person or from eviction: it does not wait for the end of a backoff.
         requests.wake_by(partial(self.notify, retry=True))
 
     @property

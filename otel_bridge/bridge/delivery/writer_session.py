@@ -38,8 +38,9 @@ from otel_bridge.records import Alert, Config, MediaRecord, Position, Record, Su
 from otel_bridge.text.addresses import without_credentials
 
 PAUSE_FACTOR = 20.0
-"""Ratio of a pause to the time that the writes before it took."""
+"""Ratio of a pause to the time that the writes before it took: a writer works a twentieth of the time."""
 LONGEST_PAUSE_S = 0.5
+"""Longest pause, so that rows of a slow tracker are shown soon as well."""
 SHORTEST_PAUSE_S = 0.05
 """Shortest pause, below which there is none; this limits how often new records are read."""
 _NO_MEDIA = "media: this exporter shows none"

@@ -102,7 +102,10 @@ def evict(
 
 
 def _half(oldest: Position, through: Position) -> Position:
-    """Return the middle of the records from *oldest* up to *through*; 0 without any."""
+    """Return the middle of the records from *oldest* up to *through*; 0 without any.
+
+    Half of them: that makes room for a while, and the newest stay for exporters that may still need them.
+    """
     if through < oldest:
         return 0
     return oldest + (through - oldest) // 2

@@ -18,6 +18,7 @@ from otel_bridge.translation.processes.process import ProcessStart
 from otel_bridge.translation.translator import SegmentInfo
 
 CHUNK_BYTES = 1 << 20
+"""Bytes that are read of one process at a time: each process of a run has as many in memory."""
 _READS = 8
 """Most chunks without a frame that are passed over at a time, so that other processes of the run do
 not wait long."""

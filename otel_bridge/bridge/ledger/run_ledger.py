@@ -43,6 +43,7 @@ _INSERT_RECORDS = 300
 """Records per statement, of three variables each; SQLite before 3.32 allows 999 variables in a
 statement."""
 _VACUUM_PAGES = 2_000
+"""Free pages that one call returns to the disk, since it holds the lock that commits need."""
 _SPARE_PAGES = 1_000
 """Free pages to keep, of 4,096 bytes each: room for about 8,000 rows of ten keys."""
 _DELIVERED = (

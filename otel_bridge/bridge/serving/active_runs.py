@@ -39,6 +39,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 
 CLOSE_S = 10.0
+"""Seconds that the writers of a run may take to close; a tracker that hangs must not hold its place."""
 CHECK_S = 60.0
 """Seconds between two checks of an idle run: one of its processes may have died, or been silent for
 too long."""

@@ -124,6 +124,7 @@ class FolderLease:
 
 
 OTHER_HOST_NS = 60 * 10**9
+"""Age from which another machine's heartbeat no longer holds the folder: six of its intervals."""
 
 
 def take_lock(

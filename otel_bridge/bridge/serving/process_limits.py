@@ -17,6 +17,7 @@ RUN_FILES = 20
 """Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with
 three."""
 MOST_RUNS = 512
+"""Most active runs, however many files may be open: thousands of them take gigabytes of memory."""
 _UNLIMITED = 1 << 20
 _OWN_FILES = 64
 """Files of the process itself, and of connections, on the smallest limits."""
