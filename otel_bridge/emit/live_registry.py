@@ -137,6 +137,7 @@ def forget_unclosed() -> None:
 
 
 def _count(number: int) -> None:
+    """Count a rollout or phase as never closed. Nothing if it has closed meanwhile."""
     unclosed = _pop(number)
     if unclosed is not None:
         unclosed.run.count_drop(unclosed.reason, 1, unclosed.name)

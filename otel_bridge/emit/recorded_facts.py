@@ -215,6 +215,7 @@ class RecordedFacts:
 
 
 def _alert_text(value: object, limit: int) -> str:
+    """Return a text of any value, cut and without secrets; empty for ``None``."""
     if value is None:
         return ""
     return redact_and_cut(any_text(value), limit)

@@ -173,7 +173,8 @@ class DeliveryWaiter:
     ) -> bool:
         """Return whether every exporter that is waited for has the records up to *position*.
 
-        Blocked and retrying ones are not waited for: that may take hours.
+        Blocked and retrying ones are not waited for: that may take hours. One that has ended has
+        written all.
         """
         for name, exporter in report.exporters.items():
             if exporter.state in _NOT_WAITED_FOR or exporter.state == "ended":

@@ -81,7 +81,10 @@ class SharedBridge:
 
 
 def log_bytes(folder: RunFolder) -> int:
-    """Return the size of the bridge's log in *folder*."""
+    """Return the size of the bridge's log in *folder*.
+
+    0 before the bridge has logged, and where the folder is gone.
+    """
     try:
         return folder.log_path.stat().st_size
     except OSError:
@@ -100,7 +103,7 @@ class SharedBridges:
         """Return the bridge for runs beside *folder* with this environment.
 
         Another one has its own. The environment decides where and with which credentials a bridge
-        delivers.
+        delivers. So does the working folder, below which relative destinations are.
         """
         cleaned = bridge_environment(env)
         key = (folder.base, os.getcwd(), python, tuple(sorted(cleaned.items())))

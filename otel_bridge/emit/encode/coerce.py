@@ -118,6 +118,7 @@ def integer(value: object) -> int | None:
 
 
 def _parsed(text: str) -> float | None:
+    # A double holds any integer of 15 digits; longer ids would become other ids.
     if text.isascii() and text.lstrip("-").isdigit() and len(text) < 16:
         return float(text)
     return None

@@ -30,6 +30,9 @@ Put: TypeAlias = "Callable[[Mapping[str, Attribute], bytes], bool]"
 class MediaLog:
     """Encodes the media of one process. Not thread-safe: its owner locks.
 
+    The limit of a step is counted here and not by the caller, because a step may be logged in
+    several calls.
+
     Args:
         policy: Content policy.
         max_bytes: Most bytes of what one call logs under one key.

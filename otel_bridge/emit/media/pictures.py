@@ -84,6 +84,10 @@ def pillow_image(pixels: Any) -> Any:
 
 
 def _png(image: Any, limit_bytes: int) -> bytes:
+    """Return the file of an image of pillow, in a mode that PNG has.
+
+    Raises `MediaDropped` when a side is too long, or the file too large.
+    """
     if max(image.size) > _MAX_SIDE:
         raise MediaDropped("media_too_large")
     file = LimitedFile(limit_bytes)
@@ -242,6 +246,7 @@ def _is_torch(value: Any) -> bool:
 
 
 def _of_tensor(value: Any) -> Any:
+    """Return a tensor of torch as an array of numpy, wherever it lies. numpy lacks bfloat16."""
     value = value.detach().cpu()
     try:
         return value.numpy()

@@ -161,6 +161,7 @@ def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
         rate = float(fps)
     else:
         rate = _DEFAULT_FPS
+    # Browsers slow a frame of less than 20 ms down.
     duration_ms = min(max(round(1_000 / max(rate, 1e-3)), 20), _MAX_FRAME_MS)
     file = LimitedFile(limit_bytes)
     later_images = map(shown, frames[1:])

@@ -85,7 +85,10 @@ class ContentFilter:
         return self.text(redact_text(text) if self._policy.secrets else text)
 
     def blob(self, content: str) -> str:
-        """Return base64 *content* whole, or nothing: a cut would break it."""
+        """Return base64 *content* whole, or nothing: a cut would break it.
+
+        Its bytes count as cut, so that a reader sees that something is missing.
+        """
         if self.off or len(content) > self._limit:
             self.clipped_bytes += len(content)
             return ""

@@ -57,7 +57,10 @@ class LastSteps:
         return last + 1
 
     def close(self, role: str | None) -> None:
-        """End the step that the last row of *role* left open."""
+        """End the step that the last row of *role* left open.
+
+        An empty row with ``commit=True`` does so, as in W&B.
+        """
         self._open.discard(role)
 
     def go_on_from(self, steps: Mapping[str | None, int]) -> None:

@@ -62,7 +62,10 @@ from otel_bridge.journal.frames import Signal
 
 
 class UrandomIdGenerator(IdGenerator):
-    """Generates ids from the kernel: seeded generators of a program stay untouched, and ids never collide by seed."""
+    """Generates ids from the kernel: seeded generators of a program stay untouched, and ids never collide by seed.
+
+    An id of zero is invalid in OpenTelemetry, so that a draw of zero becomes one.
+    """
 
     def __init__(self) -> None:
         # Of each thread: another one may start a trace at the same time.
@@ -397,6 +400,10 @@ class ToolSpan(ChildSpan):
 
 
 def _text(value: object, content_filter: ContentFilter) -> Utf8:
+    """Return arguments or a result under the content policy.
+
+    A text stays as it is: as JSON it would be quoted.
+    """
     if isinstance(value, str):
         return Utf8(content_filter.text(value).encode("utf-8", "replace"))
     return Utf8(dumps(content_filter.json(value)))

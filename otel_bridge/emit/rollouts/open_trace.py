@@ -39,7 +39,10 @@ def with_rollout(rollout: OpenTrace | None, context: Context) -> Context:
 
 
 def mark_instrumented(trace_id: int) -> None:
-    """Note that an instrumentation started a span in the trace *trace_id*."""
+    """Note that an instrumentation started a span in the trace *trace_id*.
+
+    Nothing for a trace that is not a rollout of this process.
+    """
     open_trace = _open_traces.get(trace_id)
     if open_trace is not None:
         open_trace.expect_other_spans()

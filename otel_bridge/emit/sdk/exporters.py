@@ -31,7 +31,10 @@ class JournalSpanExporter(NothingWaits, SpanExporter):
         self._appender = appender_for(self.name, "traces")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append *spans*; once this returns, they survive a kill of this process."""
+        """Append *spans*; once this returns, they survive a kill of this process.
+
+        Success also where nothing is appended: the SDK would log each failure.
+        """
         if self._appender is not None:
             self._appender.spans(spans)
         return SpanExportResult.SUCCESS
@@ -46,7 +49,10 @@ class JournalLogExporter(NothingWaits, LogRecordExporter):
         self._appender = appender_for(self.name, "logs")
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Append *batch*; once this returns, the records survive a kill of this process."""
+        """Append *batch*; once this returns, the records survive a kill of this process.
+
+        Success also where nothing is appended, as for spans.
+        """
         if self._appender is not None:
             self._appender.logs(batch)
         return LogRecordExportResult.SUCCESS

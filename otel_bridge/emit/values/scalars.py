@@ -210,6 +210,10 @@ def _text_of_bytes(value: bytes | bytearray | memoryview[int]) -> str | None:
 
 
 def _is_shown_by_str(kind: type) -> bool:
+    """Return whether ``str()`` of an object of this type is its value.
+
+    Data types are recognised by name, because no library is imported here.
+    """
     return f"{kind.__module__}.{kind.__qualname__}" in _BY_STR or any(
         base.__name__ in _DATA_TYPES
         and base.__module__.partition(".")[0] in _ARRAY_LIBRARIES
@@ -329,6 +333,10 @@ def _parts(items: Iterable[object], entries_left: list[int]) -> str:
 
 
 def _part(item: object, entries_left: list[int]) -> str:
+    """Return an entry of a collection as Python shows it.
+
+    Texts are quoted, so that ``("a", "b")`` and ``("a, b",)`` differ.
+    """
     if type(item) in {str, bytes}:
         return repr(item)
     collection = _collection_in(item)
