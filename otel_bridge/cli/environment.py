@@ -17,7 +17,8 @@ def own_environment(
 ) -> dict[str, str]:
     """Return this process's environment with the options in it.
 
-    ``--exporters`` overrides all variables.
+    ``--exporters`` overrides all variables. The variables of single signals are removed, because
+    they would win over it.
     """
     env = settings.environment()
     if exporters:

@@ -191,7 +191,7 @@ def _gives_all_to(owner: int, path: Path) -> bool:
     """Return whether a file that this process creates in *path* belongs to *owner* too.
 
     Some file systems give every file to one user (``all_squash``). ``False`` when no file can be
-    created.
+    created. Owners mean nothing there, so that a folder of this user must not be refused.
     """
     probe = path / f".owner.{os.getpid()}.tmp"
     try:

@@ -84,7 +84,8 @@ def is_requested(folder: RunFolder) -> bool:
 def send_control(folder: RunFolder, kind: Kind, **values: object) -> None:
     """Send a control request to the bridge of *folder*, which reads requests at each poll.
 
-    No answer comes back: the bridge deletes the file once it has carried the request out.
+    No answer comes back: the bridge deletes the file once it has carried the request out. A file
+    and not a socket: it waits for a bridge that has yet to start, and survives a kill.
 
     Args:
         folder: An existing run folder.

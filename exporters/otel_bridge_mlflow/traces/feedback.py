@@ -15,6 +15,7 @@ from otel_bridge_mlflow.traces.spans import clean_text
 REWARD = "reward"
 _ADVANTAGE = "advantage"
 _NAME_LENGTH = 250
+"""Length of the column in MLflow's tables that holds the name of an assessment."""
 _TAKEN = re.compile(r"(rewards\.)*(reward)?")
 """Names of parts that get the prefix ``rewards.``, because they are empty or equal to another
 assessment's name."""

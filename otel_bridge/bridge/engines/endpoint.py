@@ -59,6 +59,8 @@ def read_engine(address: str, resource: Resource) -> bytes:
 def _body(address: str) -> bytes:
     """Return the answer of an endpoint.
 
+    The time-out of a request holds for each read alone, so that a slow answer would have no end.
+
     Raises:
         requests.RequestException: The engine does not answer.
         ValueError: Its answer is an error, a redirect, too large or too slow.

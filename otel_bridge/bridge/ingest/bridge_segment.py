@@ -81,7 +81,8 @@ class BridgeSegment:
     ) -> None:
         """Append a log record about the process of header *of*, in the name of that process.
 
-        Raises `JournalError` as `SegmentWriter.append` does.
+        Raises `JournalError` as `SegmentWriter.append` does. It is a whole request with the
+        resource of that process, because the segment's header names the bridge.
         """
         now = time.time_ns()
         record = LogRecord(

@@ -258,6 +258,8 @@ class Ledger:
     ) -> None:
         """Mark the destinations that the run has now, and unmark all others.
 
+        Near the limit of the directory, eviction begins with records that only unmarked ones lack.
+
         Args:
             ids: Ids of the destinations.
             unresolved: Exporters of the run whose destination the caller does not know; theirs stay

@@ -38,6 +38,7 @@ from otel_bridge.translation.state import FIRST_KEY, named, number_at
 
 EVERY_S = 0.1
 _SETTLE_S = 0.05
+"""Time that a due report waits for exporters which are about to have everything."""
 _DROP = "drop/"
 _BARE = "bare/"
 _AXIS = "axis/"
@@ -191,6 +192,7 @@ class ReportWriter:
             drop_keys=named(state, FIRST_KEY),
             bare_scopes=named(state, _BARE),
             missing_rows=translator.missing_rows(),
+            # The later one counts: a late row lowers the last step of an axis, and not the furthest.
             steps={
                 **named(state, _REACHED),
                 **named(state, _AXIS),

@@ -47,6 +47,7 @@ _WITHOUT_VARIABLES = {
 """Where the exporters deliver that no variable directs."""
 _DELIVERS_TO = "delivers to, or what it needs"
 _MIN_FREE_BYTES = 1 << 30
+"""Free space below which a run could soon drop rows: it may use half of what is free."""
 
 
 @click.command("doctor", epilog="Example: otel-bridge doctor --send")

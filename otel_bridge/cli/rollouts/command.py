@@ -329,7 +329,10 @@ def _notify_unread(folder: RunFolder) -> None:
 
 
 def _notify_rest(rollouts: RolloutListing, matching: int, count_shown: int) -> None:
-    """Print on stderr how many rollouts are not shown, and why."""
+    """Print on stderr how many rollouts are not shown, and why.
+
+    On stderr, so that a program which reads JSON from stdout gets rollouts alone.
+    """
     stored = len(rollouts.rollouts)
     parts = [
         f"{count_shown} of {counted(stored, 'rollout')} shown"

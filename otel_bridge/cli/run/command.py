@@ -40,6 +40,7 @@ from otel_bridge.journal.folder import base_dir
 from otel_bridge.text.wait_display import records_in_trackers
 
 DRAIN_S = 300.0
+"""Seconds that delivery may take after the command, for whose exit a person or a scheduler waits."""
 _STOP_S = 10.0
 _READ_S = 10.0
 """Most seconds in which the last data is read: spans of one run may belong to another."""

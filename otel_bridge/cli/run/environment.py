@@ -57,7 +57,9 @@ def child_environment(
     if identity.id_given:
         child[settings.RUN_ID.name] = identity.id
     if settings.NEW_RUN.read(env):
+        # Children append it to a name of their own, so that processes of one name share a new run.
         child[settings.LAUNCHER_NEW.name] = identity.name[-len(new_end()) :]
+    # The bridge measures the machine once; `opentelemetry-instrument` would do so in each child.
     child.setdefault(*NO_SYSTEM_METRICS)
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in env):
         # MLflow sends its own traces to an OTLP endpoint instead of its store: keep both.

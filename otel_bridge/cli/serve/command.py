@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 
 DRAIN_S = 30.0
 IDLE_S = 60.0
+"""Seconds without work after which a run is closed, since thousands of runs would fill the memory."""
 FILES = 65_536
+"""Open files that are asked for: enough for the most active runs and their connections."""
 _STOP_S = 10.0
+"""Seconds that writers may take to close after a signal."""
 _THREADS_S = 2.0
 _OFF = "off"
 _NAMED_RUNS = 5
@@ -114,7 +117,8 @@ def command(
 def earlier_runs_line(base: Path) -> str:
     """Return a line on the runs below *base* that are not wholly delivered, by name.
 
-    It is empty when there is none.
+    It is empty when there is none. A service delivers them at once, which a person who named the
+    wrong directory does not expect.
     """
     names: list[str] = []
     folders = run_folders(base)

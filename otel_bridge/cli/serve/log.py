@@ -22,6 +22,7 @@ from otel_bridge.text.printable import shown
 
 _LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _LEVEL_CHARS = 80
+"""Beginning of a printed line in which its level stands; further on the word is part of a text."""
 _LONGEST_LINE = 64 << 10
 
 

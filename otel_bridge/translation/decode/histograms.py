@@ -24,7 +24,7 @@ def explicit(point: pb.HistogramDataPoint) -> Distribution:
     """Convert an explicit histogram; buckets that do not fit their bounds are left out.
 
     NaN stands for a sum, minimum or maximum that the point lacks. Buckets beyond `_MAX_BUCKETS` are
-    left out too.
+    left out too. What is left of such a point is right all the same.
     """
     total, low, high = _summary(point)
     bounds = list(point.explicit_bounds)

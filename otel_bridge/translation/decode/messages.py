@@ -171,7 +171,8 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
 def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
     """Return the tool calls among the flattened attributes of one message, by number; empty without any.
 
-    OpenInference and OpenLLMetry write each field of a call as an attribute.
+    OpenInference and OpenLLMetry write each field of a call as an attribute. The last part of a
+    name counts: ``tool_call.function.name`` of the one is ``name`` of the other.
     """
     calls: dict[str, dict[str, Json]] = {}
     for key, value in entry.items():

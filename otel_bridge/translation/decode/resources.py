@@ -115,7 +115,9 @@ class Producer:
 def producer_of(attributes: Mapping[str, object]) -> Producer:
     """Return the producer that the attributes of a resource describe.
 
-    Never raises: an attribute of another type counts as missing. A negative rank is 0.
+    Never raises: an attribute of another type counts as missing. A negative rank is 0. Measurements
+    have neither role nor rank, because they are of the machine and not of the process that asked
+    for them.
     """
     role = text_in(attributes, semconv.ROLE) or None
     instance = text_in(attributes, semconv.INSTANCE_ID)

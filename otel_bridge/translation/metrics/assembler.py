@@ -220,7 +220,7 @@ class RowAssembler:
         """Add *new* values, number and step of *fragment* to *row*; return ``False`` when it brings nothing of these.
 
         The number comes once, with the fragment that has ``rl.row``; the step changes only while
-        the row is open.
+        the row is open: the step of a row of several calls is known with the last one.
         """
         brings_number = fragment.seq > 0 and row.seq == 0
         brings_step = open_ and row.step != fragment.step
@@ -280,7 +280,8 @@ class RowAssembler:
 
         It is counted (``row/incomplete``), except an open row of a local process, which lacks
         nothing. The oldest remembered row is dropped beyond `_MAX_WRITTEN`; late fragments of it
-        count as redelivered.
+        count as redelivered. It is shown rather than dropped: the values that have arrived are
+        right.
         """
         late = row.time_ns <= process.rows.high_ns
         self._done(process, row)
@@ -372,7 +373,8 @@ class RowAssembler:
     def _restore(self, processes: Mapping[str, Process]) -> None:
         """Read the rows that waited when the state was written, in the order in which they began to wait.
 
-        Rows of a process that is not known any more were released when it was forgotten.
+        Rows of a process that is not known any more were released when it was forgotten. `_due`
+        stops at the first row that is not due, for which the order must be kept.
         """
         rows: list[tuple[Process, PendingRow]] = []
         for name, value in named(self._state, _PREFIX).items():

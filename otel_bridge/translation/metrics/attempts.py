@@ -46,7 +46,10 @@ def note_attempt(
 def _attributes_of(
     scopes: Iterable[ScopeSpans] | Iterable[ScopeLogs],
 ) -> Iterator[Iterable[KeyValue]]:
-    """Yield the attributes of each span, and of each event with statistics of rollouts."""
+    """Yield the attributes of each span, and of each event with statistics of rollouts.
+
+    A process whose first rollouts are all sampled out sends statistics alone.
+    """
     for scope in scopes:
         if isinstance(scope, ScopeSpans):
             for span in scope.spans:

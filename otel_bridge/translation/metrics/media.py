@@ -166,6 +166,8 @@ class MediaAssembler:
     ) -> list[MediaRecord]:
         """Return the record of an event with all its bytes; nothing if the content policy leaves nothing of it.
 
+        Media do not advance the axis of their role, since a row of an earlier step may follow.
+
         Raises:
             InvalidRecordError: Attributes and bytes are not what they claim to be.
         """

@@ -353,7 +353,8 @@ def _read_attributes(
 def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
     """Yield each suffix of the metric's name, with its value.
 
-    Nothing for a number point without a number.
+    Nothing for a number point without a number. A summary gives several keys, because trackers have
+    no such type.
     """
     if isinstance(point, pb.NumberDataPoint):
         value = number(point)

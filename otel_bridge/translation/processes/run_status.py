@@ -78,7 +78,8 @@ def run_status(
 ) -> Status:
     """Return the status of a run, derived from those of its *processes* that have ended.
 
-    Finished when none has ended.
+    Finished when none has ended. A launcher counts too, since a command may fail although its
+    processes ended well.
     """
     ended = [process for process in processes if process.status is not None]
     counted = without_predecessors(ended, latest_starts(processes))

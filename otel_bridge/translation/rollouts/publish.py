@@ -374,6 +374,7 @@ class RolloutPublisher:
         """Sample the rollouts of each step; emit the kept rollouts and the statistics.
 
         The row of statistics follows the step's rollouts. It is emitted also when nothing is kept.
+        The rollouts that were sampled out count in it.
         """
         records: list[Record] = []
         for step in steps:

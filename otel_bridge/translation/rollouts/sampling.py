@@ -200,7 +200,8 @@ class StepSampler:
     def thin(self) -> list[str]:
         """Sample early in the open step with the most rollouts beyond its seats.
 
-        The step stays open.
+        The step stays open. That frees the most room. What is kept now is compared again when the
+        step closes.
 
         Returns:
             Trace ids that are sampled out; empty when no open step has more rollouts than seats.
