@@ -95,6 +95,10 @@ class AlertRule:
         return bool(_OPERATORS[self.operator](value, self.bound))
 
     def _names(self, name: str) -> bool:
+        """Return whether the pattern names *name*.
+
+        Equality counts too: a key may hold ``[``, which a pattern reads as a set of characters.
+        """
         return name == self.pattern or fnmatchcase(name, self.pattern)
 
 
@@ -124,6 +128,7 @@ def _rule(text: str) -> AlertRule:
             text,
             after_ns=_duration_ns(text, duration.strip()),
         )
+    # Before a bound, whose form it has as well.
     straggler = _STRAGGLER.fullmatch(text)
     if straggler is not None:
         steps = int(straggler[2] or _STRAGGLER_STEPS)

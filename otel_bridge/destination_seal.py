@@ -71,6 +71,10 @@ def names_server(variable: str, value: str) -> bool:
 
 
 def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) -> str:
+    """Return the seal of *variables* by *key*.
+
+    Run and exporter are in it, so that a seal copied to another destination does not fit.
+    """
     fields = [run_id, exporter]
     for name, value in sorted(variables.items()):
         fields += (name, value)
@@ -95,6 +99,10 @@ def _user_key() -> bytes | None:
 
 
 def _state_folder() -> Path:
+    """Return the folder for the state of this user's programs.
+
+    A relative ``XDG_STATE_HOME`` is ignored, as its specification demands.
+    """
     named = os.environ.get("XDG_STATE_HOME", "")
     if named.startswith("/"):
         return Path(named)

@@ -262,6 +262,10 @@ def left_out_of(writer: RunWriter) -> Mapping[str, int]:
 
 
 def _text_of(part: object, name: str) -> str:
+    """Return an optional text of a third party's class.
+
+    Empty where it is missing or of another type.
+    """
     value: object = getattr(part, name, None)
     if isinstance(value, str):
         return value
@@ -393,6 +397,11 @@ class AlertsOnce:
         self, alert: Alert, position: bytes, raise_alert: Callable[[Alert], str]
     ) -> str:
         # Before the call: a kill during it must be seen by the next writer.
+        """Raise *alert*, noted as begun until it is answered.
+
+        Return why it may not have arrived, empty when it did. An error removes the note, so that
+        the alert is sent again.
+        """
         self._memory.put(_ALERT_BEGUN, position)
         try:
             return raise_alert(alert)
@@ -435,6 +444,10 @@ class RunningSteps:
     def _store(self, first: Position) -> None:
         # The call before is kept too, because a kill may come before the bridge stored its
         # position.
+        """Store the steps that may come again.
+
+        Those of older calls are dropped, so that the memory stays small.
+        """
         oldest = min(self._last_first, first)
         self._last_first = first
         for position in [position for position in self._steps if position < oldest]:

@@ -98,6 +98,7 @@ class Distribution:
         return list(self.counts[first : last + 1]), edges
 
     def _clamped(self, value: float) -> float:
+        """Return *value* within minimum and maximum. One that is NaN bounds nothing."""
         low = value if math.isnan(self.min) else max(value, self.min)
         if math.isnan(self.max):
             return low
@@ -105,6 +106,7 @@ class Distribution:
 
 
 def _finite(value: float, otherwise: float) -> float:
+    """Return *value*, or *otherwise* for NaN and infinity. Trackers draw neither."""
     if math.isfinite(value):
         return value
     return otherwise

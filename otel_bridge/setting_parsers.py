@@ -270,6 +270,7 @@ def size_bytes(raw: str) -> int:
 
 
 def _with_unit(size: int) -> str:
+    """Return *size* as a text, in a unit that divides it: nothing is rounded."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size and size % (1 << power) == 0:
             return f"{size >> power}{unit}"
@@ -320,6 +321,10 @@ def message_content(raw: str) -> str:
 
 
 def _is_count(raw: str) -> bool:
+    """Return whether *raw* is a number above 0.
+
+    Few digits only: ``int()`` raises for thousands of them.
+    """
     return raw.isdecimal() and len(raw) <= _MAX_DIGITS and int(raw) > 0
 
 
@@ -376,5 +381,8 @@ def capture_content(raw: str) -> bool:
 
 
 def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    """Return *parse* as a parser of a setting whose default is ``None``."""
+    """Return *parse* as a parser of a setting whose default is ``None``.
+
+    Only its type differs: an unset variable is not parsed.
+    """
     return parse

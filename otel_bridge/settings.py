@@ -531,7 +531,11 @@ def content_of(exporter: str) -> Setting[str]:
 
 
 def truncate_for_some(env: Mapping[str, str]) -> bool:
-    """Return whether *env* reduces the message text of the run or of any exporter."""
+    """Return whether *env* reduces the message text of the run or of any exporter.
+
+    The texts of exporters are not parsed: one that is not valid counts as a limit here, and their
+    own settings raise for it.
+    """
     limits = (
         value
         for name, value in env.items()

@@ -262,6 +262,7 @@ class _Attribute:
             value.string_value = allowed
 
     def _apply_to_bytes(self, value: AnyValue, name: str, *, secret: bool) -> None:
+        """Redact or cut bytes. A secret becomes text, since the mark in its place is one."""
         if secret or self._is_secret(name, value.bytes_value.hex()):
             value.string_value = REDACTED
         elif self.policy.limit is not None:
@@ -271,6 +272,10 @@ class _Attribute:
         return self.policy.secrets and secret_by_name(name or self.key, text)
 
     def _allowed_key(self, key: str) -> str:
+        """Return a key as far as it may leave.
+
+        Under a limit, one that is not an identifier counts as text of a model.
+        """
         is_name = self.policy.limit is None or is_identifier(key)
         if is_name:
             return self.policy.allowed(key, TextKind.NAME)

@@ -74,6 +74,10 @@ def cut_json(value: Json, limit: int) -> Json:
 
 
 def _cut_field(key: str, value: Json, limit: int, *, blob: bool) -> Json:
+    """Return a field of a message, cut to *limit*.
+
+    Types, roles and ids stay whole, so that the message is readable.
+    """
     if key in NOT_TEXT and isinstance(value, str) and is_identifier(value):
         return value
     if blob:
@@ -82,6 +86,7 @@ def _cut_field(key: str, value: Json, limit: int, *, blob: bool) -> Json:
 
 
 def _cut_blob(value: Json, limit: int) -> Json:
+    """Return media whole, or only its length. Half of base64 shows nothing."""
     if isinstance(value, str) and len(value) > limit:
         return f"[{len(value)} characters left out]"
     return value

@@ -86,7 +86,7 @@ def play(
 
 
 def _guess(rest: Expression) -> int:
-    """Answering too early: what is left is added up, which is right only by luck."""
+    """Return the answer given too early: what is left, added up, which is right only by luck."""
     return sum(rest.numbers)
 
 

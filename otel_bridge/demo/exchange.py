@@ -105,5 +105,9 @@ class Exchange:
 
 
 def _read_policy(path: Path) -> Policy:
+    """Return the policy in a file.
+
+    It is closed only then: ``np.load`` reads arrays when asked.
+    """
     with np.load(path) as stored:
         return Policy(weights=stored["weights"], version=int(stored["version"]))

@@ -111,6 +111,7 @@ def steps_of_roles(steps: int) -> dict[str, int]:
 
 
 def _end(code: int | None) -> str:
+    """Return how a process ended. A negative *code* is the signal that killed it."""
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -496,10 +496,18 @@ def _lines_of(current: Run, names: list[str], remark: str) -> list[str]:
 
 
 def _key_of(run: Run) -> tuple[str, str]:
+    """Return what identifies a run in this process.
+
+    The same id in another directory is another run.
+    """
     return run.id, run.facts.child_environment.get(DIR.name, "")
 
 
 def _working_folder() -> Path:
+    """Return the working folder, which a program may have deleted.
+
+    Raises `ConfigError` then: relative destinations have no place.
+    """
     try:
         return Path.cwd()
     except OSError as exc:

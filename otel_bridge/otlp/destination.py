@@ -333,6 +333,10 @@ def _headers(signal: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _header_value(source: str, value: str) -> str:
+    """Return *value*; raise `ConfigError` when it cannot be sent.
+
+    The error shows only *source*, as the value may be a token.
+    """
     if not _HEADER_VALUE.fullmatch(value):
         raise ConfigError(
             f"{source} has a line break, a control or a non-ASCII character; expected printable ASCII"
@@ -341,6 +345,7 @@ def _header_value(source: str, value: str) -> str:
 
 
 def _is_gzip(signal: str, env: Mapping[str, str]) -> bool:
+    """Return whether *signal* is compressed; raise `ConfigError` for another method."""
     compression = _value("COMPRESSION", signal, env).lower()
     if compression not in {"", "none", "gzip"}:
         variable = _variable("COMPRESSION", signal, env)
@@ -413,6 +418,10 @@ def _check_certificates(endpoint: Endpoint) -> None:
 
 
 def _is_http_to_grpc_port(signal: str, env: Mapping[str, str]) -> bool:
+    """Return whether HTTP goes to gRPC's port by default.
+
+    A protocol that is set is meant, whatever the port.
+    """
     if _value("PROTOCOL", signal, env):
         return False
     try:

@@ -33,10 +33,12 @@ def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
 
 
 def _names_proxy(name: str) -> bool:
+    """Return whether a variable names a proxy, of any scheme, not an exception to one."""
     return name.lower().endswith("_proxy") and name not in _EXCEPTIONS
 
 
 def _extended(exceptions: str, hosts: tuple[str, ...]) -> str:
+    """Return *exceptions* with *hosts*, each once."""
     names = [name.strip() for name in exceptions.split(",") if name.strip()]
     if "*" in names:  # no proxy at all, and only if it stands alone
         return exceptions

@@ -122,6 +122,7 @@ def _deliver_call(writer: RunWriter, call: WriterCall, tries: int) -> list[int]:
 
 
 def _from(records: Sequence[Record], position: int) -> list[Record]:
+    """Return the records from *position* on, which remain to be sent."""
     return [record for record in records if record.position >= position]
 
 

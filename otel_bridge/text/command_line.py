@@ -48,4 +48,5 @@ def runnable(command: str) -> str:
 
 
 def _runs(path: Path) -> bool:
+    """Return whether this user can run the file at *path*. Folders may be executable too."""
     return path.is_file() and os.access(path, os.X_OK)

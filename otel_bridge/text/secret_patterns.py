@@ -134,6 +134,7 @@ def may_be_secret(key: str) -> bool:
 
 
 def _name_of(key: str) -> _Name:
+    """Return what *key* means. Long keys are not cached, so that the cache stays small."""
     if len(key) <= _MAX_KNOWN_CHARS:
         return _known_name(key)
     return _known_name.__wrapped__(key)
@@ -221,6 +222,10 @@ def names_of(items: Sequence[object], key: str) -> Iterator[str]:
 
 
 def _all_redacted(value: Json) -> Json:
+    """Return *value* with every text redacted.
+
+    Names, numbers and empty texts stay, to show its form.
+    """
     if isinstance(value, list):
         return list(map(_all_redacted, value))
     if isinstance(value, dict):
@@ -256,6 +261,7 @@ def may_name_secret(data: bytes) -> bool:
 
 
 def _redacted_pair(match: re.Match[str]) -> str:
+    """Return a pair of JSON, redacted when its name makes it a secret."""
     key, between, value, end = match.groups()
     if secret_by_name(key, value):
         return f'"{key}"{between}"{REDACTED}{end}'
@@ -320,6 +326,7 @@ def redact_message(value: str) -> str:
 
 
 def _without_shapes(value: str) -> str:
+    """Return *value* without what looks like a credential of a known kind."""
     for character, shapes in _SHAPES.items():
         # Its search takes a tenth of that for a prefix, and most texts have none of some
         # characters.
@@ -369,4 +376,5 @@ def _redacted_assignment(match: re.Match[str]) -> str:
 
 
 def _looks_opaque(value: str) -> bool:
+    """Return whether all of *value* looks generated, as keys are."""
     return _OPAQUE.fullmatch(value) is not None

@@ -164,6 +164,7 @@ def installed() -> tuple[str, ...]:
     for name in _LOCAL_FIRST:
         if name in available() and not missing_of(name, described(name)):
             exporter_names.append(name)
+    # It needs no package and no server.
     return (*exporter_names, "file")
 
 

@@ -334,6 +334,10 @@ def _job_name(env: Mapping[str, str]) -> str:
 
 
 def _script() -> str:
+    """Return the name of the script as a part of a run's name.
+
+    ``python`` where there is none, as in an interactive session.
+    """
     stem = Path(sys.argv[0] if sys.argv else "").stem
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
     return cleaned[:64] or "python"

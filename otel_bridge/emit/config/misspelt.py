@@ -47,6 +47,7 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
     for suspect in sorted(suspects - names):
         if not suspect.startswith(silent_prefixes):
+            # Without a least similarity, so that there always is one.
             nearest_name = difflib.get_close_matches(suspect, names, 1, 0.0)[0]
             lines.append(
                 f"{suspect} is set, but is not a setting of otel-bridge; did you mean {nearest_name}?"

@@ -190,6 +190,10 @@ def append_sampled_out(
 
 
 def _statistics(rewards: Sequence[float]) -> dict[str, Attribute]:
+    """Return what a bridge can merge with those of other calls and workers.
+
+    Mean and deviation follow from the sums.
+    """
     return {
         "count": len(rewards),
         "sum": sum(rewards),

@@ -329,6 +329,7 @@ class LifeContract(ContractFixtures):
 
 
 def _same_summary(contents: Contents, expected: Mapping[str, Scalar]) -> None:
+    """Compare the entries of *expected* alone: a tracker may add its own."""
     actual = {key: contents.summary.get(key) for key in expected}
     same(
         actual, {key: scalar_text(value) for key, value in expected.items()}, "summary"
