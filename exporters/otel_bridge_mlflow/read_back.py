@@ -17,6 +17,7 @@ from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.settings import MlflowSettings
 
 _TRACES = 500
+"""Most traces of one search: more are not needed to see that rollouts arrived."""
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:

@@ -45,6 +45,7 @@ __all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT = 1
 LEDGER_FORMAT = 11
+"""Rises with each change of the tables, records or state in a ledger: no bridge reads another one."""
 _SQLITE_HEAD_BYTES = 100
 COMPANIONS = "companions-"
 _LIFE = ".life"

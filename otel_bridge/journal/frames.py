@@ -30,6 +30,7 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.header import header_end
 
 MAX_RECORD_BYTES = 64 << 20
+"""Most bytes of a payload: readers hold a whole one in memory, and a damaged length may be any."""
 MAGIC = b"\xffOBF"
 """First bytes of a frame. 0xFF does not occur in UTF-8, so that no string of a record contains them."""
 

@@ -25,6 +25,7 @@ FORMAT = 1
 HEADER_MAGIC = b"\xffOBSEG\r\n"
 """First bytes of a segment. 0xFF does not occur in UTF-8; the line end reveals a copy made in text mode."""
 MAX_HEADER_BYTES = 16 << 20
+"""Most bytes of a header's body; what claims to be longer is damaged."""
 
 _PREFIX = struct.Struct("<8sIII")
 _CHECKED = struct.Struct("<II")

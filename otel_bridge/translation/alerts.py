@@ -39,6 +39,7 @@ _ROLE = "alert/role/"
 _STALLED = "alert/stalled/"
 _MAX_ALERTS = 1_000
 """Most alerts that rules raise in one run."""
+# Bounds of what is stored: rules match patterns, and producers choose keys and roles.
 _MAX_CAUSES = 1_000
 _MAX_SOURCES = 64
 _MAX_ROLES = 256

@@ -298,6 +298,7 @@ TOO_MANY_ALERTS = "alert/too_many"
 ALERT_WITHOUT_TITLE = "alert/title"
 _ALERTS = "alerts"
 _MAX_ALERTS = 1_000
+"""Most alerts that programs raise in one run, since each may call a person."""
 _MAX_TITLE_CHARS = 256
 _MAX_TEXT_CHARS = 10_000
 _LEVELS = frozenset({"info", "warn", "error"})

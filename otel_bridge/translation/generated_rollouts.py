@@ -17,6 +17,7 @@ TRAINED_STEP = "trained_step"
 of them."""
 _ROLLOUTS = "lineage/rollouts/"
 _LIMIT = 50_000
+"""Most rollouts that are remembered; training steps count older ones as unknown."""
 _HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a run is practically
 impossible."""

@@ -50,6 +50,7 @@ from otel_bridge.records import End, Position, Record
 BATCH_BYTES = 4 << 20
 """Most bytes of the ledger in one batch, which bounds memory; a single larger record is read too."""
 DURABLE_POLL_S = 1.0
+"""Seconds between two queries of what is durable, each of which may be a request to a server."""
 
 
 class Delivery(ExporterWorker):

@@ -152,7 +152,9 @@ class RequestSender:
 
 
 BLOCKED_S = 60.0
+"""Seconds between two tries of a signal that only a person can mend."""
 _NEWS_S = 1.0
+"""Least seconds before new data begins another try, or a server that is down would get one a row."""
 
 
 class SegmentOffset(NamedTuple):

@@ -19,6 +19,7 @@ _REPORTING = frozenset({"process", "launcher"})
 """Kinds of segments whose process sends its end; other segments hold records of several processes,
 or the bridge's."""
 HEARTBEAT_NS = 60_000_000_000
+"""Interval of signs of life; the bridge at the other end waits for longer than that."""
 
 
 @dataclass(slots=True)

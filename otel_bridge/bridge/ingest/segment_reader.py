@@ -38,6 +38,7 @@ _TICK_NS = 250_000_000
 """Difference of append times after which the clock of translation advances, while frames are read
 late."""
 _LATE_NS = 1_000_000_000
+"""Age from which a frame counts as read late, so that the clock of translation follows the frames."""
 _ALL = (1 << 62, 0)
 _NEVER = (1 << 64, "")
 

@@ -14,6 +14,7 @@ LARGE_BYTES = 1 << 10
 """Size from which a value counts towards the limit and may be released; smaller values stay in
 memory."""
 LIMIT_BYTES = 64 << 20
+"""Most bytes of large values in memory; the others are read from the ledger when they are needed."""
 
 
 class _Stored:

@@ -13,6 +13,7 @@ from otel_bridge.journal.locks import RecordLock, probe
 from otel_bridge.journal.machine import start_ticks
 
 LOG_BYTES = 4 << 20
+"""Size at which a log gets no more lines of a shared bridge, or is emptied by the next bridge."""
 
 
 class Companions:

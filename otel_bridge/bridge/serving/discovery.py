@@ -19,6 +19,7 @@ from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import Report, read_report
 
 DISCOVER_S = 0.25
+"""Least seconds between two searches: how soon a new run is found."""
 AGAIN_S = 60.0
 """Seconds until a folder is tried again that was parked, handed over, locked by another bridge, or
 failing."""

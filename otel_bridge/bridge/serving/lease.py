@@ -17,6 +17,7 @@ from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.report import read_report
 
 HEARTBEAT_S = 10.0
+"""Interval of heartbeats, by which other machines judge where locks do not reach them."""
 
 
 class FolderLease:

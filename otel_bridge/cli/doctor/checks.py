@@ -28,6 +28,7 @@ from otel_bridge.text.addresses import without_credentials
 _TIMEOUT_S = 3.0
 _SKEW_S = 60.0
 _TOKEN_CHARACTERS = 16
+"""Characters of a token below which it counts as easy to guess."""
 _CREDENTIALS: Mapping[str, Sequence[str]] = {
     "wandb": ("WANDB_API_KEY",),
     "mlflow": (

@@ -12,6 +12,7 @@ from otel_bridge.translation.state import HASH_BYTES, TranslationState, named
 
 _PREFIX = "seen/"
 _CHUNK = 1_024
+"""Hashes under one key of the state, which is written again when one of them is added."""
 
 
 class Deduplicator:

@@ -30,6 +30,7 @@ MAX_WAITING_BYTES = 128 << 20
 COUNTED = "media-count"
 """Key of the state with the number of media so far."""
 _ENTRY_BYTES = 512
+"""Bytes that each part counts beside its own, or parts without bytes would have no bound."""
 _PREFIX = "media/"
 _HEAD = "head"
 _TIME = "time_unix_ns"

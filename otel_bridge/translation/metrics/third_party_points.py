@@ -50,6 +50,7 @@ from otel_bridge.translation.state import TranslationState, count, identity, nam
 _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
 _MAX_HISTOGRAMS = 10_000
+"""Most series of cumulative histograms, whose last points are stored with all their buckets."""
 _TOTALS = "sum/"
 _MAX_STEP = (1 << 63) - 1
 _DELTA = pb.AGGREGATION_TEMPORALITY_DELTA

@@ -50,7 +50,9 @@ from otel_bridge.translation.state import count, number_at, uncount
 _ENDED_LIMIT = 20_000
 """Most finished rollouts that are remembered; a late span of an older one begins a trace anew."""
 _SAMPLED_OUT_LIMIT = 100_000
+"""Most rollouts that emitters sampled out whose values are not counted as without a rollout."""
 _OTHER_LIMIT = 5_000
+"""Most traces that were not rollouts whose late spans are recognised."""
 _NEVER = 1 << 63
 REWARD = "reward"
 """Name of the value that is the reward of a rollout."""
