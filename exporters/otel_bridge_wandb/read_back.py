@@ -60,7 +60,9 @@ def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
     Of one that wandb writes in parts, the type of a table alone.
     """
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    for file in folder.glob(f"offline-run-*-{run_id}*/run-*.wandb"):
+    # By the file, since the folder's name may end in a number, and another run's id may begin with
+    # this one.
+    for file in folder.glob(f"offline-run-*/run-{run_id}.wandb"):
         for record in log_file.records(file.read_bytes()):
             for item in messages.Record.FromString(record).history.item:
                 text = str(item.value_json)

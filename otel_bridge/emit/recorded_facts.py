@@ -120,17 +120,17 @@ class RecordedFacts:
         Args:
             config: The hyperparameters. Later calls add entries to those of earlier calls, or
                 replace them.
-            entries: Further entries.
+            entries: Further entries, which replace those of *config*.
         """
         if self._recorder is None or self.facts.identity.rank:
             return
-        if config is None and entries:
-            config = entries
-        elif entries:
+        if config is not None or not entries:
+            body = config_of(config, self.count_drop)
+            if body:
+                self._recorder.event(semconv.EVENT_CONFIG, {}, body)
+        # Last, since a keyword is what the call says beside a config of the program.
+        if entries:
             self.log_config(entries)
-        body = config_of(config, self.count_drop)
-        if body:
-            self._recorder.event(semconv.EVENT_CONFIG, {}, body)
 
     @counts_unknown
     def summary(

@@ -211,6 +211,15 @@ def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
         ]
 
 
+def test_a_keyword_is_recorded_after_the_config_beside_it(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.log_config({"lr": 0.1, "seed": 1}, lr=0.2)
+
+        (seen,) = seen_in(tmp_path)
+        bodies = [event.body for event in seen.events]
+        assert bodies == [{"lr": 0.1, "seed": 1}, {"lr": 0.2}]
+
+
 def test_a_row_may_have_a_time_of_its_own_in_unix_nanoseconds(tmp_path: Path) -> None:
     at = 1_600_000_000_000_000_000
     with run_in(tmp_path) as run:

@@ -92,6 +92,10 @@ def test_a_job_is_read_back_from_the_runs_own_folder_as_it_was_written(
     )
     assert (held.config, held.exit_code) == ({"trainer": {"lr": 0.1}}, 255)
     assert exporter.read_back is not None
+    longer = RunInfo(f"{run.id}2", run.project, run.name, run.folder)
+    other = open_writer(exporter, longer, settings, MemoryTable())
+    deliver(other, rows(2))
+    other.end(Status.KILLED)
     assert exporter.read_back(run, settings) == TrackerCounts(numbers=2, rollouts=0)
 
 
