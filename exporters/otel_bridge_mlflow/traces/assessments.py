@@ -16,7 +16,7 @@ from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.records import Evaluation, RolloutRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
-from otel_bridge_mlflow.traces.database import StoreWithRewards
+from otel_bridge_mlflow.traces.database import AssessmentRows
 from otel_bridge_mlflow.traces.feedback import Feedback, feedback_of, rewards_of
 from otel_bridge_mlflow.traces.spans import trace_id_of
 
@@ -38,11 +38,11 @@ class AssessmentWriter:
         # A server has no call for assessments of several traces.
         self._database = None
         if not connection.settings.remote:
-            self._database = StoreWithRewards(connection.store)
+            self._database = AssessmentRows(connection.store)
 
     def rewards(self, rollout: RolloutRecord) -> list[Any]:
         """Return the reward of *rollout* and its parts as MLflow's assessments."""
-        return [self._entity(feedback) for feedback in rewards_of(rollout)]
+        return list(map(self._entity, rewards_of(rollout)))
 
     def write_rewards(self, assessments: Sequence[Any]) -> None:
         """Write *assessments*, unless they exist.
@@ -51,7 +51,8 @@ class AssessmentWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        for assessment in assessments:
+        without_trace, _ = self._written_together(assessments)
+        for assessment in without_trace:
             try:
                 self._create(assessment)
             except Refused as exc:  # noqa: PERF203  # the trace was deleted meanwhile
@@ -67,8 +68,9 @@ class AssessmentWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        assessments = [self._entity(feedback_of(value)) for value in values]
-        unwritten = set(map(id, self._written_together(assessments)))
+        assessments = list(map(self._entity, map(feedback_of, values)))
+        without_trace, stored = self._written_together(assessments)
+        unwritten = set(map(id, (*without_trace, *stored)))
         for value, assessment in zip(values, assessments, strict=True):
             if id(assessment) not in unwritten:
                 continue
@@ -83,18 +85,20 @@ class AssessmentWriter:
                 exc.position = value.position
                 raise
 
-    def _written_together(self, assessments: Sequence[Any]) -> Sequence[Any]:
-        """Write new *assessments* in one transaction; return those that need a call of their own.
+    def _written_together(
+        self, assessments: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Write new *assessments* in one transaction, where a database can.
 
-        After a failure all of them do: nothing is stored then, and single calls find the one at
-        fault.
+        Return those that need a call of their own, and those whose ids are stored. After a failure
+        all of them need one: nothing is stored then, and single calls find the one at fault.
 
         Raises:
             BlockedError: A person must act.
         """
         # One alone is written by its own call, which also finds out whether it exists.
-        if self._database is None or len(assessments) < 2:
-            return assessments
+        if len(assessments) < 2 or self._database is None or not self._database.usable:
+            return assessments, ()
         try:
             with as_bridge_errors(f"assessing {len(assessments)} traces"):
                 return self._database.write(assessments)
@@ -103,7 +107,7 @@ class AssessmentWriter:
             Refused,
         ) as exc:  # nothing is stored; the calls find out which one it is
             _log.debug("%s; each is written alone", exc)
-            return assessments
+            return assessments, ()
 
     def _create(self, assessment: Any) -> bool:
         """Create an assessment; return ``False`` when it already exists.

@@ -1,4 +1,4 @@
-"""Rewards come with their rollouts: in the same transaction, once, whatever is killed or redelivered."""
+"""Rewards come right behind their rollouts, once, whatever is killed or redelivered."""
 
 from __future__ import annotations
 
@@ -109,17 +109,6 @@ def test_a_bridge_killed_while_it_writes_rewards_is_followed_by_one_that_writes_
     assert (killed, left) == (9, 0 if statement == "INSERT INTO assessments" else 3)
     assert shown(uri, run) == {one.id: ALL, two.id: ALL}
     assert (rows_of_rewards(uri, one), rows_of_rewards(uri, two)) == (3, 3)
-
-
-def test_rewards_are_in_the_transaction_of_the_spans(uri: str, run: RunInfo) -> None:
-    (one,) = rollouts(run, 1)
-    opened(uri, run)
-
-    kill_in_a_child(uri, run, [one], "INSERT INTO assessments")
-
-    assert mlflow_reading.contents(uri, run).rollouts == []
-    with pytest.raises(Exception, match="not found"):
-        mlflow_reading.client(uri).get_trace(f"tr-{one.id}")
 
 
 def test_a_redelivered_rollout_does_not_take_back_a_later_reward(
