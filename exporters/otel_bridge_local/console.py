@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from otel_bridge.emit.values.mappings import present
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
@@ -160,9 +161,9 @@ class ConsoleRunWriter:
         Raises as `_print`, for the first of them.
         """
         if records:
-            lines = [
-                f"{_clock(record)} {self._name} {text_of(record)}" for record in records
-            ]
+            lines: list[str] = []
+            for record in records:
+                lines.append(f"{_clock(record)} {self._name} {text_of(record)}")
             self._print(lines, records[0].position)
 
     def _print(self, lines: Sequence[str], position: Position | None = None) -> None:
@@ -173,7 +174,7 @@ class ConsoleRunWriter:
                 a buffer does not state which of its lines were shown.
         """
         try:
-            self._stream.writelines(f"{printable(line)}\n" for line in lines)
+            self._stream.write("\n".join([*map(printable, lines), ""]))
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
             failure = getattr(self._stream, "failure", None)
@@ -208,9 +209,7 @@ def _rollout_text(rollout: RolloutRecord) -> str:
         "reward": rollout.reward,
         "finish": rollout.finish_reason,
     }
-    facts_text = " ".join(
-        f"{key}={value}" for key, value in facts.items() if value is not None
-    )
+    facts_text = _pairs(present(facts))
     return f"{_axis(rollout)}{rollout.key} {facts_text} {_clipped(answer)}"
 
 

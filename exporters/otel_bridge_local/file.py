@@ -119,9 +119,9 @@ class FileRunWriter:
                 first = str(self._number).encode()
             # What the files hold decides where to go on: they may be ahead of the ledger after a
             # kill.
-            self._last = _last_position(
-                [file for file in files if _number(file) >= int(first)]
-            )
+            while files and _number(files[0]) < int(first):
+                del files[0]
+            self._last = _last_position(files)
             self._descriptor = self._open()
             self._media = MediaFolder(self._folder / "media", settings.max_bytes // 2)
 
@@ -302,25 +302,31 @@ class MediaFolder:
             )
         self._path.mkdir(mode=0o700, exist_ok=True)
         if self._size_bytes < 0:
-            self._size_bytes = sum(path.stat().st_size for path in self._path.iterdir())
-        new_paths = {put_media(self._path, item) for item in items}
-        # Files that were there count twice, until the next look at the folder: too early is
-        # harmless.
-        self._size_bytes += sum(len(item.data) for item in items)
+            self._size_bytes = sum(map(_size_bytes, self._path.iterdir()))
+        new_paths: set[Path] = set()
+        for item in items:
+            new_paths.add(put_media(self._path, item))
+            # Files that were there count twice, until the next look at the folder: too early is
+            # harmless.
+            self._size_bytes += len(item.data)
         if self._size_bytes > self._max_bytes:
             self._delete_oldest(new_paths)
 
     def _delete_oldest(self, new_paths: Collection[Path]) -> None:
         """Delete the oldest files until the limit is met, without those of *new_paths*, whose lines follow."""
-        files = sorted((path.stat().st_mtime_ns, path) for path in self._path.iterdir())
+        files = sorted(self._path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         # Counted anew: a kill, or a user who deleted files, makes the running sum wrong.
-        self._size_bytes = sum(path.stat().st_size for _, path in files)
-        for _, path in files:
+        self._size_bytes = sum(map(_size_bytes, files))
+        for path in files:
             if self._size_bytes <= self._max_bytes:
                 return
             if path not in new_paths:
-                self._size_bytes -= path.stat().st_size
+                self._size_bytes -= _size_bytes(path)
                 path.unlink(missing_ok=True)
+
+
+def _size_bytes(path: Path) -> int:
+    return path.stat().st_size
 
 
 _READ_BYTES = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says

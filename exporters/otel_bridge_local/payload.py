@@ -50,22 +50,23 @@ def record_payload(record: Written) -> Payload:
     """
     payload: Payload = {"kind": _KINDS[type(record)], **_fields(record)}
     if isinstance(record, Row):
-        payload["values"] = {
-            key: plain(value)
-            if isinstance(value, Distribution)
-            else number_or_name(value)
-            for key, value in record.values.items()
-        }
+        values: Payload = {}
+        for key, value in record.values.items():
+            if isinstance(value, Distribution):
+                values[key] = plain(value)
+            else:
+                values[key] = number_or_name(value)
+        payload["values"] = values
     return payload
 
 
 def _fields(record: Any) -> Payload:
     """Return the fields of a dataclass."""
-    return {
-        field.name: plain(getattr(record, field.name))
-        for field in dataclasses.fields(record)
-        if field.name not in _LEFT_OUT
-    }
+    payload: Payload = {}
+    for field in dataclasses.fields(record):
+        if field.name not in _LEFT_OUT:
+            payload[field.name] = plain(getattr(record, field.name))
+    return payload
 
 
 def plain(value: object) -> Json:
@@ -76,7 +77,7 @@ def plain(value: object) -> Json:
         mapping = cast("Mapping[str, object]", value)
         return {key: plain(item) for key, item in mapping.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in cast("list[object]", value)]
+        return list(map(plain, cast("list[object]", value)))
     if isinstance(value, MediaItem):
         return {
             "type": value.kind,

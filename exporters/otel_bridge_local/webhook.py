@@ -168,9 +168,9 @@ def message(run: RunInfo, alert: Alert) -> bytes:
     lines = [
         f"{_SIGNS.get(alert.level, '')} *{_escaped(alert.title)}* ({alert.level})",
         _escaped(text),
-        _escaped(" · ".join(fact for fact in facts if fact)),
+        _escaped(" · ".join(filter(None, facts))),
     ]
-    return orjson.dumps({"text": utf8("\n".join(line for line in lines if line))})
+    return orjson.dumps({"text": utf8("\n".join(filter(None, lines)))})
 
 
 def _escaped(text: str) -> str:

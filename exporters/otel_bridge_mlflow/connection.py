@@ -382,5 +382,6 @@ def _prepare_environment(settings: MlflowSettings) -> None:
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(int(settings.timeout_s))
     # With OTEL_EXPORTER_OTLP_ENDPOINT MLflow installs a global MeterProvider
     # (tracing/processor/otel_metrics_mixin.py).
-    for name in [name for name in os.environ if name.startswith("OTEL_EXPORTER_")]:
-        del os.environ[name]
+    for name in list(os.environ):
+        if name.startswith("OTEL_EXPORTER_"):
+            del os.environ[name]

@@ -92,10 +92,10 @@ class Names:
         self._memory = memory
         self._names: dict[str, str] = {}
         self._new: dict[str, str] = {}
-        entries = [entry for _, entry in memory.items(f"{self._slot}/")]
-        for entry in entries:
+        self._entries = 0
+        for _, entry in memory.items(f"{self._slot}/"):
             self._names |= cast("dict[str, str]", json.loads(entry))
-        self._entries = len(entries)
+            self._entries += 1
         self._taken = set(self._names.values())
         for key in used_keys:
             if key not in self._names and self._fits(key):

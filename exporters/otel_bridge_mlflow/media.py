@@ -17,6 +17,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -149,9 +150,9 @@ class MediaWriter:
 
     def _table(self, folder: Path, record: MediaRecord, item: MediaItem) -> None:
         columns, rows = record.table(item)
-        data: list[Json] = [
-            [self._cell(folder, record, cell) for cell in row] for row in rows
-        ]
+        data: list[Json] = []
+        for row in rows:
+            data.append([self._cell(folder, record, cell) for cell in row])
         table = {"columns": columns, "data": data}
         _put(folder, _table_path(record), json.dumps(table).encode())
 
@@ -270,7 +271,8 @@ def _lacks_caption(item: MediaItem) -> bool:
 
 def _path(key: str) -> str:
     """Return *key* as a folder: keys that a file system cannot tell apart differ by a hash."""
-    legal = "~".join(_ILLEGAL_PATH.sub("_", part) for part in key.split("/"))[:_MAX_KEY]
+    parts = map(partial(_ILLEGAL_PATH.sub, "_"), key.split("/"))
+    legal = "~".join(parts)[:_MAX_KEY]
     if legal.replace("~", "/") == key and not legal.startswith("."):
         return legal
     return f"{legal.lstrip('.')}-{_hash(key)[:8]}"

@@ -8,14 +8,14 @@ A distribution becomes ``<key>/{mean,min,max,p50,p95}``. A row without a step ge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import RunningSteps, WriterMemory
 from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.otlp.request_size import RequestSize, refused_items
-from otel_bridge.records import Distribution, Row, Value
+from otel_bridge.records import Distribution, Json, Row, Value
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
@@ -34,6 +34,16 @@ class MetricValue(NamedTuple):
     value: float
     timestamp_ms: int
     step: int
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the metric as a request has it."""
+        return {
+            "key": self.key,
+            # In protobuf's JSON a bare NaN becomes 0 (measured); the names are correct.
+            "value": number_or_name(self.value),
+            "timestamp": self.timestamp_ms,
+            "step": self.step,
+        }
 
 
 class MetricWriter:
@@ -117,10 +127,8 @@ class MetricWriter:
     def _log(self, batch: Sequence[MetricValue]) -> None:
         """Write *batch* to a database; raises as `as_bridge_errors`."""
         make = self._connection.entities.Metric
-        metrics = [
-            make(key, value, timestamp_ms, step)
-            for _, key, value, timestamp_ms, step in batch
-        ]
+        # Without the first field, the index of the row.
+        metrics = [make(*point[1:]) for point in batch]
         with as_bridge_errors(
             f"logging {len(batch)} metrics to {self._connection.shown}"
         ):
@@ -133,16 +141,7 @@ class MetricWriter:
 
         Not by MLflow's client, whose JSON turns NaN into 0.
         """
-        # In protobuf's JSON a bare NaN becomes 0 (measured); the names are correct.
-        metrics = [
-            {
-                "key": key,
-                "value": number_or_name(value),
-                "timestamp": timestamp_ms,
-                "step": step,
-            }
-            for _, key, value, timestamp_ms, step in batch
-        ]
+        metrics = list(map(MetricValue.as_json, batch))
         self._connection.request(
             "POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
         )
@@ -166,19 +165,21 @@ class MetricWriter:
             step = row.step
             if step is None:
                 step = running_steps[row.position]
-            values = self._values_of(row)
-            plain_keys = [
-                key for key in values if not isinstance(values[key], Distribution)
-            ]
-            self._names.add_keys(plain_keys)
-            for key, value in values.items():
-                numbers = self._numbers(key, value)
-                if numbers is None:
+            numbers: dict[str, float] = {}
+            distributions: dict[str, Distribution] = {}
+            for key, value in self._values_of(row).items():
+                if isinstance(value, Distribution):
+                    distributions[key] = value
+                    continue
+                number = _number(value)
+                if number is None:
                     reason = f"{key!r} is {type(value).__name__}, not a number a double holds"
                     refused.setdefault(index, []).append(reason)
-                    continue
-                for name, number in numbers:
-                    points.append(MetricValue(index, name, number, timestamp_ms, step))
+                else:
+                    numbers[key] = number
+            values_by_name = self._by_name(numbers, distributions)
+            for name, number in values_by_name.items():
+                points.append(MetricValue(index, name, number, timestamp_ms, step))
         # Before anything is sent: after a kill in between, a key must not get another name.
         self._names.store()
         return points, refused
@@ -189,23 +190,23 @@ class MetricWriter:
             return row.values
         return row.charted_values
 
-    def _numbers(self, key: str, value: Value) -> list[tuple[str, float]] | None:
-        """Return the numbers of one value by their names in MLflow.
+    def _by_name(
+        self, numbers: Mapping[str, float], distributions: Mapping[str, Distribution]
+    ) -> dict[str, float]:
+        """Return the numbers of a row, and the parts of its distributions, by their names in MLflow."""
+        # All plain keys first, so that the part of a distribution does not take the name of one.
+        self._names.add_keys(numbers)
+        values_by_name: dict[str, float] = {}
+        for key, number in numbers.items():
+            values_by_name[self._names.name(key)] = number
+        for key, distribution in distributions.items():
+            for part, number in parts(distribution):
+                values_by_name[self._names.part(key, part)] = number
+        return values_by_name
 
-        ``None`` if it is not a number a double holds.
-        """
-        if isinstance(value, Distribution):
-            return [
-                (self._names.part(key, part), number) for part, number in parts(value)
-            ]
-        number = _number(value)
-        if number is None:
-            return None
-        return [(self._names.name(key), number)]
 
-
-def parts(distribution: Distribution) -> list[tuple[str, float]]:
-    """Return the numbers that represent a distribution; unknown numbers are left out."""
+def parts(distribution: Distribution) -> Iterator[tuple[str, float]]:
+    """Yield the numbers that represent a distribution; unknown numbers are left out."""
     numbers = {
         "mean": distribution.mean,
         "min": distribution.min,
@@ -213,10 +214,10 @@ def parts(distribution: Distribution) -> list[tuple[str, float]]:
         "p50": distribution.quantile(0.5),
         "p95": distribution.quantile(0.95),
     }
-    # NaN here means unknown, for instance of a distribution without a minimum.
-    return [
-        (part, number) for part, number in numbers.items() if not math.isnan(number)
-    ]
+    for part, number in numbers.items():
+        # NaN here means unknown, for instance of a distribution without a minimum.
+        if not math.isnan(number):
+            yield part, number
 
 
 def _number(value: object) -> float | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import starmap
 from typing import Literal
 
 from otel_bridge.otlp.request_size import refused_items
@@ -42,37 +44,15 @@ class ParamWriter:
         self._run_id = run.id
         self._names = names
         self._params = dict(run.params)
-        self._tags = {
-            key: value for key, value in run.tags.items() if key.startswith(_TAG_PREFIX)
-        }
+        # All of the run's tags: those of the config have a prefix of their own.
+        self._tags = dict(run.tags)
 
     def write(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*; an entry that MLflow does not accept is left out and logged.
 
-        Raises:
-            RetryableError: As `Connection.request`.
-            BlockedError: As `Connection.request`.
-        """
-        try:
-            self._write(role, config)
-        except Refused:
-            # Another bridge of this run wrote one of these params meanwhile: read them again and
-            # compare again.
-            with as_bridge_errors(f"reading the params of run {self._run_id}"):
-                self._params = dict(
-                    self._connection.client.get_run(self._run_id).data.params
-                )
-            # Halved this time, so that an entry that is refused again costs itself alone.
-            self._write(role, config, halve=True)
-
-    def _write(
-        self, role: str | None, config: Mapping[str, Json], *, halve: bool = False
-    ) -> None:
-        """Send what differs from what the run has: new entries as params, changed ones as tags.
+        What differs from what the run has is sent: new entries as params, changed ones as tags.
 
         Raises:
-            Refused: A batch is refused as a whole; with *halve* only the bad entries are left out,
-                with a warning.
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
@@ -105,8 +85,13 @@ class ParamWriter:
             ) != changed:
                 tags[tag] = changed
         # Params and tags apart: MLflow refuses a batch as a whole for one bad param.
-        self._send("params", list(params.items()), self._params, halve=halve)
-        self._send("tags", list(tags.items()), self._tags, halve=halve)
+        for (name, text), _ in self._refused("params", params, self._params):
+            # Another bridge of this run wrote the param meanwhile, and params cannot change.
+            self._params[name] = text
+            tags[self._tag(name)] = text
+        for (name, _), exc in self._refused("tags", tags, self._tags):
+            # The config is not worth a blocked run: its other entries and all records go on.
+            _log.warning("%r is left out of the config: %s", name, exc)
 
     def _tag(self, name: str) -> str:
         """Return the tag for later values of a param.
@@ -119,37 +104,25 @@ class ParamWriter:
             return tag
         return cut_name(tag, length, name)
 
-    def _send(
-        self,
-        kind: _Kind,
-        items: Sequence[tuple[str, str]],
-        stored: dict[str, str],
-        *,
-        halve: bool,
-    ) -> None:
-        """Log *items* in requests of MLflow's size, and note them in *stored*; raises as `_write`."""
+    def _refused(
+        self, kind: _Kind, entries: Mapping[str, str], stored: dict[str, str]
+    ) -> Iterator[tuple[tuple[str, str], Refused]]:
+        """Log *entries* in requests of MLflow's size, and note them in *stored*.
+
+        Yield each entry that MLflow refuses alone, with its error. Raises as `write`.
+        """
         # MLflow's limit for one request (100 in 3.17).
         size = self._connection.rules.params
+        items = list(entries.items())
         for start in range(0, len(items), size):
-            batch = items[start : start + size]
-            if not halve:
-                # First the params are read again: one that another bridge wrote is the usual
-                # reason.
-                self._log(kind, batch, stored)
-                continue
-
-            def log(items: Sequence[tuple[str, str]]) -> None:
-                self._log(kind, items, stored)
-
-            for (name, _), exc in refused_items(batch, log, Refused):
-                # The config is not worth a blocked run: its other entries and all records go on.
-                _log.warning("%s %r is left out: %s", kind[:-1], name, exc)
+            log = partial(self._log, kind, stored)
+            yield from refused_items(items[start : start + size], log, Refused)
 
     def _log(
         self,
         kind: _Kind,
-        items: Sequence[tuple[str, str]],
         stored: dict[str, str],
+        items: Sequence[tuple[str, str]],
     ) -> None:
         """Log *items* in one request.
 
@@ -159,7 +132,7 @@ class ParamWriter:
         make = entities.RunTag
         if kind == "params":
             make = entities.Param
-        batch = {kind: [make(key, value) for key, value in items]}
+        batch = {kind: list(starmap(make, items))}
         with as_bridge_errors(
             f"logging {len(items)} {kind} to {self._connection.shown}"
         ):
@@ -192,6 +165,9 @@ def _identity(role: str | None, path: Sequence[str]) -> str:
     parts = (role, *path) if role else path
     # A map in a config without a role may have the name of a role.
     is_unique = len(path) == 1 or bool(role)
-    if is_unique and not any("/" in part or part.startswith("\0") for part in parts):
-        return "/".join(parts)
+    flat_key = "/".join(parts)
+    # A slash within a key, or a NUL at the beginning of one, reads like another path or the form below.
+    has_plain_keys = flat_key.count("/") < len(parts) and "/\0" not in f"/{flat_key}"
+    if is_unique and has_plain_keys:
+        return flat_key
     return f"\0{json.dumps([role or None, *path])}"

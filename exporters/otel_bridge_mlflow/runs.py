@@ -13,6 +13,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from otel_bridge import semconv
@@ -223,12 +224,11 @@ def _by_tag(connection: Connection, run: RunInfo, experiment_id: str) -> Any | N
         max_results=_SEARCHED,
         order_by=_OLDEST_FIRST,
     )
-    # Compared again: see `quoted`.
-    tagged = [
-        candidate
-        for candidate in mlflow_runs
-        if candidate.data.tags.get(semconv.RUN_ID) == run.id
-    ]
+    tagged: list[Any] = []
+    for mlflow_run in mlflow_runs:
+        # Compared again: see `quoted`.
+        if mlflow_run.data.tags.get(semconv.RUN_ID) == run.id:
+            tagged.append(mlflow_run)
     return min(tagged, key=_age, default=None)
 
 
@@ -304,9 +304,7 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
     tags: dict[str, str] = dict(mlflow_run.data.tags)
     new = missing_tags(run, connection.rules.tag_length, tags)
     if new:
-        run_tags = [
-            connection.entities.RunTag(key, value) for key, value in new.items()
-        ]
+        run_tags = list(starmap(connection.entities.RunTag, new.items()))
         connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
     if (
         mlflow_run.data.metrics

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, RetryableError
@@ -187,10 +188,9 @@ def _look(path: Path) -> _Tables | None:
 
 def _tables(database: sqlite3.Connection) -> _Tables:
     """Return the tables of an open file; an empty file has none. Raises `sqlite3.Error`."""
-    names = frozenset(
-        str(name)
-        for (name,) in database.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
+    names: frozenset[str] = frozenset(
+        chain.from_iterable(
+            database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         )
     )
     rows: list[tuple[object]] = []
@@ -289,18 +289,18 @@ def _copy_tables(database: sqlite3.Connection) -> None:
 
     As SQL and not as a file, so that it is one transaction of the file that others may have open.
     """
-    parts = database.execute(
+    parts: list[tuple[str, str, str]] = database.execute(
         "SELECT type, name, sql FROM template.sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 7) != 'sqlite_'"
     ).fetchall()
-    for name, sql in [
-        (str(name), str(sql)) for kind, name, sql in parts if kind == "table"
-    ]:
+    for kind, name, sql in parts:
+        if kind != "table":
+            continue
         database.execute(sql)
         # Without the generated columns, which table_info does not list.
         listed = database.execute(
             "SELECT name FROM pragma_table_info(?, 'template')", (name,)
         )
-        columns = ", ".join(_quoted(str(column)) for (column,) in listed)
+        columns = ", ".join(map(_quoted, chain.from_iterable(listed)))
         table = _quoted(name)
         database.execute(
             f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}"  # noqa: S608
@@ -308,7 +308,7 @@ def _copy_tables(database: sqlite3.Connection) -> None:
     # Indexes, views and triggers last, because their tables must exist.
     for kind, _, sql in parts:
         if kind != "table":
-            database.execute(str(sql))
+            database.execute(sql)
 
 
 def _has_rows(database: sqlite3.Connection) -> bool:

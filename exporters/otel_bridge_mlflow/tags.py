@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from typing import cast
 
 from otel_bridge import semconv
@@ -86,7 +87,8 @@ class Roles:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        new = {record.role for record in records if record.role} - self._mine
+        # "": records without a role.
+        new = set(map(attrgetter("role"), records)) - self._mine - {None, ""}
         if not new:
             return
         self._mine |= new
@@ -208,7 +210,7 @@ class SummaryWriter:
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
         # Tags first: they repeat as they are, and the points are recognised by number and time.
-        self._metrics.write([self._point(alert) for alert in alerts])
+        self._metrics.write(list(map(self._point, alerts)))
 
     def _point(self, alert: Alert) -> Row:
         """Return the point of *alert* in the run's time line: ``alerts/<level>``, the number of such alerts so far.
@@ -243,20 +245,19 @@ class SummaryWriter:
     def _write_numbers(self, numbers: Mapping[str, float]) -> None:
         """Write the *numbers* that changed as points at step 0; raises as `MetricWriter.write`."""
         stored = cast("dict[str, float]", self._numbers)
-        # By their text, because NaN is not equal to itself.
-        changed = {
-            key: value
-            for key, value in numbers.items()
-            if repr(stored.get(key)) != repr(float(value))
-        }
+        changed: dict[str, float] = {}
+        for key, value in numbers.items():
+            # By their text, because NaN is not equal to itself.
+            if repr(stored.get(key)) != repr(float(value)):
+                changed[key] = float(value)
         if changed:
             # Step 0: the newest value of a key at one step is the one with the newest time.
             self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), changed)])
-            stored.update({key: float(value) for key, value in changed.items()})
+            stored |= changed
 
 
 def _listed(tags: Mapping[str, str]) -> set[str]:
-    return {role for role in tags.get(semconv.ROLES, "").split(",") if role}
+    return set(filter(None, tags.get(semconv.ROLES, "").split(",")))
 
 
 def _version() -> str | None:

@@ -113,20 +113,21 @@ def config_payload(
     A hash distinguishes keys that become equal; the first of them, by role, keeps the plain name.
     Values that Trackio's JSON refuses become text.
     """
-    entries_by_name: dict[str, list[tuple[_Path, Json]]] = {}
+    leaves: list[tuple[_Path, Json]] = []
     # Sorted: the same key must win its plain name at every call, or a restart would swap two names.
     for role in sorted(configs, key=lambda name: name or ""):
-        for path, value in _leaves(configs[role], (role,)):
-            entries_by_name.setdefault(_name(path), []).append((path, value))
-    for key, value in summary.items():
-        entries_by_name.setdefault(_name((_SUMMARY, key)), []).append(
-            ((_SUMMARY, key), value)
-        )
-    flat: Payload = {name: entries[0][1] for name, entries in entries_by_name.items()}
-    for name, entries in entries_by_name.items():
-        for path, value in entries[1:]:
-            # Only now that all plain names are in: a hashed name must not take that of another key.
-            flat[_other_name(name, path, flat)] = value
+        leaves += _leaves(configs[role], (role,))
+    leaves += _leaves({**summary}, (_SUMMARY,))
+    flat: Payload = {}
+    same_named: list[tuple[_Path, Json]] = []
+    for path, value in leaves:
+        if _name(path) in flat:
+            same_named.append((path, value))
+        else:
+            flat[_name(path)] = value
+    for path, value in same_named:
+        # Only now that all plain names are in: a hashed name must not take that of another key.
+        flat[_other_name(_name(path), path, flat)] = value
     # A config that cannot be stored would also prevent its row from being stored. orjson, with
     # which Trackio writes configs, raises for integers of more than 64 bits.
     return cast("Payload", with_leaves(flat, sound_leaf))
@@ -139,12 +140,12 @@ def beside(
 
     So the config of another bridge of the run stays, which Trackio would replace.
     """
-    parents = {*_above(ours)}
-    stored_entries = {
-        key: value for key, value in stored.items()
+    parents = set(_above(ours))
+    stored_entries: Payload = {}
+    for key, value in stored.items():
         # When a map became a number, or a number a map, its old entries are not kept.
-        if key not in parents and ours.keys().isdisjoint(_above([key]))
-    }  # fmt: skip
+        if key not in parents and ours.keys().isdisjoint(_above([key])):
+            stored_entries[key] = value
     trackio_fields: Payload = {
         "_Group": group or stored.get("_Group"),
         # The first creation stays: a resumed run was not created again.
@@ -161,8 +162,10 @@ def _above(keys: Iterable[str]) -> Iterable[str]:
     A value and a map of one name exclude each other.
     """
     for key in keys:
-        parts = key.split("/")
-        yield from ("/".join(parts[:count]) for count in range(1, len(parts)))
+        parent = key.rpartition("/")[0]
+        while parent:
+            yield parent
+            parent = parent.rpartition("/")[0]
 
 
 def _leaves(config: Mapping[str, Json], above: _Path) -> Iterator[tuple[_Path, Json]]:

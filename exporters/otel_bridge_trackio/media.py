@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -63,18 +64,20 @@ def folder_name(run: str) -> str:
     a file system refuses, is replaced by a hash.
     """
     parts = run.split("/")
-    safe = not any(
-        part in {"", ".", ".."} or "\\" in part or not part.isprintable()
-        for part in parts
-    )
-    if (
-        safe
-        and len(parts) <= _MAX_DEPTH
-        and max(len(part.encode()) for part in parts) <= _MAX_NAME_BYTES
-    ):
+    if len(parts) <= _MAX_DEPTH and all(map(_is_name, parts)):
         return run
     return (
         f"run-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    )
+
+
+def _is_name(part: str) -> bool:
+    """Return whether *part* can name a folder, and does not lead out of its own."""
+    return (
+        part not in {"", ".", ".."}
+        and "\\" not in part
+        and part.isprintable()
+        and len(part.encode()) <= _MAX_NAME_BYTES
     )
 
 
@@ -109,16 +112,16 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     items = [*record.items]
     if len(items) == 1:
         return {key: _shown(record, items[0], put_file, step)}
-    if all(item.kind == "image" for item in items):
-        rows: list[Json] = [
-            {"image": _file(item, put_file, step), "caption": item.caption}
-            for item in items
-        ]
+    rows: list[Json] = []
+    if set(map(attrgetter("kind"), items)) == {"image"}:
+        for item in items:
+            image = _file(item, put_file, step)
+            rows.append({"image": image, "caption": item.caption})
         return {key: {"_type": "trackio.table", "_value": rows}}
-    return {
-        f"{key}/{index}": _shown(record, item, put_file, step)
-        for index, item in enumerate(items)
-    }
+    metrics: Payload = {}
+    for index, item in enumerate(items):
+        metrics[f"{key}/{index}"] = _shown(record, item, put_file, step)
+    return metrics
 
 
 def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Payload:

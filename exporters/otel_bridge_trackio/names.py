@@ -115,9 +115,7 @@ def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
     """Return the tables of this Trackio whose rows have the name and the id of their run."""
     tables: list[str] = []
     for table in _TABLES:
-        columns = {
-            str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")
-        }
-        if columns >= {"run_id", "run_name"}:
+        columns = database.execute("SELECT name FROM pragma_table_info(?)", [table])
+        if {("run_id",), ("run_name",)}.issubset(columns):
             tables.append(table)
     return tables

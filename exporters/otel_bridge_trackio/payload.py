@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TypeAlias, cast
 
+from otel_bridge.emit.values.mappings import present, without
 from otel_bridge.otlp.json_text import utf8_leaf, with_leaves
 from otel_bridge.records import (
     AXIS,
@@ -34,7 +35,6 @@ the same way."""
 LATE_VALUES = "late_values"
 """Name in the metadata of a trace: names of the values that came after it was written."""
 _PREVIEW_CHARS = 200
-_NO_STEPS: Mapping[str, int] = {}
 
 
 def timestamp(time_unix_ns: int) -> str:
@@ -60,14 +60,16 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         row: The row.
         all_series: Whether the row also gets every known step axis and the numbers of rollouts.
     """
-    axes = row.steps if all_series else _NO_STEPS
-    values = row.values if all_series else row.charted_values
+    metrics: Payload = {}
+    values = row.charted_values
+    if all_series:
+        values = row.values
+        metrics |= step_axes(row.steps)
+    # Hot path: most rows have numbers alone, and no name of theirs has to be changed.
     if _plain(tuple(row.steps), tuple(values)) and Distribution not in map(
         type, values.values()
     ):
-        return cast("Payload", {**axes, **values})
-    # The axis of a row without a role is Trackio's own step (`step`).
-    metrics: Payload = {axis: step for axis, step in axes.items() if axis != AXIS}
+        return {**metrics, **cast("Payload", values)}
     for key, value in values.items():
         stored_key = _stored_key(key, row)
         if isinstance(value, Distribution):
@@ -75,6 +77,11 @@ def row_metrics(row: Row, *, all_series: bool = False) -> Payload:
         else:
             metrics[stored_key] = value
     return metrics
+
+
+def step_axes(steps: Mapping[str, int]) -> dict[str, int]:
+    """Return the steps of *steps* that stand beside Trackio's own step, which is that of a row without a role."""
+    return without(steps, {AXIS})
 
 
 def _stored_key(key: str, row: Row) -> str:
@@ -92,8 +99,8 @@ def _plain(axes: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     # Cached: the same few sets of names recur, and checking each key each time would be a fifth of
     # a row's cost.
     taken_names = RESERVED.union(axes)
-    return AXIS not in axes and not any(
-        key in taken_names or key.startswith("__") for key in keys
+    return taken_names.isdisjoint(keys) and not any(
+        key.startswith("__") for key in keys
     )
 
 
@@ -109,17 +116,24 @@ def rollout_trace(rollout: RolloutRecord, *, spans: bool = True) -> Payload:
     Unless *spans*, its spans are JSON text in its metadata: a Trackio below 0.37 drops them
     elsewhere.
     """
-    stored_spans: list[Json] = [
-        _span(span, timed=rollout.timed) for span in rollout.spans
-    ]
     trace: Payload = {
         "_type": "trackio.trace",
         "messages": _previewed(rollout.messages),
+        "metadata": _metadata(rollout),
     }
-    if spans:
-        return {**trace, "metadata": _metadata(rollout), "spans": stored_spans}
+    return _with_spans(trace, rollout.spans, timed=rollout.timed, as_spans=spans)
+
+
+def _with_spans(
+    trace: Payload, spans: Sequence[Span], *, timed: bool, as_spans: bool
+) -> Payload:
+    """Return *trace* with *spans*: as such, or for a Trackio below 0.37 as text in its metadata."""
+    stored_spans: list[Json] = [_span(span, timed=timed) for span in spans]
+    if as_spans:
+        return {**trace, "spans": stored_spans}
+    metadata = cast("Payload", trace["metadata"])
     # ASCII, because a lone surrogate in a text must not lose the whole trace.
-    return {**trace, "metadata": _metadata(rollout, spans=json.dumps(stored_spans))}
+    return {**trace, "metadata": {**metadata, "spans": json.dumps(stored_spans)}}
 
 
 def _previewed(messages: Sequence[Message]) -> list[Json]:
@@ -129,22 +143,22 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
     of the last answer.
     """
     previewed: list[Json] = [*messages]
-    turns = [
-        index
-        for index, message in enumerate(messages)
-        if message.get("role") == "assistant"
-    ]
+    first = None
     answer = ""
-    for index in turns:
-        content = messages[index].get("content")
+    for index, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        if first is None:
+            first = index
+        content = message.get("content")
         if isinstance(content, str):
             answer = content or answer
-    if answer and not messages[turns[0]].get("content"):
+    if first is not None and answer and not messages[first].get("content"):
         part: Payload = {
             "type": "preview_of_the_answer",
             "text": answer[:_PREVIEW_CHARS],
         }
-        previewed[turns[0]] = {**messages[turns[0]], "content": [part]}
+        previewed[first] = {**messages[first], "content": [part]}
     return previewed
 
 
@@ -185,30 +199,23 @@ def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
 
     A stored trace cannot get more spans.
     """
-    stored_spans: list[Json] = [_span(span, timed=True) for span in trace.spans]
-    metadata: Payload = {"rollout_id": trace.id, "step": trace.step}
-    content = f"{len(stored_spans)} more spans of rollout {trace.id}"
+    content = f"{len(trace.spans)} more spans of rollout {trace.id}"
     payload: Payload = {
         "_type": "trackio.trace",
         "messages": [{"role": "system", "content": content}],
+        "metadata": {"rollout_id": trace.id, "step": trace.step},
     }
-    if spans:
-        return {**payload, "metadata": metadata, "spans": stored_spans}
-    return {**payload, "metadata": {**metadata, "spans": json.dumps(stored_spans)}}
+    return _with_spans(payload, trace.spans, timed=True, as_spans=spans)
 
 
-def _metadata(rollout: RolloutRecord, *, spans: str | None = None) -> Payload:
+def _metadata(rollout: RolloutRecord) -> Payload:
     """Return the facts of *rollout* that have a value, and the user's metadata.
 
     A user's key with the name of a fact becomes ``metadata.<key>``, also of a fact without a value,
     so that a key means the same in each trace.
     """
     facts = _facts(rollout)
-    if spans is not None:
-        facts["spans"] = spans
-    metadata: Payload = {
-        key: value for key, value in facts.items() if value is not None
-    }
+    metadata: Payload = {**present(facts)}
     for key, value in rollout.metadata.items():
         # The user's status is the fact of that name already.
         if key != "status":
@@ -246,6 +253,8 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "clipped_bytes": rollout.clipped_bytes or None,
         # No fact yet; here so that metadata of this name does not take its place.
         LATE_VALUES: None,
+        # Below 0.37, see `_with_spans`.
+        "spans": None,
         "role": rollout.role,
         "trace_id": rollout.id,
     }
@@ -286,16 +295,12 @@ def _span(span: Span, *, timed: bool) -> Payload:
         payload["error"] = span.error
     if span.kind == "generation":
         payload["model"] = span.model
-        payload["usage"] = _usage(span)
+        tokens = {
+            "input_tokens": span.input_tokens,
+            "output_tokens": span.output_tokens,
+        }
+        payload["usage"] = {**present(tokens)}
     return payload
-
-
-def _usage(span: Span) -> Payload:
-    usage: Mapping[str, int | None] = {
-        "input_tokens": span.input_tokens,
-        "output_tokens": span.output_tokens,
-    }
-    return {key: value for key, value in usage.items() if value is not None}
 
 
 def encodable(payload: Payload) -> Payload:

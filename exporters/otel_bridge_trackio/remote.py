@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import cast
 from urllib.parse import urljoin
 
@@ -152,10 +153,7 @@ class RemoteStore(EntrySink):
         numbers = 0
         for row in rows:
             stored = cast("dict[str, object]", json.loads(_text(row["metrics"])))
-            numbers += sum(
-                isinstance(value, (int, float)) or value in _NOT_FINITE
-                for value in stored.values()
-            )
+            numbers += sum(map(_is_number, stored.values()))
         return numbers
 
     def write(
@@ -169,20 +167,12 @@ class RemoteStore(EntrySink):
             BlockedError: A person must act.
             PermanentError: One entry can never be stored; the entries before it are stored.
         """
-        first = 0
         for batch in self._batches(entries, config):
-            part = entries[first : first + len(batch)]
-            pairs = [*zip(part, batch, strict=True)]
-            for (entry, _), exc in refused_items(
-                pairs, self._write_batch, PermanentError
-            ):
+            refused = refused_items(batch, self._write_batch, PermanentError)
+            for (entry, _), exc in refused:
                 raise PermanentError(
                     f"{entry.log_id}: {exc}", position=entry.position
                 ) from exc
-            first += len(batch)
-        if first < len(entries):
-            # Raises: the batches end where one cannot be encoded.
-            encoded(entries[first], self._fields)
 
     def alert(self, alerts: Sequence[Alert]) -> bool:
         """Send *alerts*, each stored once by its id; return ``True``: every server has alerts.
@@ -191,14 +181,13 @@ class RemoteStore(EntrySink):
             RetryableError: The server is down, slow or busy.
             BlockedError: A person must act.
         """
-        entries: list[Payload] = [
-            {
+        entries: list[Payload] = []
+        for alert in alerts:
+            entries.append({
                 **self._fields, "title": alert.title,
                 "text": alert.text or None, "level": alert.level, "step": alert.step,
                 "timestamp": timestamp(alert.time_unix_ns), "alert_id": f"{self._run_id}:{alert.id}",
-            }
-            for alert in alerts
-        ]  # fmt: skip
+            })  # fmt: skip
         self.call("bulk_alert", alerts=entries, hf_token=self._server.hf_token)
         return True
 
@@ -307,12 +296,15 @@ class RemoteStore(EntrySink):
 
     def _batches(
         self, entries: Sequence[StoreEntry], config: Payload | None
-    ) -> Iterator[list[bytes]]:
-        """Yield the JSON of *entries* in requests within the limits, up to one that cannot be encoded.
+    ) -> Iterator[list[tuple[StoreEntry, bytes]]]:
+        """Yield *entries* with their JSON in requests within the limits.
 
         One entry alone may exceed the limit of bytes: it cannot be divided.
+
+        Raises:
+            PermanentError: An entry cannot be encoded; those before it were yielded.
         """
-        batch: list[bytes] = []
+        batch: list[tuple[StoreEntry, bytes]] = []
         size = 0
         for index, entry in enumerate(entries):
             fields: Payload = dict(self._fields)
@@ -321,15 +313,17 @@ class RemoteStore(EntrySink):
             try:
                 data = encoded(entry, fields)
             except PermanentError:
-                # Reported by `write`, after the entries before it are stored.
-                break
+                # First the entries before it, which are stored by that.
+                if batch:
+                    yield batch
+                raise
             if batch and (
                 len(batch) >= self._size.now or size + len(data) > REQUEST_BYTES
             ):
                 yield batch
                 batch = []
                 size = 0
-            batch.append(data)
+            batch.append((entry, data))
             size += len(data)
         if batch:
             yield batch
@@ -344,20 +338,19 @@ class RemoteStore(EntrySink):
             BlockedError: A person must act.
             PermanentError: The server refuses the request as a whole.
         """
-        entries = [entry for entry, _ in pairs]
+        entries, texts = zip(*pairs, strict=True)
         # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
-        logs = b",".join(data for _, data in pairs)
+        logs = b",".join(texts)
         body = b'{"args":[],"kwargs":{"logs":[%b],"hf_token":%b}}' % (logs, token)
         try:
             with self._size.request(len(entries)):
                 self._post("bulk_log", body)
                 # Within the same measured request: a batch of which the answer is late counts as
                 # too large.
-                ids = ",".join(_quoted(entry.log_id) for entry in entries)
-                if self._count(f"log_id IN ({ids})") < len(
-                    {entry.log_id for entry in entries}
-                ):
+                ids = set(map(attrgetter("log_id"), entries))
+                condition = f"log_id IN ({','.join(map(_quoted, ids))})"
+                if self._count(condition) < len(ids):
                     raise RetryableError(
                         f"{self.url} answered before it had stored {len(entries)} entries: its database is busy"
                     )
@@ -528,6 +521,10 @@ def abilities_at(server: Remote) -> TrackioAbilities:
     store = RemoteStore(server, "otel-bridge-doctor", "none", "none")
     store.close()
     return store.abilities
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) or value in _NOT_FINITE
 
 
 def _table(answer: object) -> dict[str, object]:

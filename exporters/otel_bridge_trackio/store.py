@@ -244,8 +244,8 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     traces = storage.get_traces(project=project, run_id=run_id)
     numbers = 0
     for row in rows:
-        values = [value for key, value in row.items() if key != "step"]
-        numbers += sum(isinstance(value, (int, float)) for value in values)
+        for key, value in row.items():
+            numbers += key != "step" and isinstance(value, (int, float))
     return numbers, len(traces)
 
 

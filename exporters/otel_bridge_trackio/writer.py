@@ -24,7 +24,6 @@ from otel_bridge.exporter import (
     settings_as,
 )
 from otel_bridge.records import (
-    AXIS,
     Alert,
     Evaluation,
     Json,
@@ -47,6 +46,7 @@ from otel_bridge_trackio.payload import (
     late_spans,
     rollout_trace,
     row_metrics,
+    step_axes,
     timestamp,
 )
 from otel_bridge_trackio.remote import RemoteStore, abilities_at, count_remote
@@ -213,9 +213,7 @@ class TrackioRunWriter:
         for record in with_items:
             metrics: Payload = {}
             if self._all_series:
-                metrics |= {
-                    axis: last for axis, last in record.steps.items() if axis != AXIS
-                }
+                metrics |= step_axes(record.steps)
             metrics |= _stored_media(record, put_file)
             log_id = self._log_id(record.id)
             self._write([self._entry(record, log_id, record.time_unix_ns, metrics)])
@@ -319,9 +317,9 @@ class TrackioRunWriter:
         try:
             self._store.write(entries, config)
         except ExporterError as exc:
-            self._remember(
-                [entry for entry in entries if entry.position < (exc.position or 0)]
-            )
+            # Entries come in the order of their positions: the first decides whether any is stored.
+            if entries[0].position < (exc.position or 0):
+                self._remember(entries[:1])
             raise
         if config is not None:
             # Only after success: a failed call stores the config with the next one.

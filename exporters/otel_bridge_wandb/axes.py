@@ -67,9 +67,10 @@ class WandbAxes:
         """Return the names and patterns that a shared run must define."""
         if self._shared is None:
             return set()
-        roles = self._shared.roles
-        patterns = {name for role in roles for name in (axis_of(role), f"{role}/*")}
-        return {self._shared.marker, *patterns, *self._declared}
+        names = {self._shared.marker, *self._declared}
+        for role in self._shared.roles:
+            names |= {axis_of(role), f"{role}/*"}
+        return names
 
     def needs(self, key: str) -> bool:
         """Return whether *key* of a shared run must be defined by its exact name.

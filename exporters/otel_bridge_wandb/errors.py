@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 
 import orjson
@@ -104,7 +105,7 @@ def _help_of(exc: BaseException, text: str) -> str | None:
     # "in use": the stream of a failed init() in wandb's service, which `sdk` closes.
     if "in use" in text or _NO_ANSWER.search(text):
         return None
-    kinds = _class_names(exc)
+    kinds = class_names(exc)
     if _LOST_ACCESS.search(text) or "AuthenticationError" in kinds:
         return LOGIN_HELP
     if _GONE.search(text):
@@ -115,12 +116,12 @@ def _help_of(exc: BaseException, text: str) -> str | None:
     return REFUSED_HELP if text == NO_MESSAGE else None
 
 
-def _class_names(exc: BaseException) -> set[str]:
+def class_names(exc: BaseException) -> set[str]:
     """Return the names of the classes of *exc* and of its causes, which wandb's own errors often are not."""
     names: set[str] = set()
     link: BaseException | None = exc
     while link is not None:
-        names.update(base.__name__ for base in type(link).__mro__)
+        names.update(map(attrgetter("__name__"), type(link).__mro__))
         link = link.__cause__
     return names
 

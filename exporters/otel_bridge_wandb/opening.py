@@ -9,7 +9,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -198,7 +198,6 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
     It has the keys of its own axis alone, because its writer defines every key that it is given.
     """
     shared_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
-    axis = axis_of(role)
     return dataclasses.replace(
         run,
         name=f"{run.name} ({role or 'no role'})",
@@ -207,7 +206,7 @@ def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> Run
             **run.identity,
             semconv.WANDB_RUN_ID: f"{shared_id}-{part_of_id(role or '')}",
         },
-        keys={key: its_axis for key, its_axis in run.keys.items() if its_axis == axis},
+        keys=_on_axes(run.keys, {axis_of(role)}),
     )
 
 
@@ -581,7 +580,11 @@ def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, st
     """
     if sharing is None:
         return keys
-    axes = {axis_of(role) for role in sharing.roles}
+    return _on_axes(keys, set(map(axis_of, sharing.roles)))
+
+
+def _on_axes(keys: Mapping[str, str], axes: Container[str]) -> dict[str, str]:
+    """Return the *keys* whose axis is in *axes*."""
     return {key: axis for key, axis in keys.items() if axis in axes}
 
 

@@ -21,6 +21,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from otel_bridge import semconv
+from otel_bridge.emit.values.mappings import only, present
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.otlp.proxies import direct_variables
@@ -197,8 +198,8 @@ def _tags_of(run: RunInfo) -> tuple[str, ...]:
     Another one would keep the run from opening.
     """
     tags = run.tags or run.identity.get(semconv.WANDB_TAGS, "").split(",")
-    cut = (tag.strip()[:_MAX_TAG_CHARS] for tag in tags)
-    return tuple(dict.fromkeys(tag for tag in cut if tag))
+    unique_tags = dict.fromkeys([tag.strip()[:_MAX_TAG_CHARS] for tag in tags])
+    return tuple(filter(None, unique_tags))
 
 
 def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
@@ -306,13 +307,7 @@ def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
     `abilities` has checked those that must not be missing.
     """
     fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
-    return wandb.Settings(
-        **{
-            name: value
-            for name, value in values.items()
-            if name in fields and value is not None
-        }
-    )
+    return wandb.Settings(**present(only(values, fields)))
 
 
 def _in_netrc(base_url: str) -> bool:
@@ -332,7 +327,7 @@ def _in_netrc(base_url: str) -> bool:
             # A file that is missing or damaged holds no key; wandb would then prompt, and is not
             # asked.
             continue
-        if any(name in entries.hosts for name in hosts):
+        if hosts & entries.hosts.keys():
             return True
     return False
 

@@ -12,10 +12,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from otel_bridge import semconv
+from otel_bridge.emit.values.mappings import present
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.settings import (
@@ -182,12 +184,14 @@ class WandbSettings:
         """
         variables = {
             "WANDB_MODE": "offline" if self.offline else "online",
-            "WANDB_BASE_URL": "" if self.offline else self.base_url,
-            "WANDB_DIR": str(self.directory or "") if self.offline else "",
-            "WANDB_ENTITY": self.entity,
-            shared_mode.SHARED.name: "1" if self.sharing or self.unshared else "",
+            "WANDB_BASE_URL": None if self.offline else self.base_url or None,
+            "WANDB_DIR": str(self.directory)
+            if self.offline and self.directory
+            else None,
+            "WANDB_ENTITY": self.entity or None,
+            shared_mode.SHARED.name: "1" if self.sharing or self.unshared else None,
         }
-        return {name: value for name, value in variables.items() if value}
+        return present(variables)
 
     @property
     def caution(self) -> str:
@@ -207,10 +211,11 @@ class WandbSettings:
         entity = entity_of(run, self)
         if not entity:
             return ""
-        parts = (entity, project_of(run), "runs", run_id_of(run, self))
-        return "/".join(
-            (_app_url(self.base_url), *(quote(part, safe="") for part in parts))
+        path = map(
+            partial(quote, safe=""),
+            (entity, project_of(run), "runs", run_id_of(run, self)),
         )
+        return "/".join((_app_url(self.base_url), *path))
 
     def upload(self, run: RunInfo) -> str:
         """Return the command that uploads an offline run; empty for an online one."""
@@ -231,10 +236,10 @@ def _app_url(base_url: str) -> str:
     """
     if not base_url:
         return DEFAULT_APP_URL
-    shown = without_credentials(base_url)
-    if "://api.wandb." in shown:
-        return shown.replace("://api.", "://", 1)
-    return shown.replace("://api.", "://app.", 1)
+    address = without_credentials(base_url)
+    if "://api.wandb." in address:
+        return address.replace("://api.", "://", 1)
+    return address.replace("://api.", "://app.", 1)
 
 
 def _mode(env: Mapping[str, str]) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
+from otel_bridge.emit.values.mappings import only
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import call_within
 from otel_bridge.otlp.json_text import utf8
@@ -233,9 +234,9 @@ class WandbRunWriter:
         """
         del role
         opened = self._open()
-        summary: dict[str, Json] = {
-            shown_key(key, None): value for key, value in values.items()
-        }
+        summary: dict[str, Json] = {}
+        for key, value in values.items():
+            summary[shown_key(key, None)] = value
         entries = cast("dict[str, object]", clean(summary))
         with as_bridge_errors("writing the summary"):
             if (
@@ -252,8 +253,8 @@ class WandbRunWriter:
         self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
     ) -> None:
         """Set entries again that rows replaced: W&B makes each row's values the summary's."""
-        keys = set[str]().union(*(line for _, line in lines))
-        replaced = {key: self._summary[key] for key in keys & self._summary.keys()}
+        keys = set[str]().union(*map(itemgetter(1), lines))
+        replaced = only(self._summary, keys)
         if replaced:
             with as_bridge_errors("writing the summary"):
                 opened.run.summary.update(replaced)

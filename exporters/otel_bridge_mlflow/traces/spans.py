@@ -12,12 +12,15 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from operator import attrgetter
 from typing import Any
 
 from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge import semconv
+from otel_bridge.emit.values.mappings import present
 from otel_bridge.otlp.json_text import utf8, with_leaves
 from otel_bridge.records import Json, Message, RolloutRecord, Span
 
@@ -66,17 +69,17 @@ def spans_of(
         tag_name: Returns the name under which MLflow accepts a tag.
         tag_length: Longest value of a tag.
     """
-    messages = [message_of(rollout.id, span) for span in rollout.spans]
+    messages = messages_of(rollout.id, rollout.spans)
     if not messages or messages[0].parent_span_id:
         messages.insert(0, _made_up_root(rollout, messages))
     root = messages[0]
     if rollout.messages:
-        attributes = [pair for pair in root.attributes if pair.key not in _TWICE]
+        attributes = list(root.attributes)
         del root.attributes[:]
-        root.attributes.extend(attributes)
-    root.attributes.extend(
-        _text(key, value) for key, value in _root_attributes(rollout).items()
-    )
+        for pair in attributes:
+            if pair.key not in _TWICE:
+                root.attributes.append(pair)
+    root.attributes.extend(starmap(_text, _root_attributes(rollout).items()))
     for tag, value in tags_of(rollout).items():
         # MLflow refuses a trace with a longer tag, so the value is cut here.
         root.attributes.append(
@@ -102,11 +105,10 @@ def tags_of(rollout: RolloutRecord) -> dict[str, str]:
         "incomplete": rollout.incomplete or None,
         "clipped_bytes": rollout.clipped_bytes or None,
     }
-    return {
-        key: clean_text(str(value))
-        for key, value in fields.items()
-        if value is not None
-    }
+    tags: dict[str, str] = {}
+    for key, value in present(fields).items():
+        tags[key] = clean_text(str(value))
+    return tags
 
 
 def name_of(rollout: RolloutRecord) -> str:
@@ -166,7 +168,12 @@ def _conversation(rollout: RolloutRecord) -> tuple[list[Json], Message | None]:
     return messages[:-1], last
 
 
-def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
+def messages_of(trace_id: str, spans: Sequence[Span]) -> list[trace_pb2.Span]:
+    """Return *spans* as OTLP, in the trace *trace_id*: 32 hex digits."""
+    return [_message_of(trace_id, span) for span in spans]
+
+
+def _message_of(trace_id: str, span: Span) -> trace_pb2.Span:
     """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits.
 
     Without the producer's bytes (an exporter that gets less text has none) it is made of the
@@ -181,9 +188,8 @@ def message_of(trace_id: str, span: Span) -> trace_pb2.Span:
         message.parent_span_id = bytes.fromhex(span.parent_id or "")
         message.start_time_unix_nano = span.start_unix_ns
         message.end_time_unix_nano = span.end_unix_ns
-        message.attributes.extend(
-            _text(key, _plain(value)) for key, value in span.attributes.items()
-        )
+        for key, value in span.attributes.items():
+            message.attributes.append(_text(key, _plain(value)))
         if span.input is not None:
             message.attributes.append(_text("mlflow.spanInputs", _json(span.input)))
         if span.output is not None:
@@ -201,13 +207,16 @@ def _made_up_root(
     rollout: RolloutRecord, messages: list[trace_pb2.Span]
 ) -> trace_pb2.Span:
     """Return a root in place of the missing one; the real root replaces it if it arrives later."""
-    span_ids = {message.span_id for message in messages}
-    parent_ids = [message.parent_span_id for message in messages]
-    missing_ids = [parent_id for parent_id in parent_ids if parent_id not in span_ids]
+    root_id = bytes.fromhex(rollout.id[:16])
+    span_ids = set(map(attrgetter("span_id"), messages))
+    for message in messages:
+        if message.parent_span_id not in span_ids:
+            # The id that the children name as parent, so that they hang below this root.
+            root_id = message.parent_span_id
+            break
     root = trace_pb2.Span(
         trace_id=bytes.fromhex(rollout.id),
-        # The id that the children name as parent, so that they hang below this root.
-        span_id=missing_ids[0] if missing_ids else bytes.fromhex(rollout.id[:16]),
+        span_id=root_id,
         name=semconv.ROLLOUT_SPAN,
         start_time_unix_nano=rollout.start_unix_ns,
         end_time_unix_nano=rollout.end_unix_ns,

@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.request_size import RequestSize, refused_items
@@ -29,7 +31,7 @@ from otel_bridge_mlflow.traces.spans import (
     SESSION,
     TRACE_NAME,
     TraceContent,
-    message_of,
+    messages_of,
     name_of,
     session_of,
     spans_of,
@@ -90,8 +92,7 @@ class TraceWriter:
         start = 0
         while start < len(rollouts):
             batch = self._batch(rollouts, start)
-            pairs = [*zip(rollouts[start:], batch)]  # noqa: B905  # as many as the batch has
-            for (rollout, _), exc in refused_items(pairs, self._write_batch, Refused):
+            for (rollout, _), exc in refused_items(batch, self._write_batch, Refused):
                 raise PermanentError(
                     f"rollout {rollout.id}: {exc}", position=rollout.position
                 ) from exc
@@ -103,7 +104,7 @@ class TraceWriter:
         One trace a call: they are few, and an error then names its own record.
         """
         for trace in traces:
-            spans = [message_of(trace.id, span) for span in trace.spans]
+            spans = messages_of(trace.id, trace.spans)
             try:
                 self._traces.write([TraceContent(trace_id_of(trace.id), spans)])
             except Refused as exc:
@@ -116,24 +117,22 @@ class TraceWriter:
 
     def _batch(
         self, rollouts: Sequence[RolloutRecord], start: int
-    ) -> list[TraceContent]:
-        """Return the contents of the next request: rollouts from *start* on within its limits, at least one."""
-        batch: list[TraceContent] = []
+    ) -> list[tuple[RolloutRecord, TraceContent]]:
+        """Return the next request: rollouts from *start* on within its limits, at least one, with their contents."""
+        batch: list[tuple[RolloutRecord, TraceContent]] = []
         size = 0
         for rollout in rollouts[start : start + self._size.now]:
             spans = spans_of(
                 rollout, self._names.name, self._connection.rules.trace_tag_length
             )
-            size += sum(span.ByteSize() for span in spans)
+            size += sum(map(Span.ByteSize, spans))
             # One rollout alone may exceed it: it cannot be divided.
             if batch and size > REQUEST_BYTES:
                 break
             rewards = self._assessments.rewards(rollout)
-            batch.append(
-                TraceContent(
-                    trace_id_of(rollout.id), spans, session_of(rollout), rewards
-                )
-            )
+            session = session_of(rollout)
+            content = TraceContent(trace_id_of(rollout.id), spans, session, rewards)
+            batch.append((rollout, content))
         return batch
 
     def _write_batch(self, pairs: Sequence[tuple[RolloutRecord, TraceContent]]) -> None:
@@ -144,8 +143,7 @@ class TraceWriter:
             RetryableError: As `Connection.request`, with the position of the first.
             BlockedError: As `Connection.request`, with the position of the first.
         """
-        rollouts = [rollout for rollout, _ in pairs]
-        traces = [trace for _, trace in pairs]
+        rollouts, traces = zip(*pairs, strict=True)
         try:
             with self._size.request(len(pairs)):
                 # Traces first: an assessment of a trace that MLflow lacks is refused.
@@ -164,9 +162,8 @@ class TraceWriter:
         with as_bridge_errors(
             f"linking {len(batch)} traces to MLflow run {self._run.id}"
         ):
-            self._connection.client.link_traces_to_run(
-                [trace.id for trace in batch], self._run.id
-            )
+            trace_ids = [trace.id for trace in batch]
+            self._connection.client.link_traces_to_run(trace_ids, self._run.id)
 
     def _set_missing_tags(self, rollouts: Sequence[RolloutRecord]) -> None:
         """Set the tags that MLflow did not create from the roots' attributes.
@@ -178,9 +175,9 @@ class TraceWriter:
         if self._tags_missing is None:
             self._read_back(rollouts[0])
         if self._session_missing is None:
-            self._read_back(
-                next((rollout for rollout in rollouts if rollout.group), None)
-            )
+            # A rollout without a group has no session that could be missing.
+            in_groups = [rollout for rollout in rollouts if rollout.group]
+            self._read_back(in_groups[0] if in_groups else None)
         if not self._tags_missing and not self._session_missing:
             return
         for rollout in rollouts:
@@ -232,8 +229,7 @@ class TraceWriter:
 
     def _tags(self, rollout: RolloutRecord) -> dict[str, str]:
         limit = self._connection.rules.trace_tag_length
-        tags = {
-            self._names.name(tag): value[:limit]
-            for tag, value in tags_of(rollout).items()
-        }
-        return {TRACE_NAME: name_of(rollout), **tags}
+        tags = {TRACE_NAME: name_of(rollout)}
+        for tag, value in tags_of(rollout).items():
+            tags[self._names.name(tag)] = value[:limit]
+        return tags

@@ -18,7 +18,7 @@ from otel_bridge.errors import ExporterError, RetryableError
 from otel_bridge.media_files import put_media
 from otel_bridge.records import MediaItem, MediaRecord
 from otel_bridge_wandb.content.payload import shown_key
-from otel_bridge_wandb.errors import outcome, refused
+from otel_bridge_wandb.errors import class_names, outcome, refused
 from otel_bridge_wandb.online.refused_files import RefusedFiles
 
 _BATCHED = {
@@ -105,7 +105,10 @@ class WandbMedia:
         kinds = {_BATCHED.get(item.kind) for item in record.items}
         if len(kinds) == 1 and None not in kinds:
             return {key: values}
-        return {f"{key}/{number}": value for number, value in enumerate(values)}
+        values_by_key: dict[str, object] = {}
+        for number, value in enumerate(values):
+            values_by_key[f"{key}/{number}"] = value
+        return values_by_key
 
     def log(
         self,
@@ -181,7 +184,9 @@ class WandbMedia:
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
         """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default."""
         columns, rows = record.table(item)
-        data = [[self._cell(cell, folder) for cell in row] for row in rows]
+        data: list[list[object]] = []
+        for row in rows:
+            data.append([self._cell(cell, folder) for cell in row])
         return self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)
 
     def _cell(self, cell: object, folder: Path) -> object:
@@ -223,10 +228,9 @@ def _is_refusal(exc: Exception) -> bool:
     A name that is too long for the file system is the value's fault too. wandb's UsageError is
     matched by its name, because this module imports nothing of wandb.
     """
-    names = {base.__name__ for base in type(exc).__mro__}
     too_long = isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG
     return (
         too_long
         or isinstance(exc, (ValueError, TypeError, LookupError, AssertionError))
-        or "UsageError" in names
+        or "UsageError" in class_names(exc)
     )

@@ -94,10 +94,8 @@ def bins_of(distribution: Distribution) -> tuple[list[int], list[float]]:
     stride = -(-len(counts) // MAX_BINS)
     if stride > 1:
         last = edges[-1]
-        counts = [
-            sum(counts[start : start + stride])
-            for start in range(0, len(counts), stride)
-        ]
+        starts = range(0, len(counts), stride)
+        counts = [sum(counts[start : start + stride]) for start in starts]
         edges = [*edges[:-1:stride], last]
     return counts, edges
 
@@ -140,7 +138,10 @@ def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
     """
     if "" in line:
         raise refused("a key is empty", row.position)
-    return {shown_key(key, row.axis): value for key, value in line.items()}
+    shown_line: dict[str, object] = {}
+    for key, value in line.items():
+        shown_line[shown_key(key, row.axis)] = value
+    return shown_line
 
 
 def _exact_bytes(line: Mapping[str, object]) -> int:
@@ -171,12 +172,14 @@ def beside_roles(
     name of a role gives way, also one that was sent before the role came.
     """
     top = configs.get("", {})
-    if not role:
-        return {_beside(key, top, configs): value for key, value in top.items()}
-    moved = {}
-    if role in top:
-        moved = {_beside(role, top, configs): top[role]}
-    return {role: configs[role], **moved}
+    entries: dict[str, object] = {}
+    if role:
+        entries[role] = configs[role]
+    for key, value in top.items():
+        # With a role, of all others only the entry that gives way to it changes.
+        if not role or key == role:
+            entries[_beside(key, top, configs)] = value
+    return entries
 
 
 def _beside(key: str, top: Mapping[str, object], configs: Mapping[str, object]) -> str:

@@ -10,10 +10,12 @@ increments. So a table is closed after `INCREMENTS` increments and the next one 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
+from otel_bridge.emit.values.mappings import present, without
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
@@ -95,15 +97,12 @@ class Tables:
 
     def rollouts(self, key: str, rollouts: Sequence[RolloutRecord]) -> Increment:
         """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
-        return self._increment(
-            key,
-            COLUMNS,
-            [rollout_cells(rollout, self._cell_chars) for rollout in rollouts],
-        )
+        rows = [rollout_cells(rollout, self._cell_chars) for rollout in rollouts]
+        return self._increment(key, COLUMNS, rows)
 
     def evaluations(self, key: str, values: Sequence[Evaluation]) -> Increment:
         """Return the increment of *values* of rollouts of *key*, in the table beside it."""
-        rows = [evaluation_cells(value, self._cell_chars) for value in values]
+        rows = [_cells(_evaluation_values(value), self._cell_chars) for value in values]
         return self._increment(f"{key}{EVALUATIONS_SUFFIX}", EVALUATION_COLUMNS, rows)
 
     def forget(self) -> None:
@@ -126,7 +125,7 @@ class Tables:
             for row in rows:
                 opened.table.add_data(*row)
             opened.increments += 1
-            opened.size_bytes += _text_chars(rows)
+            opened.size_bytes += sum(map(_text_chars, rows))
             # Before the line is logged: a kill in between costs one number of an increment, and no
             # row.
             self._remember(key, opened)
@@ -174,8 +173,12 @@ def _undo(opened: _Open, row_count: int) -> None:
         del opened.table.data[row_count:]
 
 
-def _text_chars(rows: Sequence[list[CellValue]]) -> int:
-    return sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
+def _text_chars(row: Sequence[CellValue]) -> int:
+    chars = 0
+    for cell in row:
+        if isinstance(cell, str):
+            chars += len(cell)
+    return chars
 
 
 _IN_TEXT = frozenset({"role", "content", "tool_calls"})
@@ -197,15 +200,14 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
             last = index
             answers += 1
     if answers:
-        after = _turns(rollout.messages[last + 1 :])
-        answer = "\n\n".join([_content(rollout.messages[last]), *after])
+        later_turns = map(_turn, rollout.messages[last + 1 :])
+        answer = "\n\n".join([_content(rollout.messages[last]), *later_turns])
+    span_kinds = list(map(attrgetter("kind"), rollout.spans))
     # Without spans, the number that the producer gave.
-    tools = sum(span.kind == "tool" for span in rollout.spans) or rollout.tools.get(
-        "calls"
-    )
+    tools = span_kinds.count("tool") or rollout.tools.get("calls")
     # Without content there are no messages; the spans of the model still show the number of turns.
-    turns = answers or sum(span.kind == "generation" for span in rollout.spans)
-    cells: list[object] = [
+    turns = answers or span_kinds.count("generation")
+    values: list[object] = [
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
         rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, turns,
         len(rollout.messages), tools if isinstance(tools, int) else None,
@@ -214,7 +216,7 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
         _json(rollout.metadata), rollout.error, rollout.staleness, rollout.trajectory_id, rollout.dataset,
         _json(_facts(rollout)),
     ]  # fmt: skip
-    return [_cell(cell, cell_chars) for cell in cells]
+    return _cells(values, cell_chars)
 
 
 def _facts(rollout: RolloutRecord) -> dict[str, Json]:
@@ -231,20 +233,17 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
         "tools": dict(rollout.tools) or None,
         "messages": _message_facts(rollout.messages) or None,
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return present(facts)
 
 
-def evaluation_cells(value: Evaluation, cell_chars: int) -> list[CellValue]:
-    """Return one row of `EVALUATION_COLUMNS`."""
-    cells: list[object] = [
-        value.rollout_id,
-        value.name,
-        value.value,
-        value.label,
-        value.explanation,
-        value.step,
-    ]
-    return [_cell(cell, cell_chars) for cell in cells]
+_evaluation_values: Callable[[Evaluation], tuple[object, ...]] = attrgetter(
+    "rollout_id", "name", "value", "label", "explanation", "step"
+)
+"""Returns one row of `EVALUATION_COLUMNS`, its texts not cut."""
+
+
+def _cells(values: Iterable[object], cell_chars: int) -> list[CellValue]:
+    return [_cell(value, cell_chars) for value in values]
 
 
 def _cell(value: object, cell_chars: int) -> CellValue:
@@ -262,13 +261,11 @@ def _transcript(messages: Sequence[Message]) -> str:
     """Return the conversation before the last answer; return a single question unchanged."""
     if len(messages) == 1:
         return _content(messages[0])
-    return "\n\n".join(_turns(messages))
+    return "\n\n".join(map(_turn, messages))
 
 
-def _turns(messages: Sequence[Message]) -> list[str]:
-    return [
-        f"{message.get('role', 'message')}: {_content(message)}" for message in messages
-    ]
+def _turn(message: Message) -> str:
+    return f"{message.get('role', 'message')}: {_content(message)}"
 
 
 def _message_facts(messages: Sequence[Message]) -> dict[str, Json]:
@@ -278,11 +275,7 @@ def _message_facts(messages: Sequence[Message]) -> dict[str, Json]:
     """
     by_number: dict[str, Json] = {}
     for number, message in enumerate(messages, 1):
-        facts: dict[str, Json] = {
-            key: value
-            for key, value in message.items()
-            if key not in _IN_TEXT and value is not None
-        }
+        facts: dict[str, Json] = {**present(without(message, _IN_TEXT))}
         if facts:
             by_number[str(number)] = facts
     return by_number

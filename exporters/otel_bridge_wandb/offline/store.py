@@ -17,7 +17,8 @@ import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,19 @@ class _Directory:
         """Return whether W&B has uploaded the directory."""
         return any(self.path.glob("*.synced"))
 
+    def stored(self) -> Mapping[str, object]:
+        """Return the entry from which `of` makes the directory again."""
+        return {
+            "path": str(self.path),
+            "first": self.first,
+            "kept": self.is_permanent,
+        }
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> _Directory:
+        """Return the directory that an earlier writer stored as *entry*."""
+        return cls(Path(str(entry["path"])), entry["first"], bool(entry["kept"]))
+
 
 class OfflineStore:
     """Tracks the records of an offline run: none is durable, and each new writer gets all of them again.
@@ -69,9 +83,11 @@ class OfflineStore:
         self._memory = memory
         self._root = root
         self._run_id = run_id
-        self._known = [
-            directory for directory in _read(memory) if directory.path.is_dir()
-        ]
+        self._known: list[_Directory] = []
+        for directory in map(_Directory.of, json.loads(memory.get(_KEY) or "[]")):
+            # One that a user deleted meanwhile is forgotten.
+            if directory.path.is_dir():
+                self._known.append(directory)
         self._current: _Directory | None = None
 
     def before_init(self) -> None:
@@ -82,18 +98,14 @@ class OfflineStore:
         """
         stored = self._memory.get("offline/opening")
         if stored is not None:
-            known_paths = {Path(path) for path in json.loads(stored)}
-            strays = (
-                self._present()
-                - known_paths
-                - {directory.path for directory in self._known}
-            )
-            self._known += [_Directory(path) for path in sorted(strays)]
+            known_paths = set(map(Path, json.loads(stored)))
+            known_paths.update(map(attrgetter("path"), self._known))
+            self._known += map(_Directory, sorted(self._present() - known_paths))
             # First: the list below holds them, so a second kill before after_init() would hide
             # them.
             self._save()
-        paths = [str(path) for path in self._present()]
         # Before init(), so that a directory made by an init() that is killed is known as new.
+        paths = list(map(str, self._present()))
         self._memory.put("offline/opening", json.dumps(paths).encode())
 
     def after_init(self, path: Path) -> None:
@@ -140,13 +152,11 @@ class OfflineStore:
         self._current = _Directory(self._current.path, first=positions[0])
         # Before the list is stored: after a kill in between, directories that are gone leave it by
         # themselves.
-        remaining = [
-            directory for directory in self._known if not self._replaced(directory)
-        ]
-        self._known = [
-            _Directory(directory.path, directory.first, is_permanent=True)
-            for directory in remaining
-        ]
+        former = self._known
+        self._known = []
+        for directory in former:
+            if not self._replaced(directory):
+                self._known.append(replace(directory, is_permanent=True))
         self._save()
 
     def passed(self, _position: Position) -> None:
@@ -210,24 +220,19 @@ class OfflineStore:
     def _present(self) -> set[Path]:
         # The whole name, because a user's run whose id contains this id must not be replaced.
         ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
-        return {
-            path
-            for path in (self._root / "wandb").glob("offline-run-*")
-            if ours.fullmatch(path.name)
-        }
+        present: set[Path] = set()
+        for path in (self._root / "wandb").glob("offline-run-*"):
+            if ours.fullmatch(path.name):
+                present.add(path)
+        return present
 
     def _save(self) -> None:
         """Store the directories of this writer and those before it, for the next writer."""
-        listed = [*self._known, *([self._current] if self._current else [])]
-        value: list[Mapping[str, object]] = [
-            {
-                "path": str(directory.path),
-                "first": directory.first,
-                "kept": directory.is_permanent,
-            }
-            for directory in listed
-        ]
-        self._memory.put(_KEY, json.dumps(value).encode())
+        listed = list(self._known)
+        if self._current is not None:
+            listed.append(self._current)
+        entries = list(map(_Directory.stored, listed))
+        self._memory.put(_KEY, json.dumps(entries).encode())
 
 
 def _deleted(path: Path) -> bool:
@@ -247,17 +252,6 @@ def _deleted(path: Path) -> bool:
     return True
 
 
-def _read(memory: WriterMemory) -> list[_Directory]:
-    """Return the directories that earlier writers stored; none at the first opening."""
-    stored = memory.get(_KEY)
-    if stored is None:
-        return []
-    return [
-        _Directory(Path(str(entry["path"])), entry["first"], bool(entry["kept"]))
-        for entry in json.loads(stored)
-    ]
-
-
 # Wait until an offline run's file is whole: ``run.finish()`` returns before wandb's service has
 # flushed and closed it.
 #
@@ -273,7 +267,7 @@ def wait_for_exit(directory: Path, timeout_s: float) -> bool:
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        if any(has_exit(file) for file in directory.glob("run-*.wandb")):
+        if any(map(has_exit, directory.glob("run-*.wandb"))):
             return True
         if time.monotonic() >= deadline:
             return False
@@ -297,7 +291,7 @@ def has_exit(file: Path) -> bool:
     except OSError:
         # Not written yet: the caller asks again.
         return False
-    return any(
-        messages.Record.FromString(record).HasField("exit")
-        for record in records(tail, 0 if start else HEADER_BYTES)
-    )
+    for record in records(tail, 0 if start else HEADER_BYTES):
+        if messages.Record.FromString(record).HasField("exit"):
+            return True
+    return False

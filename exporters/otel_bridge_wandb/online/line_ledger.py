@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Position
@@ -114,11 +115,11 @@ class LineLedger:
         # Hot path: the usual call, in which nothing is redelivered.
         if positions and positions[0] > self._logged:
             return positions
-        return [
-            position
-            for position in positions
-            if position > self._logged or position in self._lost
-        ]
+        due: list[Position] = []
+        for position in positions:
+            if position > self._logged or position in self._lost:
+                due.append(position)
+        return due
 
     def announce(
         self, positions: Sequence[Position], table: str = "", now_unix_ms: int = 0
@@ -128,11 +129,10 @@ class LineLedger:
         Stored before they are logged: after a kill the server's count then shows which of them
         arrived.
         """
-        # Rows are never lost: only records of an increment are found here.
-        lost_entries = [
-            self._lost[position] for position in positions if position in self._lost
-        ]
-        sent = max((entry.sent for entry in lost_entries), default=0)
+        sent = 0
+        for position in self._lost.keys() & set(positions):
+            # Rows are never lost: only records of an increment are here.
+            sent = max(sent, self._lost[position].sent)
         self._put(
             LineEntry(
                 self.next,
@@ -268,11 +268,7 @@ class LineLedger:
         """
         remaining: list[LineEntry] = []
         for entry in entries:
-            rest = tuple(
-                position
-                for position in entry.positions
-                if position not in done.positions
-            )
+            rest = tuple(sorted(set(entry.positions) - set(done.positions)))
             if len(rest) == len(entry.positions):
                 remaining.append(entry)
             elif rest:
@@ -330,8 +326,10 @@ def announced_before(memory: WriterMemory) -> int:
 
     Announced lines count as own, because they may have arrived just before a kill.
     """
-    entries = [_decode(key, value) for key, value in memory.items(_PREFIX)]
-    return max(held_before(memory), *(entry.end for entry in entries), 0)
+    lines = held_before(memory)
+    for entry in starmap(_decode, memory.items(_PREFIX)):
+        lines = max(lines, entry.end)
+    return lines
 
 
 def _is_given_up(entry: LineEntry) -> bool:
@@ -367,14 +365,14 @@ def _encode(entry: LineEntry) -> bytes:
 def _decode(key: str, value: bytes) -> LineEntry:
     """Return the entry that `_encode` stored under *key*."""
     stored = json.loads(value)
-    positions = tuple(
-        first + offset for first, count in stored["p"] for offset in range(count)
-    )
+    positions: list[Position] = []
+    for first, count in stored["p"]:
+        positions += range(first, first + count)
     start = int(key.removeprefix(_PREFIX))
     at_unix_ms, until_unix_ms = stored.get("ms", (0, 0))
     return LineEntry(
         start,
-        positions,
+        tuple(positions),
         stored.get("t", ""),
         at_unix_ms,
         until_unix_ms,

@@ -135,13 +135,12 @@ class Server:
         neither runs ahead.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
-        markers = [row.get(self._marker) for row in sampled] + [
-            run.summary.get(self._marker)
-        ]
-        return max(
-            (int(number) for number in markers if isinstance(number, (int, float))),
-            default=0,
-        )
+        highest = 0
+        for row in (*sampled, run.summary):
+            number = row.get(self._marker)
+            if isinstance(number, (int, float)):
+                highest = max(highest, int(number))
+        return highest
 
     def history(self, lines: int) -> list[dict[str, object]]:
         """Return the run's history, *lines* lines of it."""
@@ -166,10 +165,10 @@ class Server:
         try:
             for version in islice(self._versions(name), _MAX_VERSIONS):
                 entries: Iterable[str] = version.manifest.entries
-                version_times = [
-                    int(match[1]) for match in map(_ENTRY.match, entries) if match
-                ]
-                times.update(version_times)
+                version_times: set[int] = set()
+                for match in filter(None, map(_ENTRY.match, entries)):
+                    version_times.add(int(match[1]))
+                times |= version_times
                 # Newest first: what follows is older than anything awaited.
                 if version_times and max(version_times) < since_unix_ms:
                     break

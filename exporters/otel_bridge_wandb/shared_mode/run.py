@@ -142,18 +142,16 @@ class SharedRun:
         """
         stored = self._stored()
         defined = defined_names(stored.config)
-        axes = [
-            key
-            for key, _ in self._axes_of(stored.keys)
-            if self._axes.needs(key) and key not in defined
-        ]
+        lacks_axes = not self._axes.declared <= defined
+        for key, _ in self._axes_of(stored.keys):
+            lacks_axes |= self._axes.needs(key) and key not in defined
         left_s = self._adopted_s - self._clock_s()
         while left_s > 0 and not self._config.is_lost(stored.config):
             self._pause(min(left_s, self._every_s))
             stored = self._stored()
             left_s = self._adopted_s - self._clock_s()
         parts: list[str] = []
-        if axes or not self._axes.declared <= defined:
+        if lacks_axes:
             parts.append("the axes")
         if self._config.is_lost(stored.config):
             parts.append("the config")
@@ -255,7 +253,7 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     (`WandbAxes`); they keep their place in the list.
     """
     entries = _definitions(config)
-    names = [str(entry.get("1") or "").replace("\\.", ".") for entry in entries]
+    names = [_name(entry, "1") for entry in entries]
     definitions: list[tuple[str, str]] = []
     for name, entry in zip(names, entries, strict=True):
         place = entry.get("5")
@@ -269,10 +267,15 @@ def definitions_in(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def defined_names(config: Mapping[str, Any]) -> set[str]:
     """Return the names and patterns that a stored config defines."""
-    return {
-        str(entry.get("1") or entry.get("2") or "").replace("\\.", ".")
-        for entry in _definitions(config)
-    }
+    names: set[str] = set()
+    for entry in _definitions(config):
+        names.add(_name(entry, "1") or _name(entry, "2"))
+    return names
+
+
+def _name(entry: Mapping[str, Any], field: str) -> str:
+    """Return a name in a definition, which has its dots escaped; empty without one."""
+    return str(entry.get(field) or "").replace("\\.", ".")
 
 
 def definitions_count(config: Mapping[str, Any]) -> int:

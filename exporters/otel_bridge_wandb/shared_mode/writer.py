@@ -91,10 +91,10 @@ class SharedWriter:
     @property
     def left_out(self) -> Mapping[str, int]:
         """Return what W&B could not show since this writer was opened: reason to count."""
-        return sum(
-            (Counter(writer.left_out) for writer in (self._main, *self._own.values())),
-            Counter[str](),
-        )
+        left_out: Counter[str] = Counter()
+        for writer in (self._main, *self._own.values()):
+            left_out.update(writer.left_out)
+        return left_out
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment per rollout key."""
@@ -121,11 +121,13 @@ class SharedWriter:
 
     def durable(self) -> Position | None:
         """Return the last position up to which every run holds its records."""
-        positions = [writer.durable() for writer in (self._main, *self._own.values())]
-        # The slowest run decides, because one position counts for all of them.
-        return min(
-            (position for position in positions if position is not None), default=None
-        )
+        slowest = None
+        for writer in (self._main, *self._own.values()):
+            position = writer.durable()
+            # The slowest run decides, because one position counts for all of them.
+            if position is not None and (slowest is None or position < slowest):
+                slowest = position
+        return slowest
 
     def end(self, status: Status) -> None:
         """End the runs of single roles, and the shared one if this is the primary."""
