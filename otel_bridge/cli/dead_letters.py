@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import click
 import orjson
 
 from otel_bridge.bridge.ledger import codec
-from otel_bridge.bridge.ledger.database import open_for_reading
-from otel_bridge.bridge.ledger.queries import LedgerView, StoredDeadLetter
+from otel_bridge.bridge.ledger.queries import StoredDeadLetter, open_view
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
@@ -172,50 +172,61 @@ def retry(selection: _Selection) -> None:
     Exits with 1 when one is refused again or cannot be tried now. The bridge of the run executes
     the retry. If no bridge runs, the folder is delivered as by `otel-bridge drain`.
     """
-    work_without_output()
-    failed = False
-    for letters in _chosen(selection):
-        send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
-        # The request waits in the folder, so a bridge that starts meanwhile carries it out too.
-        if not probe(letters.folder.lock_path):
-            Drains(Terminal(stderr=True)).drain([letters.folder])
-        remaining = _left(letters, _WAIT_S)
-        refused = _refused_again(letters)
-        counts = {
-            "tried": len(letters.dead_letters) - remaining,
-            "refused_again": refused,
-            "waiting": remaining,
-        }
-        failed |= bool(remaining or refused)
-        _print_counts(letters.folder, counts, as_json=selection.as_json)
-    sys.exit(1 if failed else 0)
+    _carry_out(selection, _retry, "tried")
 
 
 @command.command(epilog="Example: otel-bridge dead-letters discard --exporter trackio")
 @_options
 def discard(selection: _Selection) -> None:
     """Delete dead letters for good."""
+    _carry_out(selection, _discard, "discarded")
+
+
+def _carry_out(
+    selection: _Selection, begin: Callable[[_RunDeadLetters], None], outcome: str
+) -> NoReturn:
+    """Wait until each run is done with its letters, print the counts, and exit.
+
+    The exit code is 1 when some still wait, because no bridge can take them now, or were refused
+    again.
+
+    Args:
+        selection: Chooses the letters.
+        begin: Requests the work for the letters of one run, or does it.
+        outcome: What is done with a letter, in one word.
+    """
     work_without_output()
     failed = False
     for letters in _chosen(selection):
-        lock = letters.folder.lock()
-        # Without a bridge the ledger may be opened here; else only the bridge writes to it.
-        if lock.acquire():
-            try:
-                with contextlib.closing(Ledger(letters.folder.ledger_path)) as ledger:
-                    ledger.discard_dead_letters(None, letters.by_exporter())
-            finally:
-                lock.release()
-        else:
-            send_control(letters.folder, "discard", dead_letters=letters.by_exporter())
+        begin(letters)
         remaining = _left(letters, _WAIT_S)
-        failed |= remaining > 0
-        counts = {
-            "discarded": len(letters.dead_letters) - remaining,
-            "waiting": remaining,
-        }
+        counts = {outcome: len(letters.dead_letters) - remaining}
+        if begin is _retry:
+            counts["refused_again"] = _refused_again(letters)
+        counts["waiting"] = remaining
+        failed |= bool(remaining or counts.get("refused_again"))
         _print_counts(letters.folder, counts, as_json=selection.as_json)
     sys.exit(1 if failed else 0)
+
+
+def _retry(letters: _RunDeadLetters) -> None:
+    send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
+    # The request waits in the folder, so a bridge that starts meanwhile carries it out too.
+    if not probe(letters.folder.lock_path):
+        Drains(Terminal(stderr=True)).drain([letters.folder])
+
+
+def _discard(letters: _RunDeadLetters) -> None:
+    lock = letters.folder.lock()
+    # Without a bridge the ledger may be opened here; else only the bridge writes to it.
+    if not lock.acquire():
+        send_control(letters.folder, "discard", dead_letters=letters.by_exporter())
+        return
+    try:
+        with contextlib.closing(Ledger(letters.folder.ledger_path)) as ledger:
+            ledger.discard_dead_letters(None, letters.by_exporter())
+    finally:
+        lock.release()
 
 
 def _chosen(selection: _Selection) -> list[_RunDeadLetters]:
@@ -253,11 +264,8 @@ def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLet
     """
     if not folder.ledger_path.exists():
         return []
-    view = LedgerView(open_for_reading(folder.ledger_path))
-    try:
+    with open_view(folder.ledger_path) as view:
         return view.dead_letters(ids)
-    finally:
-        view.close()
 
 
 def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
@@ -300,14 +308,12 @@ def _refused_again(letters: _RunDeadLetters) -> int:
     # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
     # By record, because only its id is the same in the old dead letter and the new one.
-    tried = {
-        (dead_letter.exporter, dead_letter.record_id)
-        for dead_letter in letters.dead_letters
-    }
-    return sum(
-        letter.id > last and (letter.exporter, letter.record_id) in tried
-        for letter in _letters(letters.folder, None)
-    )
+    identity = attrgetter("exporter", "record_id")
+    tried = set(map(identity, letters.dead_letters))
+    refused = 0
+    for letter in _letters(letters.folder, None):
+        refused += letter.id > last and identity(letter) in tried
+    return refused
 
 
 def _print_counts(

@@ -298,11 +298,9 @@ def _amounts(
 ) -> dict[str, Amount]:
     """Return how many of *folders* are done, and how many of all records each tracker has."""
     done = sum(drain.done() for drain in drains)
+    read = filter(None, map(reports.read, folders))
     runs = {"runs": Amount(done, len(folders))}
-    read = [
-        report for folder in folders if (report := reports.read(folder)) is not None
-    ]
-    return {**runs, **records_in_trackers(read)}
+    return runs | records_in_trackers(read)
 
 
 class _Messages:
@@ -498,7 +496,7 @@ def _named_here(
 
 def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the exporters of all signals."""
-    return {name for names in exporters.values() for name in names}
+    return set[str]().union(*exporters.values())
 
 
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from otel_bridge.cli.drain import Drains
-from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.run_folders import chosen_folders, folders_of
+from otel_bridge.cli.run_folders import chosen_folders, folders_of, only_one
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
@@ -53,16 +52,10 @@ def command(run: str, directory: Path | None, status: str) -> None:
             "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
         )
     work_without_output()
-    named_folders = (
-        folders_of(Path(run))
-        if directory is None and os.path.isdir(os.path.join(run, "segments"))
-        else []
-    )
-    folders = named_folders or chosen_folders(directory, run)
-    if len(folders) > 1:
-        names = ", ".join(folder.run_id for folder in folders)
-        raise WrongCallError(f"{run!r} may be {names}; write more of the id")
-    folder = folders[0]
+    if directory is None and os.path.isdir(os.path.join(run, "segments")):
+        (folder,) = folders_of(Path(run))
+    else:
+        (folder,) = only_one(chosen_folders(directory, run))
     console = Terminal()
     # Before the request: a report from before it says nothing about the answer.
     request_ns = time.time_ns()

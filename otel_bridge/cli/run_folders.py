@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 from otel_bridge import settings
@@ -79,20 +80,30 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     folders = existing_folders(directory, run)
     if run is None or not folders:
         return folders
-    names = [_name_of(folder) for folder in folders]
     matching: list[RunFolder] = []
-    for folder, name in zip(folders, names, strict=True):
+    runs: list[str] = []
+    for folder in folders:
+        name = _name_of(folder)
+        runs.append(f"{name} ({folder.run_id})" if name else folder.run_id)
         if run == name or folder.run_id.startswith(run):
             matching.append(folder)
     if not matching:
-        runs = ", ".join(
-            f"{name} ({folder.run_id})" if name else folder.run_id
-            for folder, name in zip(folders[:_RUNS_NAMED], names, strict=False)
-        )
         raise WrongCallError(
-            f"{folders[0].base}: no run {run!r} here; there are {runs}"
+            f"{folders[0].base}: no run {run!r} here; there are {', '.join(runs[:_RUNS_NAMED])}"
         )
     return matching
+
+
+def only_one(folders: list[RunFolder]) -> list[RunFolder]:
+    """Return *folders*, which the call of a command for one run has chosen.
+
+    Raises:
+        WrongCallError: They are several; the message lists them.
+    """
+    if len(folders) > 1:
+        names = ", ".join(map(attrgetter("run_id"), folders))
+        raise WrongCallError(f"{len(folders)} runs match; name one of {names}")
+    return folders
 
 
 def _name_of(folder: RunFolder) -> str:

@@ -5,14 +5,16 @@ The rows of its small tables are values: the position of each process and of eac
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from otel_bridge.bridge.ledger.codec import decode, decode_value
-from otel_bridge.bridge.ledger.database import DatabaseReader
+from otel_bridge.bridge.ledger.database import DatabaseReader, open_for_reading
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.errors import InvalidRecordError
 from otel_bridge.records import Position, Record, Status
@@ -312,3 +314,11 @@ class LedgerView:
     def close(self) -> None:
         """Close the connection."""
         self._reader.close()
+
+
+def open_view(path: Path) -> contextlib.closing[LedgerView]:
+    """Return a view of the ledger at *path* for a ``with``, for commands that change nothing.
+
+    Raises as `open_for_reading` does.
+    """
+    return contextlib.closing(LedgerView(open_for_reading(path)))

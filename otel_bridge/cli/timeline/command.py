@@ -16,7 +16,7 @@ from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import write_file
-from otel_bridge.cli.run_folders import chosen_folders
+from otel_bridge.cli.run_folders import chosen_folders, only_one
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
 from otel_bridge.cli.timeline.clocks import align, clocks_of
@@ -98,12 +98,7 @@ def _chosen(directory: Path | None, run: str | None) -> list[RunFolder]:
     if directory is None and run is not None and os.path.isdir(run):
         directory = Path(run)
         run = None
-    folders = chosen_folders(directory, run)
-    if len(folders) > 1:
-        raise WrongCallError(
-            f"{len(folders)} runs match; name one of {', '.join(folder.run_id for folder in folders)}"
-        )
-    return folders
+    return only_one(chosen_folders(directory, run))
 
 
 def _range(steps: str | None) -> tuple[int, int]:
