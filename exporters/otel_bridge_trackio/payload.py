@@ -202,7 +202,8 @@ def late_spans(trace: PlainTrace, *, spans: bool) -> Payload:
     content = f"{len(trace.spans)} more spans of rollout {trace.id}"
     payload: Payload = {
         "_type": "trackio.trace",
-        "messages": [{"role": "system", "content": content}],
+        # As above: any other role would be listed as "(no user message)".
+        "messages": [{"role": "user", "content": content}],
         "metadata": {"rollout_id": trace.id, "step": trace.step},
     }
     return _with_spans(payload, trace.spans, timed=True, as_spans=spans)

@@ -24,7 +24,7 @@ from otel_bridge.text.counts import first_ones
 
 _SYSTEM = "system-metrics"
 """Name of the machine among the sources; the others are addresses of engines."""
-_MAX_WAITING = 8
+_MAX_WAITING = 30
 """Most measurements of a source that wait for the bridge; the oldest is dropped."""
 _LINE_EVERY_S = 60.0
 _MAX_NAMED = 3

@@ -68,6 +68,7 @@ _TYPES: Mapping[int, type[Record]] = {
     MEDIA: MediaRecord,
     TOKEN_VIEW: MediaRecord,
 }
+KINDS = tuple(_TYPES)
 _KINDS = {record_type: kind for kind, record_type in _TYPES.items()} | {
     MediaRecord: MEDIA
 }

@@ -106,7 +106,7 @@ class TimelineStore:
         """
         rows = sql.execute(
             "SELECT role, step, min(id), max(id), sum(size), max(end_ns) - min(start_ns) FROM timeline "
-            "GROUP BY role, step, iif(step = ?, id, 0) ORDER BY max(id) DESC",
+            "GROUP BY role, step, CASE step WHEN ? THEN id ELSE 0 END ORDER BY max(id) DESC",
             (_NO_STEP,),
         )
         steps = list(map(_StoredStep._make, rows))

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from otel_bridge import settings
-from otel_bridge.bridge.ledger.codec import (
-    CONFIG,
-    END,
-    EVALUATION,
-    MEDIA,
-    OTHER,
-    ROLLOUT,
-    ROW,
-    TOKEN_VIEW,
-)
+from otel_bridge.bridge.ledger.codec import KINDS
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import LedgerView
@@ -42,8 +33,6 @@ from otel_bridge.journal.report import (
     unread_bytes,
 )
 from otel_bridge.journal.segment import SegmentFile
-
-_KINDS = (ROW, ROLLOUT, EVALUATION, CONFIG, END, OTHER, MEDIA, TOKEN_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +304,7 @@ def _time_behind(view: LedgerView, position: int) -> int | None:
 
     One record is read, whatever its size, since a limit of bytes lets the first one through.
     """
-    records = view.records(position, _KINDS, limit=1, limit_bytes=1).records
+    records = view.records(position, KINDS, limit=1, limit_bytes=1).records
     time_unix_ns: object = (
         getattr(records[0], "time_unix_ns", None) if records else None
     )
