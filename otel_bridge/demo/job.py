@@ -90,28 +90,28 @@ class Job:
 
     def running(self) -> bool:
         """Return whether a role still runs; one that failed ends the job for the others too."""
-        codes = [process.poll() for process in self._roles.values()]
-        # The others would wait for its batches or weights for ever.
-        if any(code not in {None, 0} for code in codes):
+        if self.failures():
+            # The others would wait for its batches or weights for ever.
             self._exchange.stop()
-        return None in codes
+        return any(process.poll() is None for process in self._roles.values())
 
     def failures(self) -> Mapping[str, str]:
         """Return each role that did not end well, with how it ended."""
-        ends = {role: process.poll() for role, process in self._roles.items()}
-        return {
-            role: _end(code) for role, code in ends.items() if code not in {None, 0}
-        }
+        failures: dict[str, str] = {}
+        for role, process in self._roles.items():
+            code = process.poll()
+            if code:
+                failures[role] = _end(code)
+        return failures
 
 
 def steps_of_roles(steps: int) -> dict[str, int]:
     """Return how many steps each role takes in a job of *steps* training steps."""
-    evaluations = len(evaluated_versions(steps))
-    return {role: evaluations if role == "evaluator" else steps for role in ROLES}
+    return {**dict.fromkeys(ROLES, steps), "evaluator": len(evaluated_versions(steps))}
 
 
-def _end(code: int | None) -> str:
+def _end(code: int) -> str:
     """Return how a process ended. A negative *code* is the signal that killed it."""
-    if code is not None and code < 0:
+    if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

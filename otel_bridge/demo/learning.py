@@ -64,13 +64,13 @@ def train(
     The loss is that of GRPO with a bonus for entropy. *advantages* has one number for each of
     *episodes*.
     """
-    decisions = [decision for episode in episodes for decision in episode.decisions]
-    lengths = [len(episode.decisions) for episode in episodes]
-    features = np.stack([decision.features for decision in decisions])
-    masks = np.stack([decision.mask for decision in decisions])
-    actions = np.asarray([decision.action for decision in decisions])
-    # Of the policy that sampled, which may be older than the weights that are trained now.
-    old = np.asarray([decision.log_prob for decision in decisions])
+    decisions: list[Decision] = []
+    lengths: list[int] = []
+    for episode in episodes:
+        decisions += episode.decisions
+        lengths.append(len(episode.decisions))
+    # The old log-probabilities are of the policy that sampled: it may be older than *weights*.
+    features, masks, actions, old = map(np.asarray, zip(*decisions, strict=True))
     weight = np.repeat(advantages, lengths)
 
     log_probs = log_softmax(features @ weights, masks)

@@ -6,8 +6,7 @@ clipped policy gradient on group-relative advantages (GRPO, arXiv 2402.03300).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,7 @@ ACTIONS = OPERANDS
 """Reduce at 0 … OPERANDS - 2, or answer (the last one)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Holds one choice: *features* has shape (actions, FEATURES), *mask* (actions,), *log_prob* is of *action*."""
 
     features: Floats
@@ -73,7 +71,7 @@ def _observe(expression: Expression) -> tuple[Floats, npt.NDArray[np.bool_]]:
     mask = np.zeros(ACTIONS, dtype=np.bool_)
     symbols = [
         _SYMBOLS - 1,
-        *(OPERATORS.index(operator) for operator in expression.operators),
+        *map(OPERATORS.index, expression.operators),
         _SYMBOLS - 1,
     ]
     for index in range(len(expression.operators)):

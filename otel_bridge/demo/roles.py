@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 import argparse
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ import numpy as np
 import otel_bridge
 from otel_bridge.demo.episode import MODEL, Played, play
 from otel_bridge.demo.exchange import Exchange
-from otel_bridge.demo.learning import group_advantages, train
+from otel_bridge.demo.learning import Episode, group_advantages, train
 from otel_bridge.demo.policy import Policy
-from otel_bridge.demo.task import Expression, accuracy, problems
+from otel_bridge.demo.task import Expression, problems
 
 PROMPTS = 16
 SAMPLES = 8
@@ -75,32 +76,21 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                 return
             began = time.monotonic()
             with run.phase("generate", step=step):
-                played = [
-                    _rollout(
-                        run,
-                        policy,
-                        expression,
-                        rng,
-                        step=step,
-                        group=group,
-                        sample=sample,
-                    )
-                    for group, expression in zip(
-                        worker.groups, problems(len(worker.groups), rng), strict=True
-                    )
-                    for sample in range(SAMPLES)
-                ]
+                played = _rollouts(run, policy, worker.groups, rng, step)
                 # Within the phase: it stands for the time that a larger model would take.
                 time.sleep(max(worker.step_s - (time.monotonic() - began), 0))
             elapsed_s = time.monotonic() - began
-            episodes = [one.episode for one in played]
+            episodes: list[Episode] = []
+            rewards: list[float] = []
+            for answer in played:
+                episodes.append(answer.episode)
+                rewards.append(answer.episode.reward)
             if step % TOKENS_EVERY == 0:
                 _annotate(run, played, step)
             run.log(
                 {
-                    "reward/mean": np.mean([episode.reward for episode in episodes]),
-                    "accuracy": accuracy([episode.correct for episode in episodes]),
-                    "tool_calls_mean": np.mean([one.calls for one in played]),
+                    "reward/mean": np.mean(rewards),
+                    **_scores(played),
                     "rollouts_per_s": len(played) / elapsed_s,
                     "policy_version": policy.version,
                 },
@@ -111,16 +101,50 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                 exchange.wait_for_room(rank, 2)
 
 
+def _scores(played: Sequence[Played]) -> dict[str, float]:
+    """Return the share of right answers and the mean number of tool calls of *played*, at least one."""
+    correct = 0.0
+    calls = 0
+    for answer in played:
+        correct += answer.episode.correct
+        calls += answer.calls
+    return {
+        "accuracy": correct / len(played),
+        "tool_calls_mean": calls / len(played),
+    }
+
+
 def _annotate(run: otel_bridge.Run, played: Sequence[Played], step: int) -> None:
     """Record the tokens that the policy sampled, with its log-probabilities."""
-    decisions = [one.episode.decisions for one in played]
-    run.annotate(
-        [one.episode.id for one in played],
-        step=step,
-        token_ids=[[token.action for token in tokens] for tokens in decisions],
-        logprobs=[[token.log_prob for token in tokens] for tokens in decisions],
-        tokens=[one.tokens for one in played],
-    )
+    ids: list[str] = []
+    token_ids: list[Sequence[int]] = []
+    logprobs: list[Sequence[float]] = []
+    tokens: list[Sequence[str]] = []
+    for answer in played:
+        _, _, actions, log_probs = zip(*answer.episode.decisions, strict=True)
+        ids.append(answer.episode.id)
+        token_ids.append(actions)
+        logprobs.append(log_probs)
+        tokens.append(answer.tokens)
+    run.annotate(ids, step=step, token_ids=token_ids, logprobs=logprobs, tokens=tokens)
+
+
+def _rollouts(
+    run: otel_bridge.Run,
+    policy: Policy,
+    groups: range,
+    rng: np.random.Generator,
+    step: int,
+) -> list[Played]:
+    """Sample `SAMPLES` answers to a new problem for each of *groups*."""
+    played: list[Played] = []
+    for group, expression in zip(groups, problems(len(groups), rng), strict=True):
+        for sample in range(SAMPLES):
+            answer = _rollout(
+                run, policy, expression, rng, step=step, group=group, sample=sample
+            )
+            played.append(answer)
+    return played
 
 
 def _rollout(
@@ -173,15 +197,19 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                 episodes = exchange.take_batch(step, len(WORKERS))
             if episodes is None:
                 return
-            rewards = np.asarray([episode.reward for episode in episodes])
+            ids: list[str] = []
+            groups: list[int] = []
+            reward_list: list[float] = []
+            for episode in episodes:
+                ids.append(episode.id)
+                groups.append(episode.group)
+                reward_list.append(episode.reward)
+            rewards = np.asarray(reward_list)
             with run.phase("train", step=step):
-                advantages = group_advantages(
-                    rewards, [episode.group for episode in episodes]
-                )
+                advantages = group_advantages(rewards, groups)
                 weights, update = train(
                     policy.weights, episodes, advantages, lr=LEARNING_RATE
                 )
-            ids = [episode.id for episode in episodes]
             run.train_on(step, ids)
             if step % TOKENS_EVERY == 0:
                 run.annotate(
@@ -190,6 +218,7 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                     trainer_logprobs=update.log_probs,
                     entropies=update.entropies,
                 )
+            oldest = min(episodes, key=operator.attrgetter("policy_version"))
             policy = Policy(weights, version=step)
             with run.phase("sync_weights", step=step):
                 exchange.put_policy(policy)
@@ -202,9 +231,7 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                     "grad_norm": update.grad_norm,
                     "reward": {"mean": rewards.mean(), "std": rewards.std()},
                     # Step n trains the policy of version n - 1.
-                    "staleness": step
-                    - 1
-                    - min(episode.policy_version for episode in episodes),
+                    "staleness": step - 1 - oldest.policy_version,
                     "advantages": advantages,
                 },
                 step=step,
@@ -239,32 +266,24 @@ def _evaluation(
     run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int
 ) -> None:
     """Play *held_out* with the likeliest actions, and record values and rollouts of the split ``eval``."""
-    played = [
-        play(policy, expression, group=group, rng=None)
-        for group, expression in enumerate(held_out)
-    ]
-    values = {
-        "accuracy": accuracy([one.episode.correct for one in played]),
-        "tool_calls_mean": np.mean([one.calls for one in played]),
-        "policy_version": policy.version,
-    }
-    run.log(values, step=step)
-    run.log_rollouts(
-        [
+    played: list[Played] = []
+    rollouts: list[otel_bridge.Rollout] = []
+    for number, expression in enumerate(held_out):
+        answer = play(policy, expression, group=number, rng=None)
+        played.append(answer)
+        rollouts.append(
             otel_bridge.Rollout(
-                messages=one.messages,
-                reward=one.episode.reward,
-                rewards=one.parts,
+                messages=answer.messages,
+                reward=answer.episode.reward,
+                rewards=answer.parts,
                 group=f"problem-{number}",
-                finish_reason=one.finish_reason,
+                finish_reason=answer.finish_reason,
                 policy_version=policy.version,
-                metadata={"expression": str(held_out[number])},
+                metadata={"expression": str(expression)},
             )
-            for number, one in enumerate(played)
-        ],
-        step=step,
-        split="eval",
-    )
+        )
+    run.log({**_scores(played), "policy_version": policy.version}, step=step)
+    run.log_rollouts(rollouts, step=step, split="eval")
 
 
 ROLES: dict[str, Callable[[Exchange, int, int, int], None]] = {

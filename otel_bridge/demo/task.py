@@ -6,7 +6,6 @@ demands, then answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,13 +47,10 @@ class Expression:
     def value(self) -> int:
         """Return the right answer: products first, then from the left."""
         rest = self
+        while "*" in rest.operators:
+            rest = rest.reduced(rest.operators.index("*"))
         while rest.operators:
-            products = [
-                index
-                for index, operator in enumerate(rest.operators)
-                if operator == "*"
-            ]
-            rest = rest.reduced(products[0] if products else 0)
+            rest = rest.reduced(0)
         return rest.numbers[0]
 
 
@@ -75,20 +71,12 @@ def calculate(left: int, operator: str, right: int) -> int:
 
 def problems(count: int, rng: np.random.Generator) -> list[Expression]:
     """Draw *count* expressions of `OPERANDS` numbers from 2 to 9."""
-    return [
-        Expression(
-            numbers=tuple(_draw(rng, 2, 10, OPERANDS)),
-            operators=tuple(
-                OPERATORS[index]
-                for index in _draw(rng, 0, len(OPERATORS), OPERANDS - 1)
-            ),
-        )
-        for _ in range(count)
-    ]
-
-
-def _draw(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
-    return [int(rng.integers(low, high)) for _ in range(count)]
+    drawn: list[Expression] = []
+    for _ in range(count):
+        numbers: list[int] = rng.integers(2, 10, OPERANDS).tolist()
+        operators: list[str] = rng.choice(OPERATORS, OPERANDS - 1).tolist()
+        drawn.append(Expression(tuple(numbers), tuple(operators)))
+    return drawn
 
 
 def prompt(expression: Expression) -> str:
@@ -107,10 +95,3 @@ def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, 
 def total(parts: dict[str, float], /) -> float:
     """Return the reward: the sum of its parts."""
     return sum(parts.values())
-
-
-def accuracy(correct: Sequence[float]) -> float:
-    """Return the share of right answers."""
-    if correct:
-        return float(np.mean(correct))
-    return 0.0
