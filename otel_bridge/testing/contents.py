@@ -7,7 +7,7 @@ compared by the contract in `otel_bridge.testing.contract`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from otel_bridge.records import Json, Status
@@ -97,6 +97,16 @@ class Contents:
     status: Status | None = None
     alerts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     summary: dict[str, str] = field(default_factory=dict[str, str])
+
+    def triples(self) -> Iterator[tuple[str, int | None, str]]:
+        """Yield `HeldScalar.triple` of each scalar, in their order."""
+        for scalar in self.scalars:
+            yield scalar.triple
+
+    def values(self) -> Iterator[float]:
+        """Yield the value of each scalar, in their order."""
+        for scalar in self.scalars:
+            yield scalar.value
 
 
 def value_text(value: float) -> str:

@@ -85,7 +85,7 @@ def deliver(
         AssertionError: A permanent error named no record of its call.
     """
     refused: list[int] = []
-    due = [record for record in records if held is None or record.position > held]
+    due = records if held is None else _from(records, held + 1)
     for call in calls_of(due, ordered=True):
         for start in range(0, len(call.records), CALL_RECORDS):
             part = WriterCall(call.records[start : start + CALL_RECORDS])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,10 +86,10 @@ def run_info(
 
 def placed(records: Iterable[R], first: int = 1) -> list[R]:
     """Return *records* with positions *first*, *first* + 1, …, as the ledger gives them."""
-    return [
-        dataclasses.replace(record, position=position)
-        for position, record in enumerate(records, first)
-    ]
+    with_positions: list[R] = []
+    for position, record in enumerate(records, first):
+        with_positions.append(dataclasses.replace(record, position=position))
+    return with_positions
 
 
 def row(
@@ -124,11 +125,26 @@ def rows(
     count: int, *, keys: int = 10, role: str | None = "trainer", first_step: int = 1
 ) -> list[Row]:
     """Return *count* rows of *keys* floats each, steps *first_step* …, not yet placed."""
-    names = [f"metric_{n:02d}" for n in range(keys)]
-    return [
-        row(step, {name: step + n / 16 for n, name in enumerate(names)}, role=role)
-        for step in range(first_step, first_step + count)
-    ]
+    counted: list[Row] = []
+    for step in range(first_step, first_step + count):
+        values: dict[str, Value] = {}
+        for n in range(keys):
+            values[f"metric_{n:02d}"] = step + n / 16
+        counted.append(row(step, values, role=role))
+    return counted
+
+
+def loss_rows(steps: Iterable[int], offset: float = 0.0, attempt: int = 1) -> list[Row]:
+    """Return a row for each of *steps* whose loss is the step plus *offset*, not yet placed."""
+    losses: list[Row] = []
+    for step in steps:
+        losses.append(row(step, {"loss": step + offset}, attempt=attempt))
+    return losses
+
+
+def odd_key_values(offset: float = 0.0) -> dict[str, float]:
+    """Return `ODD_KEYS` with *offset*, *offset* + 1, …: no two keys have the same value."""
+    return dict(zip(ODD_KEYS, itertools.count(offset), strict=False))
 
 
 def distribution() -> Distribution:

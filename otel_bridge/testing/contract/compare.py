@@ -55,7 +55,7 @@ def same_scalars(contents: Contents, records: Iterable[Record]) -> None:
                 # Trackers show a distribution as several numbers, under names of their own.
                 if not isinstance(value, Distribution):
                     expected[key, record.step, value_text(value)] += 1
-    same(Counter(scalar.triple for scalar in contents.scalars), expected, "scalars")
+    same(Counter(contents.triples()), expected, "scalars")
 
 
 def _short(value: object) -> str:

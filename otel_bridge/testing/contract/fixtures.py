@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -150,7 +151,7 @@ class ContractFixtures:
                 deliver(writer, [record], held=durable)
             return
         # One record a call: each call has returned before the kill.
-        calls = [[record] for record in records]
+        calls = list(zip(records))
         kill_writer(self.target, environment, run, folder / "memory.db", calls)
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
@@ -158,19 +159,20 @@ class ContractFixtures:
 
         Kinds that the tracker does not keep are left out. Raises `AssertionError` as `same`.
         """
-        rows = [record for record in records if isinstance(record, Row)]
+        rows: list[Row] = []
+        rollouts: list[RolloutRecord] = []
+        evaluations: list[tuple[str, str, float | None]] = []
+        for record in records:
+            if isinstance(record, Row):
+                rows.append(record)
+            elif isinstance(record, RolloutRecord):
+                rollouts.append(record)
+            elif isinstance(record, Evaluation):
+                evaluations.append((record.rollout_id, record.name, record.value))
         same_scalars(contents, rows)
         if self.keeps_rollouts:
-            rollouts = [
-                record for record in records if isinstance(record, RolloutRecord)
-            ]
             self.same_rollouts(contents, rollouts)
         if self.keeps_evaluations:
-            evaluations = [
-                (record.rollout_id, record.name, record.value)
-                for record in records
-                if isinstance(record, Evaluation)
-            ]
             same(contents.evaluations, evaluations, "evaluations")
         if self.keeps_distributions:
             self._same_distributions(contents, rows)
@@ -182,10 +184,7 @@ class ContractFixtures:
             for key, value in row.values.items():
                 if isinstance(value, Distribution):
                     expected[key, row.step] += 1
-        actual = Counter(
-            (distribution.key, distribution.step)
-            for distribution in contents.distributions
-        )
+        actual = Counter(map(attrgetter("key", "step"), contents.distributions))
         same(actual, expected, "distributions")
 
     def same_rollouts(
@@ -196,15 +195,15 @@ class ContractFixtures:
         A number of messages or spans that the tracker does not show (``None``) fits any. Raises
         `AssertionError` as `same`.
         """
-        rollouts_by_id = {rollout.id: rollout for rollout in contents.rollouts}
-        expected = list(rollouts)
+        by_id = attrgetter("id")
+        actual_in_order = sorted(contents.rollouts, key=by_id)
+        expected_in_order = sorted(rollouts, key=by_id)
         same(
-            Counter(rollout.id for rollout in contents.rollouts),
-            Counter(rollout.id for rollout in expected),
+            Counter(map(by_id, actual_in_order)),
+            Counter(map(by_id, expected_in_order)),
             "rollouts",
         )
-        for rollout in expected:
-            actual = rollouts_by_id[rollout.id]
+        for actual, rollout in zip(actual_in_order, expected_in_order, strict=True):
             same(actual.reward, rollout.reward, f"reward of {rollout.id}")
             same(
                 actual.messages in {None, len(rollout.messages)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from operator import attrgetter
 
 import pytest
 
@@ -58,8 +59,8 @@ class RolloutContract(ContractFixtures):
         written(opened(), records)
 
         same(
-            {shown_rollout.id for shown_rollout in read_back(run).rollouts},
-            {record.id for record in records},
+            set(map(attrgetter("id"), read_back(run).rollouts)),
+            set(map(attrgetter("id"), records)),
             "rollouts",
         )
 

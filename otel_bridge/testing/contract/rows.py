@@ -42,10 +42,10 @@ class RowContract(ContractFixtures):
     ) -> None:
         if not self.keeps_odd_keys:
             pytest.skip("the tracker does not keep odd keys")
-        values = {key: float(n) for n, key in enumerate(samples.ODD_KEYS)}
+        values = samples.odd_key_values()
         # Two steps: a key must get the same name at each, not only one that differs from the
         # others.
-        second = {key: value + 0.5 for key, value in values.items()}
+        second = samples.odd_key_values(0.5)
 
         written(
             opened(), samples.placed([samples.row(1, values), samples.row(2, second)])
@@ -56,64 +56,55 @@ class RowContract(ContractFixtures):
             shown.setdefault(scalar.key, []).append(scalar.value)
         same(
             Counter(map(tuple, shown.values())),
-            Counter((n, n + 0.5) for n in values.values()),
+            Counter(zip(values.values(), second.values(), strict=True)),
             "values by key",
         )
 
     def test_a_key_has_its_values_in_the_order_of_their_steps(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        records = samples.placed(
-            [samples.row(step, {"loss": float(step)}) for step in range(1, 21)]
-        )
+        records = samples.placed(samples.loss_rows(range(1, 21)))
 
         written(opened(), records)
 
         same(
-            [scalar.value for scalar in read_back(run).scalars],
-            [float(n) for n in range(1, 21)],
+            list(read_back(run).values()),
+            list(range(1, 21)),
             "values in order",
         )
 
     def test_rows_after_a_rewind_stand_beside_those_before_it(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
-        first = [samples.row(step, {"loss": float(step)}) for step in range(1, 6)]
+        first = samples.loss_rows(range(1, 6))
         # A job that goes back to its checkpoint repeats steps with other values.
-        second = [
-            samples.row(step, {"loss": step + 0.5}, attempt=2) for step in range(3, 8)
-        ]
+        second = samples.loss_rows(range(3, 8), offset=0.5, attempt=2)
 
         written(opened(), samples.placed([*first, *second]))
 
-        if self.keeps_rewound_rows:
-            same_scalars(read_back(run), [*first, *second])
-        else:
-            last = {row.step: row for row in [*first, *second]}
-            same_scalars(read_back(run), list(last.values()))
+        shown = first if self.keeps_rewound_rows else first[:2]
+        same_scalars(read_back(run), [*shown, *second])
 
     def test_a_row_without_a_step_is_placed_by_time(
         self, opened: Open, run: RunInfo, read_back: ReadBack
     ) -> None:
         if not self.keeps_stepless:
             pytest.skip("the tracker does not keep rows without a step")
-        stepless = [
-            dataclasses.replace(
+        stepless: list[Row] = []
+        for n in range(4):
+            row = dataclasses.replace(
                 samples.row(None, {"cpu": float(n)}),
                 id=f"f:{n}",
                 time_unix_ns=samples.START_UNIX_NS + n * samples.SECOND_NS,
             )
-            for n in range(4)
-        ]
+            stepless.append(row)
 
         written(opened(), samples.placed(stepless))
 
-        contents = [(scalar.key, scalar.value) for scalar in read_back(run).scalars]
-        same(
-            contents,
-            [("trainer/cpu", float(n)) for n in range(4)],
-            "values in order of time",
-        )
+        contents = read_back(run)
+        same(list(contents.values()), [0.0, 1.0, 2.0, 3.0], "values in order of time")
+        for scalar in contents.scalars:
+            same(scalar.key, "trainer/cpu", "their key")
 
     def test_a_thousand_rows_and_one_of_more_than_a_thousand_keys_go_in_one_call(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -151,13 +142,14 @@ class RowContract(ContractFixtures):
         written(opened(), records)
 
         contents = read_back(run)
-        distribution = {
-            (d.key, d.step, d.min, d.max)
-            for d in contents.distributions
-            if d.key != "trainer/empty"
-        }
+        extremes: set[tuple[str, int | None, float, float]] = set()
+        for held in contents.distributions:
+            if held.key != "trainer/empty":
+                extremes.add((held.key, held.step, held.min, held.max))
+            if held.key == "trainer/grad":
+                same(held.count in {10, None}, True, "their count is 10")
         same(
-            distribution,
+            extremes,
             {
                 ("trainer/grad", 1, 0.5, 5.5),
                 ("trainer/grad", 2, 0.5, 5.5),
@@ -166,13 +158,7 @@ class RowContract(ContractFixtures):
             "distributions",
         )
         same(
-            {d.count for d in contents.distributions if d.key == "trainer/grad"}
-            <= {10, None},
-            True,
-            "their count is 10",
-        )
-        same(
-            [s.triple for s in contents.scalars],
+            list(contents.triples()),
             [("trainer/loss", 1, "0.5")],
             "scalars beside them",
         )
@@ -221,8 +207,8 @@ class RowContract(ContractFixtures):
             if row.position != 4:
                 for key, value in row.values.items():
                     good.add(HeldScalar(key, row.step, cast("float", value)).triple)
-        contents = {scalar.triple for scalar in read_back(run).scalars}
-        same(good - contents, set[object](), "values of good rows that are missing")
+        missing = good.difference(read_back(run).triples())
+        same(missing, set[object](), "values of good rows that are missing")
 
 
 def _hostile(kind: str) -> Row:
