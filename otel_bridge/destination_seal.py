@@ -46,7 +46,9 @@ def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> 
 
 
 def _without_seal(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name != SEAL}
+    unsealed = dict(variables)
+    unsealed.pop(SEAL, None)
+    return unsealed
 
 
 def names_file(value: str) -> bool:
@@ -78,11 +80,13 @@ def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) 
     fields = [run_id, exporter]
     for name, value in sorted(variables.items()):
         fields += (name, value)
-    # Lengths, so that no two lists of fields are the same bytes; "replace" as the segment header
-    # stores them.
-    parts = [field.encode("utf-8", "replace") for field in fields]
-    text = b"".join(b"%d:%s" % (len(part), part) for part in parts)
-    return hmac.new(key, text, hashlib.sha256).hexdigest()
+    seal = hmac.new(key, digestmod=hashlib.sha256)
+    for field in fields:
+        # "replace" as the segment header stores them.
+        part = field.encode("utf-8", "replace")
+        # With its length, so that no two lists of fields are the same bytes.
+        seal.update(b"%d:%s" % (len(part), part))
+    return seal.hexdigest()
 
 
 @cache

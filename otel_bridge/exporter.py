@@ -432,12 +432,16 @@ class RunningSteps:
 
     def of(self, rows: Sequence[Row]) -> Mapping[Position, int]:
         """Return the steps of *rows*, all without a step, by position; those of the call before are among them."""
-        new_rows = [row for row in rows if row.position not in self._steps]
-        for row in new_rows:
-            step = max((self._next.get(key, 0) for key in row.values), default=0)
+        before = len(self._steps)
+        for row in rows:
+            if row.position in self._steps:
+                continue
+            step = 0
+            for key in row.values:
+                step = max(step, self._next.get(key, 0))
             self._next.update(dict.fromkeys(row.values, step + 1))
             self._steps[row.position] = step
-        if new_rows:
+        if len(self._steps) > before:
             self._store(rows[0].position)
         return self._steps
 
@@ -450,8 +454,9 @@ class RunningSteps:
         """
         oldest = min(self._last_first, first)
         self._last_first = first
-        for position in [position for position in self._steps if position < oldest]:
-            del self._steps[position]
+        for position in tuple(self._steps):
+            if position < oldest:
+                del self._steps[position]
         stored = {"next": self._next, "steps": [*self._steps.items()]}
         self._memory.put(_RUNNING_STEPS, json.dumps(stored).encode())
 

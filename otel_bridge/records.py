@@ -164,11 +164,11 @@ class Row:
         """
         if not self.of_statistics:
             return self.values
-        return {
-            key: value
-            for key, value in self.values.items()
-            if not _NUMBERS_OF_ROLLOUTS.search(key)
-        }
+        charted: dict[str, Value] = {}
+        for key, value in self.values.items():
+            if not _NUMBERS_OF_ROLLOUTS.search(key):
+                charted[key] = value
+        return charted
 
 
 Message: TypeAlias = dict[str, Json]
@@ -379,7 +379,9 @@ class MediaRecord:
                 number += 1
                 name = f"{column}_{number}"
             names[name] = None
-        rows = [[self._cell(cell) for cell in row] for row in table["rows"]]
+        rows: list[list[TableCell]] = []
+        for row in table["rows"]:
+            rows.append(list(map(self._cell, row)))
         return [*names], rows
 
     def _cell(self, cell: Any) -> TableCell:

@@ -7,6 +7,8 @@ in which they came (rule ``first`` excepted).
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Callable, Sequence
 
 STRATIFIED = "stratified"
@@ -58,11 +60,8 @@ def choose(
         kept.update(dict.fromkeys(order.first(tied, 1)))
     for indices in (failed, truncated):
         seats = min(max(cap // _SHARE, 1), cap - len(kept))
-        kept.update(
-            dict.fromkeys(
-                order.first([index for index in indices if index not in kept], seats)
-            )
-        )
+        others = list(itertools.filterfalse(kept.__contains__, indices))
+        kept.update(dict.fromkeys(order.first(others, seats)))
     if len(kept) < cap:
         _fill_with_groups(kept, cap, order)
     return sorted(kept)
@@ -70,14 +69,14 @@ def choose(
 
 def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     """Return those with the best reward and, when it is another, those with the worst."""
-    rated = [value for value in rewards if value is not None and value == value]  # noqa: PLR0124  # NaN is not itself
-    if not rated:
+    indices_by_reward: dict[float, list[int]] = {}
+    for index, reward in enumerate(rewards):
+        if reward is not None and not math.isnan(reward):
+            indices_by_reward.setdefault(reward, []).append(index)
+    if not indices_by_reward:
         return []
-    extremes = dict.fromkeys((max(rated), min(rated)))
-    tied: list[list[int]] = []
-    for extreme in extremes:
-        tied.append([index for index, value in enumerate(rewards) if value == extreme])
-    return tied
+    extremes = dict.fromkeys((max(indices_by_reward), min(indices_by_reward)))
+    return list(map(indices_by_reward.__getitem__, extremes))
 
 
 class _RewardOrder:
@@ -112,9 +111,14 @@ class _RewardOrder:
         digests = self.digests
         ranked = sorted(indices, key=digests.__getitem__)
         last = digests[ranked[count - 1]]
-        sure = [index for index in ranked[:count] if digests[index] != last]
+        sure: list[int] = []
+        members: list[int] = []
+        for index in ranked:
+            if digests[index] < last:
+                sure.append(index)
+            elif digests[index] == last:
+                members.append(index)
         # Only a group that is cut pays for a hash of each of its members.
-        members = [index for index in ranked if digests[index] == last]
         members.sort(key=self._own_hash)
         return sure + members[: count - len(sure)]
 

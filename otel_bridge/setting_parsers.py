@@ -279,7 +279,7 @@ def _with_unit(size: int) -> str:
 
 def names(raw: str) -> tuple[str, ...]:
     """Parse a list of names separated by commas; duplicates are dropped and the order is kept."""
-    return tuple(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
+    return tuple(dict.fromkeys(filter(None, map(str.strip, raw.split(",")))))
 
 
 def featured_keys(raw: str) -> tuple[str, ...]:
@@ -292,10 +292,13 @@ def featured_keys(raw: str) -> tuple[str, ...]:
 
 def table_of_names(raw: str) -> dict[str, tuple[str, ...]]:
     """Parse lists of names by key (``metrics=mlflow,otlp;traces=trackio``)."""
-    parts = [part.partition("=") for part in raw.split(";") if part.strip()]
-    if any(not equals for _, equals, _ in parts):
-        raise ValueError("expected key=name,name;key=name")
-    return {key.strip(): names(value) for key, _, value in parts}
+    table: dict[str, tuple[str, ...]] = {}
+    for part in filter(str.strip, raw.split(";")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError("expected key=name,name;key=name")
+        table[key.strip()] = names(value)
+    return table
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -365,7 +368,7 @@ def redactions(raw: str) -> tuple[str, ...]:
         not kinds
         or unknown
         or len(functions) > 1
-        or not all(_FUNCTION.fullmatch(name) for name in functions)
+        or not all(map(_FUNCTION.fullmatch, functions))
     ):
         raise ValueError(
             f"expected none, or some of {', '.join(REDACTIONS)}, and at most one module:function"

@@ -536,14 +536,13 @@ def truncate_for_some(env: Mapping[str, str]) -> bool:
     The texts of exporters are not parsed: one that is not valid counts as a limit here, and their
     own settings raise for it.
     """
-    limits = (
-        value
-        for name, value in env.items()
-        if name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END)
-    )
-    return content_mode(env) != "full" or any(
-        value.strip() not in {"", "full"} for value in limits
-    )
+    if content_mode(env) != "full":
+        return True
+    for name, value in env.items():
+        is_limit = name.startswith("OTEL_BRIDGE_") and name.endswith(_CONTENT_END)
+        if is_limit and value.strip() not in {"", "full"}:
+            return True
+    return False
 
 
 _CONTENT_END = "_MESSAGE_CONTENT"
@@ -560,8 +559,8 @@ def content_mode(env: Mapping[str, str]) -> str:
 
 def declared() -> tuple[Setting[object], ...]:
     """Return every setting of this module, in the order declared."""
-    return tuple(
-        cast("Setting[object]", value)
-        for value in globals().values()
-        if isinstance(value, Setting)
-    )
+    settings: list[Setting[object]] = []
+    for value in globals().values():
+        if isinstance(value, Setting):
+            settings.append(cast("Setting[object]", value))
+    return tuple(settings)

@@ -164,10 +164,12 @@ def count_items(request: Request) -> int:
                 items += sum(map(_points, scope_metrics.metrics))
     elif isinstance(request, ExportTraceServiceRequest):
         for spans in request.resource_spans:
-            items += sum(len(scope_spans.spans) for scope_spans in spans.scope_spans)
+            for scope_spans in spans.scope_spans:
+                items += len(scope_spans.spans)
     else:
         for logs in request.resource_logs:
-            items += sum(len(scope_logs.log_records) for scope_logs in logs.scope_logs)
+            for scope_logs in logs.scope_logs:
+                items += len(scope_logs.log_records)
     return items
 
 

@@ -131,9 +131,9 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     def __init__(self, serving: ServerContext) -> None:
         self._serving = serving
         self._trailers = ((HEADER_SERVER, version("otel-bridge")),)
-        self._methods = {
-            path: self._method(signal) for path, signal in _METHODS.items()
-        }
+        self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        for path, signal in _METHODS.items():
+            self._methods[path] = self._method(signal)
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails

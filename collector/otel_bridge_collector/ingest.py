@@ -293,10 +293,9 @@ class Ingest:
         # The usual request: its bytes are kept as they came.
         if len(parts_by_run) == 1 and not rejected.reason:
             return dict.fromkeys(parts_by_run, body), rejected
-        joined = {
-            identity: b"".join(run_parts)
-            for identity, run_parts in parts_by_run.items()
-        }
+        joined: dict[RunIdentity, bytes] = {}
+        for identity, run_parts in parts_by_run.items():
+            joined[identity] = b"".join(run_parts)
         return joined, rejected
 
     def _append(

@@ -35,8 +35,12 @@ def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
 def _limited_items(
     items: Iterable[MediaItem], policy: ContentPolicy
 ) -> list[MediaItem]:
-    limited_items = (_limited(item, policy) for item in items)
-    return [item for item in limited_items if item is not None]
+    limited_items: list[MediaItem] = []
+    for item in items:
+        limited = _limited(item, policy)
+        if limited is not None:
+            limited_items.append(limited)
+    return limited_items
 
 
 def with_data(item: MediaItem, data: bytes) -> MediaItem:

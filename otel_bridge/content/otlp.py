@@ -88,10 +88,10 @@ def apply_to_span(
         if policy.limit is not None and not is_identifier(event.name):
             event.name = cut(event.name, policy.limit) or "event"
     parts: list[Span | Span.Event | Span.Link] = [span, *span.events, *span.links]
-    return sum(
-        apply_to_attributes(part.attributes, policy, everything=everything)
-        for part in parts
-    )
+    texts = 0
+    for part in parts:
+        texts += apply_to_attributes(part.attributes, policy, everything=everything)
+    return texts
 
 
 def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
@@ -209,7 +209,7 @@ def _is_name_value(value: AnyValue) -> bool:
             and "\n" not in value.string_value
         )
     if kind == "array_value":
-        return all(_is_name_value(entry) for entry in value.array_value.values)
+        return all(map(_is_name_value, value.array_value.values))
     return kind in _NUMBERS
 
 
@@ -319,7 +319,7 @@ def _limit_name(span: Span, limit: int) -> None:
     """
     if is_identifier(span.name) or len(span.name) <= limit:
         return
-    declared = SPAN_WORDS.union(*(_words_of(pair) for pair in span.attributes))
+    declared = SPAN_WORDS.union(*map(_words_of, span.attributes))
     words = span.name.split()
     if len(span.name) <= _MAX_NAME_CHARS and declared.issuperset(words):
         return

@@ -22,7 +22,7 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
         The spans that remain, and the number of bytes cut. A rollout within the limit is returned
         unchanged, with 0.
     """
-    sizes = [span.ByteSize() for span in spans]
+    sizes = list(map(Span.ByteSize, spans))
     total = sum(sizes)
     if total <= limit_bytes:
         return list(spans), 0
@@ -34,7 +34,7 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
         if room < 0 and index:
             del copies[index:]
             break
-    return copies, total - sum(span.ByteSize() for span in copies)
+    return copies, total - sum(map(Span.ByteSize, copies))
 
 
 def _cut_texts(spans: Sequence[Span], sizes: Sequence[int], limit_bytes: int) -> None:
@@ -48,5 +48,5 @@ def _cut_texts(spans: Sequence[Span], sizes: Sequence[int], limit_bytes: int) ->
             # A smaller span has no text above the limit.
             if size > limit:
                 apply_to_span(span, policy, everything=True)
-        if sum(span.ByteSize() for span in spans) <= limit_bytes:
+        if sum(map(Span.ByteSize, spans)) <= limit_bytes:
             return

@@ -73,10 +73,11 @@ def is_requested(folder: RunFolder) -> bool:
     """
     try:
         with os.scandir(folder.control_dir) as entries:
-            return any(
-                not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
-                for entry in entries
-            )
+            for entry in entries:
+                is_hidden = entry.name.startswith(".")
+                if not is_hidden and entry.is_file(follow_symlinks=False):
+                    return True
+            return False
     except OSError:
         return False
 

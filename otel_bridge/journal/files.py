@@ -201,9 +201,9 @@ class StampedCache(Generic[K, V]):
                 return stored[1]
         # Without the mutex: a large file must not stop the readers of others.
         value = read()
-        newest_ns = max(
-            (stamp.mtime_ns for stamp in stamps if stamp is not None), default=0
-        )
+        newest_ns = 0
+        for stamp in filter(None, stamps):
+            newest_ns = max(newest_ns, stamp.mtime_ns)
         if newest_ns < time.time_ns() - _SETTLED_NS:
             with self._mutex:
                 self._values[key] = (stamps, value)

@@ -358,11 +358,11 @@ def run_folders(base: Path) -> list[RunFolder]:
     except OSError:
         return []
     # Paths as text: there may be thousands.
-    return [
-        RunFolder.at(base / name)
-        for name in names
-        if os.path.isdir(f"{base}/{name}/segments")
-    ]
+    folders: list[RunFolder] = []
+    for name in names:
+        if os.path.isdir(f"{base}/{name}/segments"):
+            folders.append(RunFolder.at(base / name))
+    return folders
 
 
 def _links_to_folders(path: Path) -> list[str]:
@@ -372,9 +372,11 @@ def _links_to_folders(path: Path) -> list[str]:
     """
     try:
         with os.scandir(path) as entries:
-            return [
-                entry.path for entry in entries if entry.is_symlink() and entry.is_dir()
-            ]
+            links: list[str] = []
+            for entry in entries:
+                if entry.is_symlink() and entry.is_dir():
+                    links.append(entry.path)
+            return links
     except OSError:
         return []
 

@@ -160,9 +160,10 @@ class SegmentHeader:
             )
         try:
             body = cast("dict[str, object]", orjson.loads(data[_PREFIX.size : end]))
-            values = {
-                name: read(body[name]) for name, read in _STORED.items() if name in body
-            }
+            values: dict[str, Any] = {}
+            for name, read in _STORED.items():
+                if name in body:
+                    values[name] = read(body[name])
             return cls(**values, format=version)
         except (TypeError, ValueError, AttributeError) as exc:
             raise InvalidRecordError(

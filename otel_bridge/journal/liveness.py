@@ -256,15 +256,13 @@ def judge_processes(
             running_headers.append(header)
         elif header.kind == _RECEIVER:
             unseen_senders = True
-    processes = {
-        name: replace(process, alive=name in running)
-        for name, process in report.processes.items()
-    }
+    processes: dict[str, ProcessReport] = {}
+    for name, process in report.processes.items():
+        processes[name] = replace(process, alive=name in running)
     roles = _roles(report, processes, running_headers)
     if not running and not unseen_senders:
-        roles = {
-            role: replace(role_report, alive=0) for role, role_report in roles.items()
-        }
+        for role, role_report in roles.items():
+            roles[role] = replace(role_report, alive=0)
     return JudgedReport(
         replace(report, processes=processes, roles=roles), unseen_senders
     )

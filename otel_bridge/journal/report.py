@@ -300,8 +300,8 @@ def sampled_out_lines(report: Report) -> list[str]:
     """Return one line for each reason for which an exporter left something out."""
     lines: list[str] = []
     for name, exporter in report.exporters.items():
-        left_out = sorted(exporter.left_out.items())
-        lines += [f"{name} left out {count:,} {reason}" for reason, count in left_out]
+        for reason, count in sorted(exporter.left_out.items()):
+            lines.append(f"{name} left out {count:,} {reason}")
     return lines
 
 
@@ -314,9 +314,10 @@ def _report(raw: Mapping[str, object]) -> Report:
     Reports of other versions are read as far as their fields have the same types.
     """
     nested = {"bridge", "processes", "roles", "exporters", "former"}
-    report = _filled(
-        Report, {name: value for name, value in raw.items() if name not in nested}
-    )
+    flat = dict(raw)
+    for name in nested:
+        flat.pop(name, None)
+    report = _filled(Report, flat)
     report.bridge = _filled(BridgeReport, _table(raw.get("bridge", {})))
     report.processes = _all_filled(ProcessReport, raw.get("processes", {}))
     report.roles = _all_filled(RoleReport, raw.get("roles", {}))
@@ -336,10 +337,11 @@ def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:
         TypeError: A value has another type than its field.
     """
     default = kind()
-    values = {name: raw[name] for name in default.__dataclass_fields__ if name in raw}
-    for name, value in values.items():
-        if not _fits(value, getattr(default, name)):
-            raise TypeError(f"{name}={value!r}")
+    values: dict[str, object] = {}
+    for name in default.__dataclass_fields__.keys() & raw.keys():
+        if not _fits(raw[name], getattr(default, name)):
+            raise TypeError(f"{name}={raw[name]!r}")
+        values[name] = raw[name]
     return kind(**values)  # type: ignore[arg-type]  # the types were compared with those of the defaults
 
 
@@ -428,7 +430,11 @@ def links_of(
         Link(f"{name} page" if served_first else name, url or ""),
         Link(f"{name} upload", upload),
     ]
-    return [Link(label, runnable(text)) for label, text in links if text]
+    runnable_links: list[Link] = []
+    for label, text in links:
+        if text:
+            runnable_links.append(Link(label, runnable(text)))
+    return runnable_links
 
 
 # The part of a run folder's segments that its bridge has not read yet. Read-only: a bridge may

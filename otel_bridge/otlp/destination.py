@@ -163,13 +163,12 @@ def addresses(env: Mapping[str, str]) -> dict[str, str]:
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that name the destination, without credentials, as a process announces them."""
-    of_signals = [f"{PREFIX}{signal.upper()}_" for signal in _SIGNALS]
     values: dict[str, str] = {}
-    for prefix in (PREFIX, *of_signals):
+    for part in ("", "METRICS_", "TRACES_", "LOGS_"):
         for kind in ("ENDPOINT", "PROTOCOL"):
-            value = env.get(f"{prefix}{kind}")
-            if value:
-                values[f"{prefix}{kind}"] = without_credentials(value)
+            name = f"{PREFIX}{part}{kind}"
+            if env.get(name):
+                values[name] = without_credentials(env[name])
     return values
 
 
@@ -188,14 +187,14 @@ def note(signals: Collection[str], env: Mapping[str, str]) -> str:
 
     It is a hint in the first lines of a run: neither case is an error, but each surprises.
     """
-    unsent = [
-        signal
-        for signal in _SIGNALS
-        if signal in signals and signal not in signals_sent(env)
-    ]
+    sent = signals_sent(env)
+    unsent: list[str] = []
+    for signal in _SIGNALS:
+        if signal in signals and signal not in sent:
+            unsent.append(signal)
     if unsent:
         return (
-            f"otlp sends {' and '.join(signals_sent(env))} only: set {PREFIX}ENDPOINT, or "
+            f"otlp sends {' and '.join(sent)} only: set {PREFIX}ENDPOINT, or "
             f"{PREFIX}{unsent[0].upper()}_ENDPOINT, for {' and '.join(unsent)}"
         )
     if has_grpc() or not any(_is_http_to_grpc_port(signal, env) for signal in signals):
@@ -286,9 +285,7 @@ def _parts(url: str, variable: str) -> SplitResult:
     except ValueError as exc:
         raise ConfigError(f"{variable}={shown_url!r}: {exc}; {_ADDRESS}") from exc
     # urlsplit drops line breaks in silence, and HTTP clients do not.
-    is_one_word = url.isprintable() and not any(
-        character.isspace() for character in parts.netloc
-    )
+    is_one_word = url.isprintable() and not any(map(str.isspace, parts.netloc))
     if (
         parts.scheme not in {"http", "https"}
         or not parts.hostname

@@ -63,9 +63,10 @@ def number_or_name(value: float) -> float | str:
 def with_leaves(value: Json, leaf: Callable[[Json], Json]) -> Json:
     """Return JSON data in which *leaf* has replaced each key, and each value but lists and maps."""
     if isinstance(value, dict):
-        return {
-            str(leaf(key)): with_leaves(entry, leaf) for key, entry in value.items()
-        }
+        entries: dict[str, Json] = {}
+        for key, entry in value.items():
+            entries[str(leaf(key))] = with_leaves(entry, leaf)
+        return entries
     if isinstance(value, list):
         return [with_leaves(entry, leaf) for entry in value]
     return leaf(value)

@@ -26,10 +26,11 @@ def direct_variables(env: Mapping[str, str], *hosts: str) -> dict[str, str]:
     if not any(_names_proxy(name) and value for name, value in env.items()):
         return {}
     excepted = env.get("no_proxy") or env.get("NO_PROXY") or ""
-    return {
-        name: _extended(env.get(name) or excepted, (*_THIS_MACHINE, *hosts))
-        for name in _EXCEPTIONS
-    }
+    exceptions: dict[str, str] = {}
+    for name in _EXCEPTIONS:
+        listed = env.get(name) or excepted
+        exceptions[name] = _extended(listed, (*_THIS_MACHINE, *hosts))
+    return exceptions
 
 
 def _names_proxy(name: str) -> bool:
@@ -39,7 +40,9 @@ def _names_proxy(name: str) -> bool:
 
 def _extended(exceptions: str, hosts: tuple[str, ...]) -> str:
     """Return *exceptions* with *hosts*, each once."""
-    names = [name.strip() for name in exceptions.split(",") if name.strip()]
+    names: list[str] = []
+    for name in filter(str.strip, exceptions.split(",")):
+        names.append(name.strip())
     if "*" in names:  # no proxy at all, and only if it stands alone
         return exceptions
     return ",".join(dict.fromkeys([*names, *hosts]))

@@ -17,15 +17,10 @@ _COMMAND = re.compile(
 
 def command_line(command: str, *arguments: str | os.PathLike[str]) -> str:
     """Return the `runnable` line of ``otel-bridge`` *command* with *arguments*, each quoted where a shell needs it."""
-    return runnable(
-        shlex.join(
-            (
-                "otel-bridge",
-                *command.split(),
-                *(os.fspath(argument) for argument in arguments),
-            )
-        )
-    )
+    words = ["otel-bridge", *command.split()]
+    for argument in arguments:
+        words.append(os.fspath(argument))
+    return runnable(shlex.join(words))
 
 
 def runnable(command: str) -> str:
@@ -40,10 +35,11 @@ def runnable(command: str) -> str:
         return command
     assignments, program, arguments = match.groups(default="")
     beside = Path(sys.executable or "-").parent / program
-    if not _runs(beside) or any(
-        _runs(Path(folder, program)) for folder in os.get_exec_path()
-    ):
+    if not _runs(beside):
         return command
+    for folder in os.get_exec_path():
+        if _runs(Path(folder, program)):
+            return command
     return f"{assignments}{shlex.quote(str(beside))}{arguments}"
 
 

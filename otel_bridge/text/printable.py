@@ -22,10 +22,11 @@ def printable(text: str, *, lines: bool = False) -> str:
     # Hot path: one look in C, since nearly every text is printable.
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() or (lines and char == "\n") else ascii(char)[1:-1]
-        for char in text
-    )
+    parts: list[str] = []
+    for char in text:
+        stays = char.isprintable() or (lines and char == "\n")
+        parts.append(char if stays else ascii(char)[1:-1])
+    return "".join(parts)
 
 
 def shown(text: str) -> str:
@@ -54,9 +55,10 @@ def _json_shown(char: str) -> str:
         return char
     # JSON escapes UTF-16 units, so that a character beyond U+FFFF is two of them.
     units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(
-        f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2)
-    )
+    escapes = ""
+    for index in range(0, len(units), 2):
+        escapes += f"\\u{units[index : index + 2].hex()}"
+    return escapes
 
 
 def all_printable(value: _T) -> _T:

@@ -195,18 +195,19 @@ def scrubbed(
         return text(value, key)
     if isinstance(value, list):
         entry_names = names_of(value, key)
-        return [
-            scrubbed(item, name, text=text, names=names)
-            for item, name in zip(value, entry_names, strict=True)
-        ]
+        entries: list[Json] = []
+        for item, name in zip(value, entry_names, strict=True):
+            entries.append(scrubbed(item, name, text=text, names=names))
+        return entries
     if isinstance(value, dict):
         # A map below a secret's name ("credentials") is secret as a whole, whatever its keys are.
         if names and value and secret_by_name(key, _ANY):
-            return {name: _all_redacted(item) for name, item in value.items()}
-        return {
-            text(name, "name"): scrubbed(item, name, text=text, names=names)
-            for name, item in value.items()
-        }
+            return _all_redacted(value)
+        fields: dict[str, Json] = {}
+        for name, item in value.items():
+            field = text(name, "name")
+            fields[field] = scrubbed(item, name, text=text, names=names)
+        return fields
     return value
 
 
@@ -354,7 +355,7 @@ def _redacted_once(value: str) -> str:
     value = _without_shapes(redact_named(value) if '"' in value else value)
     value = _IN_URL.sub(_KEEP_NAME, value)
     value = _BEARER.sub(rf"\1 {REDACTED}", value)
-    if any(link in value for link in _LINKED):
+    if any(map(value.__contains__, _LINKED)):
         value = _IN_LINK.sub(_KEEP_NAME, value)
     return _ASSIGNED.sub(_redacted_assignment, value)
 

@@ -74,10 +74,11 @@ def _known_fields(value: object, kind: Descriptor, path: str) -> dict[str, objec
         elif field.message_type is None:
             arguments[key] = item
         elif isinstance(item, list):
-            arguments[key] = [
-                _known_fields(element, field.message_type, f"{path}{key}[{index}].")
-                for index, element in enumerate(cast("list[object]", item))
-            ]
+            elements: list[object] = []
+            for index, element in enumerate(cast("list[object]", item)):
+                place = f"{path}{key}[{index}]."
+                elements.append(_known_fields(element, field.message_type, place))
+            arguments[key] = elements
         else:
             arguments[key] = _known_fields(item, field.message_type, f"{path}{key}.")
     return arguments

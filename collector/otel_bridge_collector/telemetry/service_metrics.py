@@ -159,11 +159,10 @@ def of_runs(
 def _recent(reports: Mapping[str, Report], now_unix_ns: int) -> Mapping[str, Report]:
     """Return the reports to show: of runs that have not ended, then of those that ended last."""
     since_ns = now_unix_ns - _ENDED_SHOWN_NS
-    recent = [
-        (run_id, report)
-        for run_id, report in reports.items()
-        if not report.ended or report.time_unix_ns > since_ns
-    ]
+    recent: list[tuple[str, Report]] = []
+    for run_id, report in reports.items():
+        if not report.ended or report.time_unix_ns > since_ns:
+            recent.append((run_id, report))
     recent.sort(key=lambda pair: (pair[1].ended, -pair[1].time_unix_ns))
     return dict(recent[:_MOST_RUNS])
 
