@@ -10,6 +10,7 @@ increments. So a table is closed after `INCREMENTS` increments and the next one 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -202,11 +203,11 @@ def rollout_cells(rollout: RolloutRecord, cell_chars: int) -> list[CellValue]:
     if answers:
         later_turns = map(_turn, rollout.messages[last + 1 :])
         answer = "\n\n".join([_content(rollout.messages[last]), *later_turns])
-    span_kinds = list(map(attrgetter("kind"), rollout.spans))
+    span_kinds = Counter(span.kind for span in rollout.spans)
     # Without spans, the number that the producer gave.
-    tools = span_kinds.count("tool") or rollout.tools.get("calls")
+    tools = span_kinds["tool"] or rollout.tools.get("calls")
     # Without content there are no messages; the spans of the model still show the number of turns.
-    turns = answers or span_kinds.count("generation")
+    turns = answers or span_kinds["generation"]
     values: list[object] = [
         rollout.step, rollout.split, rollout.group, rollout.sample, _transcript(rollout.messages[:last]), answer,
         rollout.reward, rollout.advantage, rollout.finish_reason, rollout.policy_version, turns,
