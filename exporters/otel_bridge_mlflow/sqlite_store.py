@@ -296,7 +296,7 @@ def _copy_tables(database: sqlite3.Connection) -> None:
         if kind != "table":
             continue
         database.execute(sql)
-        # Without the generated columns, which table_info does not list.
+        # Without generated columns, such as the duration of spans, which table_info does not list.
         listed = database.execute(
             "SELECT name FROM pragma_table_info(?, 'template')", (name,)
         )

@@ -93,7 +93,7 @@ class LightningLogger:
     def save_dir(self) -> str:
         """Return the folder below which Lightning saves checkpoints, by default the calling trainer's own folder.
 
-        Outside of a trainer it is the working folder.
+        Outside of a trainer, or too many frames below it, it is the working folder.
         """
         if self._save_dir is not None:
             return self._save_dir

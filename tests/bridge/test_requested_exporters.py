@@ -294,6 +294,24 @@ def test_segments_stay_for_otlp_when_the_run_asked_for_it(tmp_path: Path) -> Non
     )
 
 
+def test_what_a_receiver_took_stays_for_otlp_when_a_process_of_the_run_asked_for_it(
+    tmp_path: Path,
+) -> None:
+    folder, one = run_folder(tmp_path), RecordingTracker()
+    process, received = (
+        Process.start(folder, "one", "otlp"),
+        Process.start(folder, kind="receiver"),
+    )
+    for source in (process, received):
+        source.log(3)
+        source.end()
+
+    served(tmp_path, given(("one", one), to="one"))
+
+    assert report_of(folder).owed == {"otlp": 2}
+    assert {segment.instance_id for segment in folder.segments()} >= {received.instance}
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_what_was_discarded_stays_so_and_a_process_that_asks_again_gets_what_comes_then(
     tmp_path: Path, again: bool

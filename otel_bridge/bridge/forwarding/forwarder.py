@@ -165,6 +165,7 @@ class Forwarder(ExporterWorker):
             return 0.0
         if waiting:
             self._show_waiting()
+            # Also of a blocked signal, which is tried again by itself after a minute.
             return min(lane.due_in_s for lane in waiting)
         # The other end has accepted everything that was in the segments when the ledger was at
         # *position*.
@@ -285,7 +286,7 @@ class Forwarder(ExporterWorker):
         """Return whether requests of *lane* may be sent now.
 
         No signal overtakes one that waits to be retried at the same otel-bridge, so that the end of
-        a process comes after its rows. A blocked signal holds up no other: it waits for a person.
+        a process comes after its rows. A blocked signal holds up no other: only a person can mend it.
         To other servers, and before the first accepted request, each signal is sent by itself.
         """
         if lane.waits or not lane.sender.to_bridge:

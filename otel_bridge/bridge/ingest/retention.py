@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.exporter_selection import ExporterSelection
-from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.eviction import Fullness, evict
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
@@ -105,7 +104,8 @@ class FolderRetention:
             forwarded = {item.instance_id: item for item in self.view.sources()}
         first_kept: dict[str, int] = {}
         for name, tail in self.reader.tails.items():
-            # Without an active ``otlp`` only processes that requested it must be forwarded.
+            # An active ``otlp`` has a position in every process; else those that requested it must be
+            # forwarded.
             is_forwarded = of_all or requests_otlp(tail)
             number = _keep_from(tail, forwarded if is_forwarded else None)
             if number > tail.segments.first_number:
@@ -222,13 +222,14 @@ def not_forwarded(reader: SegmentReader, forwarding: Sequence[SegmentPosition]) 
 
 
 def requests_otlp(tail: SegmentTailer) -> bool:
-    """Return whether the process requested ``otlp``.
+    """Return whether what the segments hold goes to ``otlp`` where a process of the run requested it.
 
-    Records that a bridge wrote for such processes go there too.
+    Segments of receivers and bridges name no exporters, so all of theirs goes.
     """
     header = tail.header
     return header is not None and (
-        header.kind == KIND or any(OTLP in names for names in header.exporters.values())
+        header.kind != "process"
+        or any(OTLP in names for names in header.exporters.values())
     )
 
 

@@ -103,16 +103,16 @@ class SegmentReader:
         # A run without a read position has waited for no other bridge: a short job is over before
         # its service opens the folder.
         opened_unix_ns = 0
-        if self._view.sources():
-            opened_unix_ns = time.time_ns()
-        self._new_translator = partial(
-            Translator,
-            options=options,
-            other_traces=other_traces,
-            opened_unix_ns=opened_unix_ns,
-        )
         self._ticked_ns = 0
         try:
+            if self._view.sources():
+                opened_unix_ns = time.time_ns()
+            self._new_translator = partial(
+                Translator,
+                options=options,
+                other_traces=other_traces,
+                opened_unix_ns=opened_unix_ns,
+            )
             self._begin()
         except BaseException:
             self._view.close()

@@ -76,14 +76,19 @@ def _count_not_finite(
     figures: Mapping[str, Figure],
     streams: Mapping[str, Numbers],
 ) -> None:
-    """Count the sampled tokens of *rollouts* that are in no sum, without those that the program left out itself."""
-    sampled = sum(map(len, rollouts))
+    """Count the sampled tokens of *rollouts* that are in no sum, without those that the program left out itself.
+
+    A ``None`` counts as that of a token that was not sampled, as long as there are such tokens.
+    """
+    tokens = sum(map(len, rollouts))
+    sampled = tokens
     if LOSS_MASK in streams:
         sampled = int((streams[LOSS_MASK] > 0).sum())
     for name in streams_of_figures(streams):
         not_finite = sampled - int(figures[figure_of_stream(name)].rollouts[0].sum())
         if not_finite > 0:
-            not_finite -= sum(rollout.missing(name) for rollout in rollouts)
+            missing = sum(rollout.missing(name) for rollout in rollouts)
+            not_finite -= max(missing - (tokens - sampled), 0)
         if not_finite > 0:
             run.count_drop("token_not_finite", not_finite, name)
 

@@ -466,7 +466,6 @@ class RolloutPipeline:
             return []
         if trace.rollout or trace.further:
             return self._complete(trace, now_unix_ns)
-        self._workers.complete(trace.sender, trace.id)
         return self._publisher.no_rollout(trace, self._other_traces())
 
     def _bounded(self, now_unix_ns: int) -> list[Record]:

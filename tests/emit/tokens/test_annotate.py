@@ -135,6 +135,19 @@ def test_tokens_that_were_not_sampled_are_in_no_sum() -> None:
     assert not run.drops
 
 
+def test_a_token_without_a_number_is_counted_beside_one_that_was_not_sampled() -> None:
+    run = MemoryRun()
+
+    annotate(
+        run,
+        ["a"],
+        {"logprobs": [[math.nan, None, -1.0]], "loss_mask": [[1, 0, 1]]},
+        TokensCall(),
+    )
+
+    assert run.drops == {"token_not_finite": 1}
+
+
 def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() -> None:
     run = MemoryRun()
     streams: dict[str, object] = {
