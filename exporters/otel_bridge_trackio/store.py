@@ -140,8 +140,8 @@ class LocalStore(EntrySink):
     def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
         """Add *values* to the traces of their rollouts.
 
-        Return those that need a trace of their own. Without a database there is no trace yet;
-        opening it here would create one that Trackio did not set up.
+        Return the values that must be written as separate traces. That is all of them when the
+        database does not exist: opening it here would create one that Trackio did not set up.
 
         Raises:
             RetryableError: The store is locked or the disk is full; nothing was written.

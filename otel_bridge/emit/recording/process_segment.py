@@ -119,8 +119,8 @@ class ProcessSegment:
     def make_room(self) -> bool:
         """Release some of the space reserved for drop counts and the end.
 
-        Return whether any was left. On a full disk they must still arrive: without them nobody
-        would learn what is missing.
+        Return ``False`` when all of it is released already. On a full disk, counts and end must
+        arrive, because they alone say what is missing.
         """
         return self._spare is not None and self._spare.give_up()
 

@@ -99,9 +99,9 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
 
 
 def _is_offered(name: str, signal: str) -> bool:
-    """Return whether a package offers an exporter of this name.
+    """Return whether any installed package offers an exporter of this name.
 
-    It may be anybody's: only a name that nobody offers is hidden from the SDK.
+    A name that no package offers is hidden from the SDK, which would refuse to start.
     """
     return bool(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
 

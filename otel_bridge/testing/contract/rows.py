@@ -82,8 +82,8 @@ class RowContract(ContractFixtures):
 
         written(opened(), samples.placed([*first, *second]))
 
-        shown = first if self.keeps_rewound_rows else first[:2]
-        same_scalars(read_back(run), [*shown, *second])
+        rows_before = first if self.keeps_rewound_rows else first[:2]
+        same_scalars(read_back(run), [*rows_before, *second])
 
     def test_a_row_without_a_step_is_placed_by_time(
         self, opened: Open, run: RunInfo, read_back: ReadBack
@@ -143,11 +143,11 @@ class RowContract(ContractFixtures):
 
         contents = read_back(run)
         extremes: set[tuple[str, int | None, float, float]] = set()
-        for held in contents.distributions:
-            if held.key != "trainer/empty":
-                extremes.add((held.key, held.step, held.min, held.max))
-            if held.key == "trainer/grad":
-                same(held.count in {10, None}, True, "their count is 10")
+        for stored in contents.distributions:
+            if stored.key != "trainer/empty":
+                extremes.add((stored.key, stored.step, stored.min, stored.max))
+            if stored.key == "trainer/grad":
+                same(stored.count in {10, None}, True, "their count is 10")
         same(
             extremes,
             {
