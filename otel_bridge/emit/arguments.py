@@ -74,7 +74,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 return call(*arguments, **keywords)
             first = unknown[0] if unknown else f"argument {len(positional)}"
             owner: Any = arguments[0]
-            owner.count_drop(UNKNOWN, len(unknown) + max(beyond, 0), first)
+            # Of the wrapper, which has the name that the program calls.
+            name_of_call = counted.__qualname__.rpartition(".")[2]
+            where = f"{first} of {name_of_call}()"
+            owner.count_drop(UNKNOWN, len(unknown) + max(beyond, 0), where)
             for name in unknown:
                 del keywords[name]
             tolerant: Callable[..., _T] = call

@@ -161,7 +161,9 @@ def test_no_call_raises_whatever_it_is_given_and_what_it_does_not_know_is_counte
         "not_a_mapping": 2, "unknown_argument": 21, "config_not_a_mapping": 2, "evaluation_id": 2,
         "evaluation_not_a_mapping": 2, "rollout_step": 2,
     }  # fmt: skip
-    assert dropped.attributes["rl.dropped.keys"]["unknown_argument"] == "wall_time"
+    assert dropped.attributes["rl.dropped.keys"]["unknown_argument"] == (
+        "wall_time of log()"
+    )
     assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
     assert [(row.role, dict(row.values)) for row in seen.rows] == [
         ("7", {"loss": 1.0})

@@ -125,4 +125,4 @@ def test_nothing_raises_and_unknown_arguments_are_counted(
     printed = capsys.readouterr().err
     assert "1 records that otel-bridge failed on" in printed
     assert "1 rollouts in train_on() without an id" in printed
-    assert "first 'colour'" in printed
+    assert "first 'colour of train_on()'" in printed
