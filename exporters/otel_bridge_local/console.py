@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from otel_bridge.emit.values.mappings import present
 from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
@@ -36,6 +35,7 @@ from otel_bridge.records import (
 )
 from otel_bridge.settings import LAUNCHER
 from otel_bridge.text.printable import printable
+from otel_bridge.values.mappings import present
 
 R = TypeVar("R", Alert, Row, RolloutRecord, PlainTrace, Evaluation, MediaRecord)
 _WIDTH = 80

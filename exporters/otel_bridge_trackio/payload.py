@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TypeAlias, cast
 
-from otel_bridge.emit.values.mappings import present, without
 from otel_bridge.otlp.json_text import utf8_leaf, with_leaves
 from otel_bridge.records import (
     AXIS,
@@ -26,6 +25,7 @@ from otel_bridge.records import (
     Row,
     Span,
 )
+from otel_bridge.values.mappings import present, without
 
 Payload: TypeAlias = dict[str, Json]
 

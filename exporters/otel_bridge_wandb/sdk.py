@@ -21,10 +21,10 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from otel_bridge import semconv
-from otel_bridge.emit.values.mappings import only, present
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.otlp.proxies import direct_variables
+from otel_bridge.values.mappings import only, present
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
 from otel_bridge_wandb.settings import (
     WandbSettings,

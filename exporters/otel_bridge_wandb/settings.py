@@ -17,7 +17,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from otel_bridge import semconv
-from otel_bridge.emit.values.mappings import present
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.settings import (
@@ -29,6 +28,7 @@ from otel_bridge.settings import (
     seconds,
 )
 from otel_bridge.text.addresses import without_credentials
+from otel_bridge.values.mappings import present
 from otel_bridge_wandb.shared_mode import settings as shared_mode
 from otel_bridge_wandb.shared_mode.settings import Sharing
 

@@ -12,7 +12,6 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
-from otel_bridge.emit.values.mappings import only
 from otel_bridge.errors import ExporterError, PermanentError, RetryableError
 from otel_bridge.exporter import call_within
 from otel_bridge.otlp.json_text import utf8
@@ -27,6 +26,7 @@ from otel_bridge.records import (
     Scalar,
     Status,
 )
+from otel_bridge.values.mappings import only
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.bulk import AT_ONCE
 from otel_bridge_wandb.content.alerts import WandbAlerts

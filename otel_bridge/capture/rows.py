@@ -17,7 +17,7 @@ from otel_bridge.capture.metric_axes import Group, MetricAxes
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.values.plain import count_nothing
+from otel_bridge.values.plain import count_nothing
 
 _KEPT = frozenset({int, float, bool, str, type(None), dict})
 RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]

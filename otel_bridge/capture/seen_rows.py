@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.media.content_key import content_key
-from otel_bridge.emit.values.scalars import is_scalar, scalar_of
+from otel_bridge.values.scalars import is_scalar, scalar_of
 
 _MAX_TABLES = 256
 MAX_ROWS = 100_000

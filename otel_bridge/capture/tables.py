@@ -13,7 +13,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.values import Html, Markdown, Media, Table, media_in
 from otel_bridge.emit.messages.fields import plain
 from otel_bridge.emit.messages.reader import is_message
-from otel_bridge.emit.values import scalars
+from otel_bridge.values import scalars
 
 _PROMPT = re.compile(
     r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$"

@@ -26,12 +26,12 @@ from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import RUN_ID, environment
+from otel_bridge.values.plain import by_text
 
 _MUST = "must"
 _NEVER = "never"

@@ -13,7 +13,7 @@ from otel_bridge.capture.tables import is_missing
 from otel_bridge.emit.messages.fields import entries_of
 from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.emit.values.scalars import any_text
+from otel_bridge.values.scalars import any_text
 
 _FIELDS = (
     "advantage",

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
-from otel_bridge.emit.values.scalars import any_text, name_of
 from otel_bridge.errors import any_error
+from otel_bridge.values.scalars import any_text, name_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -22,7 +22,6 @@ from otel_bridge.emit.config.run_request import RunRequest, is_chosen
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.emit_run import current_run, set_current_run
 from otel_bridge.emit.process_end import status_at_exit, watch_process_end
-from otel_bridge.emit.values.mappings import without
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import (
     DIR,
@@ -34,6 +33,7 @@ from otel_bridge.settings import (
     RUN_NAME,
     environment,
 )
+from otel_bridge.values.mappings import without
 
 if TYPE_CHECKING:
     from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges

@@ -15,8 +15,8 @@ from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recording.recorder import Recorder
-from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.text.secret_patterns import redact_and_cut
+from otel_bridge.values.scalars import any_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self

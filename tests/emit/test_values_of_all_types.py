@@ -20,9 +20,9 @@ from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.emit.encode.values import flatten
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.emit.values.plain import CountKeyedDrop
 from otel_bridge.translation.metrics.configs import TOO_LARGE, Configs
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
+from otel_bridge.values.plain import CountKeyedDrop
 from support.trainers.emit_rollout_doubles import MemoryRun, log_rollouts
 
 

@@ -20,9 +20,9 @@ from opentelemetry.proto.common.v1 import common_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge import semconv
-from otel_bridge.emit.values.mappings import present
 from otel_bridge.otlp.json_text import utf8, with_leaves
 from otel_bridge.records import Json, Message, RolloutRecord, Span
+from otel_bridge.values.mappings import present
 
 SESSION = "mlflow.trace.session"
 """Metadata of a trace by which MLflow shows the traces of one group together."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from otel_bridge.emit.values.mappings import present, without
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.records import Evaluation, Json, Message, RolloutRecord
 from otel_bridge.text.message_parts import part_text
+from otel_bridge.values.mappings import present, without
 
 COLUMNS = (
     "step", "split", "group", "sample", "prompt", "answer", "reward", "advantage", "finish_reason", "policy_version",

@@ -17,13 +17,13 @@ import orjson
 
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.values.plain import count_nothing
 from otel_bridge.errors import any_error
 from otel_bridge.journal.files import read_regular
 from otel_bridge.journal.folder import put_file
 from otel_bridge.journal.report import read_report
 from otel_bridge.records import axis_of
 from otel_bridge.text.secret_patterns import REDACTED
+from otel_bridge.values.plain import count_nothing
 
 _FILE = "captured.json"
 _MAX_BYTES = 64 << 20

@@ -25,8 +25,8 @@ from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.values.plain import by_text
 from otel_bridge.errors import any_error
+from otel_bridge.values.plain import by_text
 
 _KEYS = frozenset({str})
 _NUMBERS = frozenset({int, float, bool})

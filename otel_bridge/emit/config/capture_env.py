@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import filterfalse
 from pathlib import Path
 
-from otel_bridge.emit.values.mappings import only, without
 from otel_bridge.errors import ConfigError
 from otel_bridge.settings import CAPTURE, CAPTURE_COUNTS, CAPTURE_MODE
+from otel_bridge.values.mappings import only, without
 
 _BELOW = os.path.join("otel_bridge", "capture", "sitecustomize")
 _PATH = "PYTHONPATH"

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.values.plain import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
+from otel_bridge.values.plain import (
     Losses,
     PlainReader,
     ReadingRules,
     count_nothing,
     mapping_of,
 )
-from otel_bridge.errors import any_error
-from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 
 MAX_TEXT_CHARS = 10_000
 _RULES = ReadingRules(

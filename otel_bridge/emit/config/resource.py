@@ -15,9 +15,9 @@ from typing import cast
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
-from otel_bridge.emit.values.mappings import present
 from otel_bridge.settings import ATTEMPT, RANKS, Setting, non_negative_int
 from otel_bridge.text.secret_patterns import redact_text
+from otel_bridge.values.mappings import present
 
 # A service reads the trackers' identity only from here: the service's own environment belongs to
 # another job.

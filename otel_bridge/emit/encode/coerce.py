@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, cast
 
-from otel_bridge.emit.values.reading import ReadBudget, is_list_like, is_text
-from otel_bridge.emit.values.scalars import is_array, name_of, number_of
 from otel_bridge.errors import any_error
+from otel_bridge.values.reading import ReadBudget, is_list_like, is_text
+from otel_bridge.values.scalars import is_array, name_of, number_of
 
 _INT64 = 1 << 63
 _MAX_NAME_CHARS = 1024

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
-from otel_bridge.emit.values.plain import CountKeyedDrop
 from otel_bridge.errors import any_error
 from otel_bridge.semconv import REDUCE_PREFIX
+from otel_bridge.values.plain import CountKeyedDrop
 
 Reduction: TypeAlias = str | tuple[str, float]
 """Name of a reduction, or ``("mean", weight)``."""

@@ -10,14 +10,14 @@ from typing import cast
 
 from otel_bridge.emit.config.hyperparameters import MAX_TEXT_CHARS, redacted
 from otel_bridge.emit.encode.values import MAX_KEY_CHARS
-from otel_bridge.emit.values.plain import (
+from otel_bridge.records import Json, Scalar
+from otel_bridge.text.secret_patterns import scrubbed
+from otel_bridge.values.plain import (
     CountKeyedDrop,
     Losses,
     PlainReader,
     ReadingRules,
 )
-from otel_bridge.records import Json, Scalar
-from otel_bridge.text.secret_patterns import scrubbed
 
 _RULES = ReadingRules(
     number=lambda number: number, entries=10_000, text_chars=MAX_TEXT_CHARS

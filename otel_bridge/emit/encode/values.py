@@ -22,14 +22,17 @@ from otel_bridge.emit.encode.histogram import (
     distribution_of_array,
 )
 from otel_bridge.emit.media.values import media_in
-from otel_bridge.emit.values.mappings import without
-from otel_bridge.emit.values.plain import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import axis_of, key_of
+from otel_bridge.semconv import ROW
+from otel_bridge.values.mappings import without
+from otel_bridge.values.plain import (
     CLIPPED,
     MAX_DEPTH,
     CountKeyedDrop,
     count_nothing,
 )
-from otel_bridge.emit.values.reading import (
+from otel_bridge.values.reading import (
     ReadBudget,
     Unreadable,
     bases_of,
@@ -37,7 +40,7 @@ from otel_bridge.emit.values.reading import (
     is_list_like,
     is_text,
 )
-from otel_bridge.emit.values.scalars import (
+from otel_bridge.values.scalars import (
     Array,
     is_array,
     is_missing,
@@ -46,9 +49,6 @@ from otel_bridge.emit.values.scalars import (
     number_of,
     single_of,
 )
-from otel_bridge.errors import any_error
-from otel_bridge.records import axis_of, key_of
-from otel_bridge.semconv import ROW
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,15 +13,15 @@ from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media, Table
-from otel_bridge.emit.values.plain import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.values.plain import (
     PlainReader,
     ReadingRules,
     count_nothing,
     dumps,
 )
-from otel_bridge.emit.values.scalars import Array
-from otel_bridge.errors import any_error
-from otel_bridge.records import Json
+from otel_bridge.values.scalars import Array
 
 _MAX_ENTRIES = 2_000_000
 _LISTED_NUMBERS = 1_000

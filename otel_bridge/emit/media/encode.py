@@ -19,12 +19,12 @@ from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_byte
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.values.plain import PlainReader, ReadingRules, dumps
-from otel_bridge.emit.values.reading import ReadBudget
-from otel_bridge.emit.values.scalars import key_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
+from otel_bridge.values.plain import PlainReader, ReadingRules, dumps
+from otel_bridge.values.reading import ReadBudget
+from otel_bridge.values.scalars import key_text
 
 MAX_CAPTION_CHARS = 10_000
 _MIMES = {

@@ -17,7 +17,7 @@ from otel_bridge.emit.encode.protobuf import Attribute
 
 if TYPE_CHECKING:
     from otel_bridge.emit.media.encode import EncodedMedium
-    from otel_bridge.emit.values.plain import CountKeyedDrop
+    from otel_bridge.values.plain import CountKeyedDrop
 
 PART_BYTES = 1 << 20
 """Most bytes of one event: a Collector and gRPC take 4 MiB a request by default."""

@@ -24,7 +24,7 @@ from otel_bridge.emit.media.pictures import (
     pillow_image,
     scale_of,
 )
-from otel_bridge.emit.values.scalars import number_of
+from otel_bridge.values.scalars import number_of
 
 WAV = "audio/wav"
 GIF = "image/gif"

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import MediaDropped, is_picture
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
-from otel_bridge.emit.values.plain import Losses
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
+from otel_bridge.values.plain import Losses
 
 UNREAD = "rollout_message"
 """Reason of values in no known shape, which are kept as text."""

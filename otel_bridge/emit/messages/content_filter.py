@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.values.plain import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.text.secret_patterns import MARGIN_CHARS, redact_text, scrubbed
+from otel_bridge.values.plain import (
     CLIPPED,
     Losses,
     PlainReader,
@@ -17,11 +20,8 @@ from otel_bridge.emit.values.plain import (
     json_number,
     mapping_of,
 )
-from otel_bridge.emit.values.reading import ReadBudget, items_of
-from otel_bridge.emit.values.scalars import number_of
-from otel_bridge.errors import any_error
-from otel_bridge.records import Json
-from otel_bridge.text.secret_patterns import MARGIN_CHARS, redact_text, scrubbed
+from otel_bridge.values.reading import ReadBudget, items_of
+from otel_bridge.values.scalars import number_of
 
 _RULES = ReadingRules()
 

@@ -23,10 +23,10 @@ from otel_bridge.emit.messages.fields import (
 )
 from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, messages_of, read
-from otel_bridge.emit.values.plain import CLIPPED, Losses, dumps
-from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
+from otel_bridge.values.plain import CLIPPED, Losses, dumps
+from otel_bridge.values.scalars import any_text
 
 _MAX_FACTS = 100
 _RESERVED = ("role", shapes.PARTS_KEY)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import orjson
 
-from otel_bridge.emit.values.scalars import any_text, is_missing
+from otel_bridge.values.scalars import any_text, is_missing
 
 _ATTRIBUTES = (
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking",

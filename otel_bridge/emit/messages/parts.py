@@ -27,9 +27,9 @@ from otel_bridge.emit.messages.fields import (
     text_or_none,
 )
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
-from otel_bridge.emit.values.plain import CLIPPED, dumps
-from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.records import Json
+from otel_bridge.values.plain import CLIPPED, dumps
+from otel_bridge.values.scalars import any_text
 
 MAX_NAME_CHARS = 256
 _TEXT_TYPES = ("text", "reasoning")

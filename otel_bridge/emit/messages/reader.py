@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
-from otel_bridge.emit.values.reading import ReadBudget, items_of
 from otel_bridge.errors import any_error
+from otel_bridge.values.reading import ReadBudget, items_of
 
 _MAX_NESTING = 8
 """Levels of containers and wrappers that are opened; a conversation that holds itself ends there."""

@@ -12,10 +12,10 @@ from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import SampledRollout, append_sampled_out
 from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
-from otel_bridge.emit.values.reading import is_text
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
 from otel_bridge.sampling_rule import choose
+from otel_bridge.values.reading import is_text
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

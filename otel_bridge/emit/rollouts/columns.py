@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
-from otel_bridge.emit.values.mappings import present
-from otel_bridge.emit.values.reading import is_text
-from otel_bridge.emit.values.scalars import is_array
 from otel_bridge.errors import any_error
+from otel_bridge.values.mappings import present
+from otel_bridge.values.reading import is_text
+from otel_bridge.values.scalars import is_array
 
 
 class Column:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
-from otel_bridge.emit.values.scalars import any_text
+from otel_bridge.values.scalars import any_text
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -17,10 +17,10 @@ from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.spans import CallContext, trace_id_bytes
-from otel_bridge.emit.values.plain import CLIPPED
-from otel_bridge.emit.values.scalars import any_text
 from otel_bridge.journal.frames import Signal
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
+from otel_bridge.values.plain import CLIPPED
+from otel_bridge.values.scalars import any_text
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

@@ -56,9 +56,9 @@ from otel_bridge.emit.rollouts.spans import (
     json_array,
     token_counts,
 )
-from otel_bridge.emit.values.plain import dumps
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
+from otel_bridge.values.plain import dumps
 
 
 class UrandomIdGenerator(IdGenerator):

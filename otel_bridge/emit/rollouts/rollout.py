@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from otel_bridge.emit.values.plain import MAX_ENTRIES, mapping_of
-from otel_bridge.emit.values.reading import entries_of
+from otel_bridge.values.plain import MAX_ENTRIES, mapping_of
+from otel_bridge.values.reading import entries_of
 
 TRUNCATED_REASONS = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "max_turns"}

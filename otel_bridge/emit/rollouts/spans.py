@@ -27,11 +27,11 @@ from otel_bridge.emit.messages.conversation import (
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
-from otel_bridge.emit.values.mappings import without
-from otel_bridge.emit.values.plain import CLIPPED, Losses, dumps
-from otel_bridge.emit.values.scalars import key_text, own_text
 from otel_bridge.errors import any_error
 from otel_bridge.records import trace_id_of
+from otel_bridge.values.mappings import without
+from otel_bridge.values.plain import CLIPPED, Losses, dumps
+from otel_bridge.values.scalars import key_text, own_text
 
 _MAX_TIME = 1 << 63
 

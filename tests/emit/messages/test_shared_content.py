@@ -15,7 +15,7 @@ from otel_bridge.capture.tables import RolloutTable
 from otel_bridge.capture.trackio_traces import rollout_of_trace
 from otel_bridge.emit.rollouts.live_spans import ChatSpan
 from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.emit.values.scalars import any_text
+from otel_bridge.values.scalars import any_text
 from support.trainers.emit_rollout_doubles import (
     MemoryRun,
     log_generations,

@@ -18,10 +18,10 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.emit.config.child_env import launcher_environment
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.run import Run
-from otel_bridge.emit.values.plain import Losses
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import read_report
+from otel_bridge.values.plain import Losses
 
 _QUICK: Final[Mapping[str, str]] = {
     "OTEL_BRIDGE_QUIET": "1", "OTEL_BRIDGE_END_GRACE_S": "0", "OTEL_BRIDGE_POLL_S": "0.01",

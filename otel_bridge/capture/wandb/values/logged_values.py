@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from otel_bridge.capture.wandb.values.shown_values import shown_value, text_in
-from otel_bridge.emit.values.plain import CountKeyedDrop, by_text
-from otel_bridge.emit.values.reading import ReadBudget
-from otel_bridge.emit.values.scalars import single_of
+from otel_bridge.values.plain import CountKeyedDrop, by_text
+from otel_bridge.values.reading import ReadBudget
+from otel_bridge.values.scalars import single_of
 
 NUMBERS = frozenset({int, float, bool})
 _MAX_DEPTH = 32

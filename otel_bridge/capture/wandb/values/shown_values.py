@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from otel_bridge.emit.values.plain import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.values.plain import (
     CountKeyedDrop,
     PlainReader,
     ReadingRules,
     count_nothing,
     dumps,
 )
-from otel_bridge.emit.values.scalars import scalar_of
-from otel_bridge.errors import any_error
-from otel_bridge.records import Json
+from otel_bridge.values.scalars import scalar_of
 
 _MAX_LIST = 32
 """Most numbers of an array that W&B keeps as a list."""

@@ -17,7 +17,9 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.emit.values.reading import (
+from otel_bridge.errors import any_error
+from otel_bridge.records import Json
+from otel_bridge.values.reading import (
     ReadBudget,
     Unreadable,
     entries_of,
@@ -25,7 +27,7 @@ from otel_bridge.emit.values.reading import (
     is_of,
     items_of,
 )
-from otel_bridge.emit.values.scalars import (
+from otel_bridge.values.scalars import (
     Array,
     described,
     is_array,
@@ -34,8 +36,6 @@ from otel_bridge.emit.values.scalars import (
     own_text,
     scalar_of,
 )
-from otel_bridge.errors import any_error
-from otel_bridge.records import Json
 
 CountKeyedDrop: TypeAlias = Callable[[str, int, str], None]
 """Callable with a reason, the number of dropped values, and the key of the first."""
