@@ -152,9 +152,11 @@ class EnginePipeline:
         time. A step that another rank logs again is the same step.
         """
         axis = self._axis()
-        # None of a role that was started again, until its first row.
-        step = self._axes.furthest(axis or "")
-        if axis is None or step is None:
+        if axis is None:
+            return []
+        step = self._axes.furthest(axis)
+        # A role that was started again, until its first row.
+        if step is None:
             return []
         place = [self._axes.current(axis), step]
         if place == self._place:
@@ -165,9 +167,11 @@ class EnginePipeline:
     def tick(self, now_unix_ns: int) -> list[Row]:
         """Return a row without a step when no step is known for a while.
 
-        None once there is a trainer: its steps place the rows, however long they take.
+        None before a reading, and once there is a trainer: its steps place the rows, however long
+        they take.
         """
-        if self._axis() is not None or now_unix_ns - self._row_ns < _UNPLACED_NS:
+        is_early = not self._row_ns or now_unix_ns - self._row_ns < _UNPLACED_NS
+        if is_early or self._axis() is not None:
             return []
         self._row_ns = now_unix_ns
         return self.close()
@@ -239,12 +243,16 @@ class EnginePipeline:
         every_series: list[tuple[SeriesName, Series]] = []
         values: dict[str, Value] = {}
         engines = 0
+        time_ns = 0
         # By address, so that each row shows, and leaves out, the same engines.
         for address, engine in sorted(self._engines.items()):
             engine_values = dict(_values(engine.series.items()))
             if not engine_values:
                 continue
             engines += 1
+            # Not of all engines: the clock of a silent one may be ahead, and would give each row
+            # the same time and id.
+            time_ns = max(time_ns, engine.last_ns)
             every_series += engine.series.items()
             if engines > _MAX_SHOWN:
                 count(self._state, NOT_SHOWN, name=address)
@@ -254,7 +262,6 @@ class EnginePipeline:
         if not engines:
             return []
         values |= {"engines": engines, **dict(_values(every_series))}
-        time_ns = max(engine.last_ns for engine in self._engines.values())
         self._begin_row(time_ns)
         attempt = max(self._place[0], 1)
         place = f":{time_ns}" if step is None else f"{axis}:{step}:a{attempt}"

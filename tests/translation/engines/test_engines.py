@@ -266,6 +266,46 @@ def test_without_a_trainer_rows_are_placed_by_time_each_minute() -> None:
     assert shown.values["engine/sglang:num_requests/per_s"] == pytest.approx(2.0)
 
 
+def test_a_bridge_that_was_started_again_waits_a_minute_for_the_row_without_a_step() -> (
+    None
+):
+    bench = Bench()
+    bench.open(TRAINER)
+    for second in (1, 2):
+        bench.now_ns = T0 + second * S
+        bench.request(
+            scraped(counter("sglang:num_requests_total", second * 2.0, second)),
+            sender=BRIDGE,
+        )
+    bench.restart()
+
+    early = of_engines(bench.tick(1))
+    bench.request(scraped(counter("sglang:num_requests_total", 8.0, 4)), sender=BRIDGE)
+    (shown,) = of_engines(bench.tick(61))
+
+    assert early == []
+    assert shown.values["engine/sglang:num_requests/per_s"] == pytest.approx(2.0)
+
+
+def test_an_engine_whose_clock_is_ahead_does_not_date_the_rows_of_others() -> None:
+    bench = Bench()
+    bench.open(TRAINER)
+    for address, seconds in (("ahead:1", (500, 501)), ("a:1", (1, 2))):
+        engine = Engine("vllm 0.9", 1)
+        for second in seconds:
+            engine.work()
+            scrape(bench, engine, address, second)
+    first = of_engines(bench.tick(600))
+    engine.work()
+    scrape(bench, engine, "a:1", 3)
+    second = of_engines(bench.tick(1300))
+
+    (last,) = second
+    assert last.values["engine/engines"] == 1
+    assert last.time_unix_ns == T0 + 3 * S
+    assert last.id not in {shown.id for shown in first}
+
+
 def test_a_step_that_was_logged_again_by_another_rank_gives_no_further_row() -> None:
     bench = job()
     bench.request(scraped(counter("vllm:prompt_tokens_total", 1.0, 1)), sender=BRIDGE)
