@@ -122,16 +122,17 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         The trainer's half waits for each step, since a replayed rollout has one in several. The
         engine's is the same in all.
         """
+        # Else the sender has compared both sides.
+        needs_mismatch = not span.has_mismatch
         for trace_id, streams in span.streams.items():
             rollout = self._rollouts.get(trace_id)
-            # Else the sender has compared both sides.
-            if TRAINER in streams and not span.has_mismatch:
+            if needs_mismatch and TRAINER in streams:
                 rollout.waiting[key] = streams[TRAINER]
             if self._may_show(trace_id):
                 texts = span.texts.get(trace_id)
                 rollout.add(streams, texts, span.end_unix_ns)
             # Of a rollout that no tracker shows, a mismatch needs this half alone.
-            elif ENGINE in streams:
+            elif needs_mismatch and ENGINE in streams:
                 rollout.add({ENGINE: streams[ENGINE]}, None, span.end_unix_ns)
             self._join(rollout, now_unix_ns)
             if rollout.streams or rollout.waiting:

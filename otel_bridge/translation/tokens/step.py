@@ -149,6 +149,9 @@ def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
         f"{PREFIX}count": int(tokens),
     }
     for name, total in totals.items():
+        # A third party may send buckets of rollouts without tokens.
+        if not total.count:
+            continue
         values |= rollout_values(name, total.count, total.sum, total.maximum)
         if total.buckets:
             distribution = distribution_of(total.buckets)

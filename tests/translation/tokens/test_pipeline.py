@@ -325,6 +325,44 @@ def test_sums_of_which_no_row_can_be_made_are_counted_and_other_spans_arrive(
     assert bench.counts() == {"tokens/invalid": 1}
 
 
+def test_buckets_of_rollouts_without_tokens_give_no_value(
+    bench: Bench, run: MemoryRun
+) -> None:
+    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, TokensCall(1))
+    signal, payload = run.records.pop()
+    scope = ScopeSpans.FromString(payload)
+    for pair in scope.spans[0].attributes:
+        if pair.key == "rl.tokens.figures.logprob/engine":
+            pair.value.bytes_value = bytes(len(pair.value.bytes_value))
+    run.records.append((signal, scope.SerializeToString()))
+
+    deliver(bench, sent(run))
+    values = token_rows(bench.close())[1]
+
+    assert set(values) == {"rollouts", "count"}
+
+
+def test_streams_that_the_sender_has_compared_are_not_kept_of_rollouts_that_are_sampled_out(
+    run: MemoryRun,
+) -> None:
+    bench = Bench(TranslationOptions(run_id=RUN, max_rollouts=1))
+    bench.open(TRAINER)
+    log_rollouts(run, [Rollout("q", id=name, step=3) for name in "ab"])
+    log_rollouts(run, [Rollout("q", id="next", step=4)])
+    deliver(bench, sent(run))
+    bench.tick(600)
+    streams = {"logprobs": [[-1.0]] * 2, "trainer_logprobs": [[-1.5]] * 2}
+    annotate(run, ["a", "b"], streams, TokensCall(3))
+
+    deliver(bench, sent(run))
+    bench.translator.flush()
+
+    shown = {record.id for record in bench.records if isinstance(record, RolloutRecord)}
+    kept = [key for key, _ in bench.state.items("tokens/streams/")]
+    assert len(kept) == 1
+    assert kept[0].removeprefix("tokens/streams/") in shown
+
+
 def with_arrays(payload: bytes) -> bytes:
     """Scope of spans with an array of numbers in place of the bytes of each attribute."""
     scope = ScopeSpans.FromString(payload)
