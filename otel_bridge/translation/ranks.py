@@ -47,8 +47,11 @@ class KeyTotals:
         self.weight += weight
         self.weighted += value * weight
         self.total += value
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
+        # NaN is below nothing and above nothing, so it needs the explicit check to stick.
+        if math.isnan(value) or value < self.low:
+            self.low = value
+        if math.isnan(value) or value > self.high:
+            self.high = value
 
     def values(self, key: str) -> Iterator[tuple[str, float]]:
         """Yield the four results: the chosen one under *key*, the others below it.
@@ -63,9 +66,7 @@ class KeyTotals:
             "sum": self.total,
         }
         for name, result in results.items():
-            shown_key = key if name == self.reduction else f"{key}/{name}"
-            # NaN is below nothing and above nothing: only sums keep it.
-            yield shown_key, math.nan if math.isnan(self.total) else result
+            yield (key if name == self.reduction else f"{key}/{name}"), result
 
 
 @dataclass(slots=True)

@@ -192,6 +192,19 @@ def test_a_rank_with_nan_makes_every_result_nan_as_in_numpy() -> None:
     )
 
 
+def test_infinities_of_both_signs_stay_the_extremes_as_in_numpy() -> None:
+    bench, (first, second) = started(2)
+    bench.metrics(first, row(1, {"loss": float("inf")}))
+    bench.metrics(second, row(1, {"loss": float("-inf")}))
+
+    bench.close()
+
+    ((_, values),) = rows(bench.records)
+    assert values["trainer/loss/min"] == float("-inf")
+    assert values["trainer/loss/max"] == float("inf")
+    assert np.isnan(values["trainer/loss/sum"])
+
+
 def test_distributions_are_added_up() -> None:
     one = Distribution(3, 6.0, 0.0, 4.0, (0.0, 2.0, 4.0), (1, 2))
     other = Distribution(2, 3.0, 1.0, 2.0, (1.0, 2.0), (2,))
