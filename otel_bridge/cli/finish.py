@@ -11,7 +11,7 @@ import click
 
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.run_folders import chosen_folders, folders_of, only_one
+from otel_bridge.cli.run_folders import chosen_folders, only_one
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.control import is_requested, send_control
 from otel_bridge.journal.folder import RunFolder
@@ -52,10 +52,11 @@ def command(run: str, directory: Path | None, status: str) -> None:
             "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
         )
     work_without_output()
+    name: str | None = run
     if directory is None and os.path.isdir(os.path.join(run, "segments")):
-        (folder,) = folders_of(Path(run))
-    else:
-        (folder,) = only_one(chosen_folders(directory, run))
+        directory = Path(run)
+        name = None
+    (folder,) = only_one(chosen_folders(directory, name))
     console = Terminal()
     # Before the request: a report from before it says nothing about the answer.
     request_ns = time.time_ns()
