@@ -138,10 +138,9 @@ class StepPipeline(ABC, Generic[StepT]):
         for step in unpacked_below(kind, run.state, f"{kind.SPACE}/step/").values():
             self.steps[step.key] = step
         self._forgotten_key = f"{kind.SPACE}/forgotten"
-        stored = run.state.get(self._forgotten_key)
-        self._forgotten: dict[Track, int] = {}
-        if stored:
-            self._forgotten = unpacked(dict[Track, int], stored)
+        self._forgotten = unpacked(
+            dict[Track, int], run.state.get(self._forgotten_key) or []
+        )
         """Last step of each track whose data are forgotten."""
         self._workers = StepWorkers(
             run.state,
