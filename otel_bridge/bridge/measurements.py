@@ -12,11 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
-from otel_bridge.bridge.system_metrics import system_requests
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
+from otel_bridge.bridge.system_metrics import SystemMeasurement
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
 from otel_bridge.setting_parsers import engine_of_address
@@ -25,7 +28,9 @@ from otel_bridge.text.counts import first_ones
 _SYSTEM = "system-metrics"
 """Name of the machine among the sources; the others are addresses of engines."""
 _MAX_WAITING = 30
-"""Most measurements of a source that wait for the bridge; the oldest is dropped."""
+"""Most measurements of a source that wait for the bridge, on a full disk; later ones are dropped."""
+_DROPPED = "measurement"
+"""Reason under which these are counted."""
 _LINE_EVERY_S = 60.0
 _MAX_NAMED = 3
 
@@ -35,23 +40,31 @@ class MeasuringThread(threading.Thread):
 
     Args:
         name: Name of the source.
+        header: Header of the process that requested it.
         measure: Returns an export request; an exception is the reason why there is none.
         interval_s: Seconds from the begin of a measurement to that of the next one.
 
     Attributes:
         requests: Export requests that are not appended yet. The thread adds at the end, the bridge
             takes the first.
+        dropped: Number of measurements that found `_MAX_WAITING` others.
         problem: Why the last measurement is missing; empty after one.
     """
 
     def __init__(
-        self, name: str, measure: Callable[[], bytes], interval_s: float
+        self,
+        name: str,
+        header: SegmentHeader,
+        measure: Callable[[], bytes],
+        interval_s: float,
     ) -> None:
         super().__init__(name=name, daemon=True)
+        self.header = header
         self._measure = measure
         self._interval_s = interval_s
         self._stopping = threading.Event()
-        self.requests: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self.requests: deque[bytes] = deque()
+        self.dropped = 0
         self.problem = ""
 
     def run(self) -> None:
@@ -59,16 +72,32 @@ class MeasuringThread(threading.Thread):
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
-                self.requests.append(self._measure())
-                self.problem = ""
+                request = self._measure()
             except Exception as exc:  # noqa: BLE001  # the next measurement may succeed
-                self.problem = str(exc)
+                self.problem = str(exc) or type(exc).__name__
+            else:
+                self.problem = ""
+                self._add(request)
             elapsed_s = time.monotonic() - began_s
             self._stopping.wait(max(self._interval_s - elapsed_s, 0.0))
+
+    def _add(self, request: bytes) -> None:
+        # The new one is dropped: the bridge may be appending the oldest at this moment.
+        if len(self.requests) < _MAX_WAITING:
+            self.requests.append(request)
+        else:
+            self.dropped += 1
 
     def stop(self) -> None:
         """Let the thread end after the measurement that it makes."""
         self._stopping.set()
+
+
+class _Request(NamedTuple):
+    """Names a source, and the process whose request of it counts."""
+
+    source: str
+    instance_id: str
 
 
 class Measurements:
@@ -76,6 +105,7 @@ class Measurements:
 
     Args:
         bridge_segment: The bridge's own segment.
+        reader: Counts measurements that are dropped.
         log_line: Takes one line for the log.
         problems_changed: Called when `problems` are others than before.
     """
@@ -83,15 +113,18 @@ class Measurements:
     def __init__(
         self,
         bridge_segment: BridgeSegment,
+        reader: SegmentReader,
         log_line: Callable[[str], None],
         problems_changed: Callable[[], None],
     ) -> None:
         self._bridge_segment = bridge_segment
+        self._reader = reader
         self._log_line = log_line
         self._problems_changed = problems_changed
         self.problems: tuple[str, ...] = ()
-        """Why engines gave nothing at their last reading, one text for each of these."""
-        self._threads: dict[str, MeasuringThread] = {}
+        """Why sources gave nothing at their last measurement, one text for each of these."""
+        self._threads: dict[_Request, MeasuringThread] = {}
+        self._counted: dict[_Request, int] = {}
         self._roles: Mapping[int, str] = {}
         self._line_s = 0.0
 
@@ -104,63 +137,93 @@ class Measurements:
         Raises:
             JournalError: The measurements cannot be appended now; a later call appends them.
         """
+        requests = self._requested(living)
+        appended = False
+        # Before threads are stopped: what they measured while their process lived arrives.
+        for key, thread in self._threads.items():
+            while thread.requests:
+                self._bridge_segment.metrics(thread.header, thread.requests[0])
+                # Removed once appended: on a full disk it waits for the next check.
+                thread.requests.popleft()
+                appended = True
+            self._count_dropped(key, thread)
+        for key in self._threads.keys() - requests.keys():
+            self._threads.pop(key).stop()
+            self._counted.pop(key, None)
+        for key in requests.keys() - self._threads.keys():
+            thread = self._thread(key.source, requests[key])
+            # Where no more threads are allowed, the next check tries again.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._threads[key] = thread
+        # After the answers, so that an engine that just answered is not named.
+        self._report_problems()
+        return appended
+
+    def _requested(
+        self, living: Iterable[SegmentHeader]
+    ) -> dict[_Request, SegmentHeader]:
+        """Return what the *living* processes request, and note their roles for the next measurement.
+
+        The process is a part of it: translation ignores what is measured for one that has ended.
+        """
         boot_id = this_host().boot_id
-        requested: dict[str, SegmentHeader] = {}
+        sources: dict[str, SegmentHeader] = {}
         roles: dict[int, str] = {}
         for header in living:
             if header.boot_id != boot_id or header.kind != "process":
                 continue
             roles[header.pid] = header.role or "main"
-            # Of several processes that name one source the first counts: it is measured once.
+            # Of several processes that name one engine the first counts: it is read once.
             for address in header.scrape:
-                requested.setdefault(address, header)
+                sources.setdefault(address, header)
             if header.system_metrics_s > 0:
-                requested.setdefault(_SYSTEM, header)
+                # The shortest interval counts.
+                others = sources.get(_SYSTEM, header)
+                sources[_SYSTEM] = min(
+                    others, header, key=attrgetter("system_metrics_s")
+                )
         self._roles = roles
-        for source in self._threads.keys() - requested.keys():
-            self._threads.pop(source).stop()
-        for source in requested.keys() - self._threads.keys():
-            thread = self._thread(source, requested[source])
-            # Where no more threads are allowed, the next check tries again.
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._threads[source] = thread
-        appended = False
-        for source, thread in self._threads.items():
-            while thread.requests:
-                self._bridge_segment.metrics(requested[source], thread.requests[0])
-                # Removed once appended: on a full disk it waits for the next check.
-                thread.requests.popleft()
-                appended = True
-        # After the answers, so that an engine that just answered is not named.
-        self._report_problems()
-        return appended
+        requests: dict[_Request, SegmentHeader] = {}
+        for source, header in sources.items():
+            requests[_Request(source, header.instance_id)] = header
+        return requests
+
+    def _count_dropped(self, key: _Request, thread: MeasuringThread) -> None:
+        """Count what *thread* dropped since the last call; raises `JournalError`, and counts it later."""
+        dropped = thread.dropped
+        new = dropped - self._counted.get(key, 0)
+        if new:
+            self._reader.count_drops(_DROPPED, new, thread.name)
+            self._counted[key] = dropped
 
     def close(self) -> None:
         """Stop measuring; what was not appended is discarded. May be called twice."""
         for thread in self._threads.values():
             thread.stop()
         self._threads.clear()
+        self._counted.clear()
 
     def _thread(self, source: str, header: SegmentHeader) -> MeasuringThread:
         """Return the thread that measures *source* as *header* requests, not started yet."""
         if source == _SYSTEM:
-            # A generator, which keeps the counters of the last measurement.
-            requests = system_requests(header, lambda: self._roles)
-            measure = partial(next, requests)
-            return MeasuringThread(source, measure, header.system_metrics_s)
+            machine = SystemMeasurement(header, lambda: self._roles)
+            return MeasuringThread(
+                source, header, machine.request, header.system_metrics_s
+            )
         # Not above: the HTTP client and the parser take 0.1 s, for which most runs have no use.
         from otel_bridge.bridge.engines.endpoint import read_engine  # noqa: PLC0415
 
         resource = Resource.FromString(header.resource)
         return MeasuringThread(
             f"engine-{engine_of_address(source)}",
+            header,
             partial(read_engine, source, resource),
             header.scrape_s,
         )
 
     def _report_problems(self) -> None:
-        """Note the engines that gave nothing, and write one line a minute on them."""
+        """Note the sources that gave nothing, and write one line a minute on them."""
         threads = self._threads.values()
         problems = tuple(thread.problem for thread in threads if thread.problem)
         if problems != self.problems:
@@ -170,7 +233,6 @@ class Measurements:
         if not problems or now_s - self._line_s < _LINE_EVERY_S:
             return
         self._line_s = now_s
-        engines = len(self._threads.keys() - {_SYSTEM})
         self._log_line(
-            f"no metrics of {len(problems)} of {engines} engines: {first_ones(problems, _MAX_NAMED)}"
+            f"no metrics of {len(problems)} of {len(threads)} sources: {first_ones(problems, _MAX_NAMED)}"
         )

@@ -121,7 +121,7 @@ def open_pipeline(
         )
         segment = closing.enter_context(contextlib.closing(BridgeSegment(folder)))
         measurements = closing.enter_context(
-            contextlib.closing(Measurements(segment, log_line, report.set_due))
+            contextlib.closing(Measurements(segment, reader, log_line, report.set_due))
         )
         timeout_ns = options.translation.liveness_timeout_ns
         processes = ProcessMonitor(folder, reader, segment, timeout_ns)

@@ -26,21 +26,40 @@ FIRST_S = 1.0
 """Seconds after the first request, so that a short job has a measurement too."""
 
 
-def system_requests(
-    of: SegmentHeader, roles: Callable[[], Mapping[int, str]]
-) -> Iterator[bytes]:
-    """Yield export requests with the values of now, without an end.
+class SystemMeasurement:
+    """Measures this machine for one process. One thread.
 
     Args:
-        of: Header of the process that requested them.
+        of: Header of the process that requested it.
         roles: Returns the processes to measure, by id, with the name under which each is shown.
     """
-    sampler = SystemSampler()
-    # The first call only sets the counters for later ones.
-    sampler.take(roles())
-    time.sleep(min(FIRST_S, of.system_metrics_s))
-    while True:
-        yield request(of, sampler.take(roles()), time.time_ns())
+
+    def __init__(
+        self, of: SegmentHeader, roles: Callable[[], Mapping[int, str]]
+    ) -> None:
+        self._of = of
+        self._roles = roles
+        self._sampler: SystemSampler | None = None
+
+    def request(self) -> bytes:
+        """Return an export request with the values of now; the first call waits for up to a second.
+
+        Raises:
+            RuntimeError: A driver failed; the next call measures again.
+        """
+        try:
+            if self._sampler is None:
+                sampler = SystemSampler()
+                # Only sets the counters, from which later calls count.
+                sampler.take(self._roles())
+                time.sleep(min(FIRST_S, self._of.system_metrics_s))
+                self._sampler = sampler
+            values = self._sampler.take(self._roles())
+            return request(self._of, values, time.time_ns())
+        except Exception as exc:
+            raise RuntimeError(
+                f"the machine cannot be measured ({type(exc).__name__}: {exc})"
+            ) from exc
 
 
 def request(of: SegmentHeader, values: Mapping[str, float], time_unix_ns: int) -> bytes:

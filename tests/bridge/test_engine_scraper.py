@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.bridge.engines import endpoint
-from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
-from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import this_host
-from support.bridge.bridge_doubles import run_folder
+from support.bridge.bridge_doubles import measurements, run_folder
 from support.engines.engine import Engine
 from support.engines.served import answer, served
 from support.otlp.otlp_samples import RUN, source
@@ -47,13 +45,8 @@ def header(*addresses: str) -> SegmentHeader:
 def line_about(base: Path, address: str) -> str:
     """Return the line that the bridge writes about an endpoint."""
     lines: list[str] = []
-    own = BridgeSegment(run_folder(base))
-    scraper = Measurements(own, lines.append, lambda: None)
-    try:
+    with measurements(run_folder(base), lines.append) as (scraper, _):
         job.until(lambda: scraper.measure_if_due([header(address)]) or lines)
-    finally:
-        scraper.close()
-        own.close()
     return lines[0] if lines else ""
 
 
@@ -119,7 +112,7 @@ def test_an_answer_that_cannot_be_used_is_one_line_that_names_the_engine(
     with served(respond) as address:
         line = line_about(tmp_path, f"http://{address}/metrics")
 
-    assert line.startswith(f"no metrics of 1 of 1 engines: {address}")
+    assert line.startswith(f"no metrics of 1 of 1 sources: {address}")
     assert problem in line
 
 
@@ -138,19 +131,19 @@ def test_the_problem_of_an_engine_is_there_until_it_answers_again(
     text = Engine("vllm 0.9").text().encode()
     statuses = [200, 503]
     changes: list[int] = []
-    own = BridgeSegment(run_folder(tmp_path))
-    scraper = Measurements(
-        own, lambda _: None, lambda: changes.append(len(scraper.problems))
-    )
 
-    with served(lambda handler: answer(handler, text, statuses[-1])) as address:
+    with (
+        measurements(
+            run_folder(tmp_path),
+            problems_changed=lambda: changes.append(len(scraper.problems)),
+        ) as (scraper, _),
+        served(lambda handler: answer(handler, text, statuses[-1])) as address,
+    ):
         requested = [header(f"http://{address}/metrics")]
         job.until(lambda: scraper.measure_if_due(requested) or scraper.problems)
         (problem,) = scraper.problems
         statuses.pop()
         job.until(lambda: scraper.measure_if_due(requested) and not scraper.problems)
-    scraper.close()
-    own.close()
 
     assert problem.startswith(f"{address}: HTTP 503")
     assert changes == [1, 0]
@@ -162,11 +155,10 @@ def test_an_engine_that_never_answers_delays_no_other(
     monkeypatch.setattr(endpoint, "_TIMEOUT_S", (0.5, 0.5))
     released = threading.Event()
     lines: list[str] = []
-    own = BridgeSegment(run_folder(tmp_path))
-    scraper = Measurements(own, lines.append, lambda: None)
     text = Engine("sglang 0.4.9").text().encode()
 
     with (
+        measurements(run_folder(tmp_path), lines.append) as (scraper, _),
         served(lambda _: released.wait(HANG_S)) as silent,  # type: ignore[arg-type, return-value]
         served(lambda handler: answer(handler, text)) as living,
     ):
@@ -174,8 +166,6 @@ def test_an_engine_that_never_answers_delays_no_other(
         job.until(lambda: scraper.measure_if_due(requested))
         job.until(lambda: scraper.measure_if_due(requested) and lines)
         released.set()
-        scraper.close()
-    own.close()
 
     assert f"{silent} cannot be read (ReadTimeout)" in lines[0]
 

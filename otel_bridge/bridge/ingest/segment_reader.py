@@ -236,6 +236,15 @@ class SegmentReader:
             self.translator.rollouts.give_away(trace_id)
             self._commit([])
 
+    def count_drops(self, reason: str, number: int, name: str) -> None:
+        """Count what the bridge itself dropped, with *name* as an example, as `count` does.
+
+        Raises `JournalError` as `commit` does; nothing is counted then.
+        """
+        with self._or_as_before():
+            count(self.state, reason, number, name=name)
+            self._commit([])
+
     def offsets(self) -> dict[str, tuple[int, int]]:
         """Return number and offset up to which each process is read.
 

@@ -6,13 +6,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
+from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.eviction import Fullness
+from otel_bridge.bridge.ingest.segment_reader import SegmentReader
+from otel_bridge.bridge.ledger.run_ledger import Ledger
+from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.supervisor import BridgeSupervisor
@@ -24,7 +28,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import RecordLock, hold_life, start_ticks, this_host
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import SegmentWriter
-from otel_bridge.translation.options import TranslationOptions
+from otel_bridge.translation.options import OtherTraces, TranslationOptions
 from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.otlp_samples import RUN, T0, end, event, logs, resource, row, who
 from support.waiting import HANG_S
@@ -37,6 +41,28 @@ def run_folder(base: Path, run_id: str = RUN) -> RunFolder:
     folder = RunFolder(base, run_id)
     folder.create()
     return folder
+
+
+@contextmanager
+def measurements(
+    folder: RunFolder,
+    log_line: Callable[[str], None] = lambda _: None,
+    problems_changed: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[Measurements, SegmentReader]]:
+    """Open what measures for a run, with the reader that counts what it drops."""
+    with ExitStack() as opened:
+        ledger = opened.enter_context(closing(Ledger(folder.ledger_path)))
+        reader = SegmentReader(
+            folder,
+            ledger,
+            TranslationOptions(run_id=folder.run_id),
+            other_traces=lambda: OtherTraces.COUNTED,
+            log_line=log_line,
+        )
+        opened.enter_context(closing(reader))
+        segment = opened.enter_context(closing(BridgeSegment(folder)))
+        measured = Measurements(segment, reader, log_line, problems_changed)
+        yield opened.enter_context(closing(measured)), reader
 
 
 @dataclass
