@@ -381,7 +381,7 @@ class MediaRecord:
             names[name] = None
         rows: list[list[TableCell]] = []
         for row in table["rows"]:
-            rows.append(list(map(self._cell, row)))
+            rows.append([self._cell(cell) for cell in row])
         return [*names], rows
 
     def _cell(self, cell: Any) -> TableCell:

@@ -279,7 +279,8 @@ def _with_unit(size: int) -> str:
 
 def names(raw: str) -> tuple[str, ...]:
     """Parse a list of names separated by commas; duplicates are dropped and the order is kept."""
-    return tuple(dict.fromkeys(filter(None, map(str.strip, raw.split(",")))))
+    parts = [part.strip() for part in raw.split(",")]
+    return tuple(dict.fromkeys(filter(None, parts)))
 
 
 def featured_keys(raw: str) -> tuple[str, ...]:

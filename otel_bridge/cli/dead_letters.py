@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -308,11 +307,11 @@ def _refused_again(letters: _RunDeadLetters) -> int:
     # A record that is refused again is stored as a new dead letter, with a higher id.
     last = max(dead_letter.id for dead_letter in letters.dead_letters)
     # By record, because only its id is the same in the old dead letter and the new one.
-    identity = attrgetter("exporter", "record_id")
-    tried = set(map(identity, letters.dead_letters))
+    tried = {(letter.exporter, letter.record_id) for letter in letters.dead_letters}
     refused = 0
     for letter in _letters(letters.folder, None):
-        refused += letter.id > last and identity(letter) in tried
+        if letter.id > last and (letter.exporter, letter.record_id) in tried:
+            refused += 1
     return refused
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from pathlib import Path
 
 from otel_bridge import settings
@@ -101,7 +100,7 @@ def only_one(folders: list[RunFolder]) -> list[RunFolder]:
         WrongCallError: They are several; the message lists them.
     """
     if len(folders) > 1:
-        names = ", ".join(map(attrgetter("run_id"), folders))
+        names = ", ".join(folder.run_id for folder in folders)
         raise WrongCallError(f"{len(folders)} runs match; name one of {names}")
     return folders
 

@@ -22,7 +22,7 @@ def shrunk(spans: Sequence[Span], limit_bytes: int) -> tuple[list[Span], int]:
         The spans that remain, and the number of bytes cut. A rollout within the limit is returned
         unchanged, with 0.
     """
-    sizes = list(map(Span.ByteSize, spans))
+    sizes = [span.ByteSize() for span in spans]
     total = sum(sizes)
     if total <= limit_bytes:
         return list(spans), 0

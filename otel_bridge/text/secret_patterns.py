@@ -355,7 +355,7 @@ def _redacted_once(value: str) -> str:
     value = _without_shapes(redact_named(value) if '"' in value else value)
     value = _IN_URL.sub(_KEEP_NAME, value)
     value = _BEARER.sub(rf"\1 {REDACTED}", value)
-    if any(map(value.__contains__, _LINKED)):
+    if any(link in value for link in _LINKED):
         value = _IN_LINK.sub(_KEEP_NAME, value)
     return _ASSIGNED.sub(_redacted_assignment, value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
 from operator import attrgetter
 
 from rich.text import Text
@@ -83,9 +82,11 @@ def _outermost(ranks: Sequence[RankTimes]) -> list[str]:
 
     Nested ones would count the same seconds twice.
     """
-    phases = chain.from_iterable(map(attrgetter("phases"), ranks))
-    outermost = filter(attrgetter("is_outermost"), phases)
-    return list(map(attrgetter("name"), sorted(outermost, key=attrgetter("start_ns"))))
+    outermost: list[PhaseTime] = []
+    for rank in ranks:
+        outermost += [phase for phase in rank.phases if phase.is_outermost]
+    outermost.sort(key=attrgetter("start_ns"))
+    return [phase.name for phase in outermost]
 
 
 def _bar(values: dict[str, float | int], names: Collection[str], columns: int) -> Text:

@@ -151,7 +151,7 @@ class ContractFixtures:
                 deliver(writer, [record], held=durable)
             return
         # One record a call: each call has returned before the kill.
-        calls = list(zip(records))
+        calls = [[record] for record in records]
         kill_writer(self.target, environment, run, folder / "memory.db", calls)
 
     def holds(self, contents: Contents, records: Sequence[Record]) -> None:
@@ -195,12 +195,11 @@ class ContractFixtures:
         A number of messages or spans that the tracker does not show (``None``) fits any. Raises
         `AssertionError` as `same`.
         """
-        by_id = attrgetter("id")
-        actual_in_order = sorted(contents.rollouts, key=by_id)
-        expected_in_order = sorted(rollouts, key=by_id)
+        actual_in_order = sorted(contents.rollouts, key=attrgetter("id"))
+        expected_in_order = sorted(rollouts, key=attrgetter("id"))
         same(
-            Counter(map(by_id, actual_in_order)),
-            Counter(map(by_id, expected_in_order)),
+            Counter(rollout.id for rollout in actual_in_order),
+            Counter(rollout.id for rollout in expected_in_order),
             "rollouts",
         )
         for actual, rollout in zip(actual_in_order, expected_in_order, strict=True):

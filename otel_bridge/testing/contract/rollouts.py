@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from operator import attrgetter
 
 import pytest
 
@@ -59,8 +58,8 @@ class RolloutContract(ContractFixtures):
         written(opened(), records)
 
         same(
-            set(map(attrgetter("id"), read_back(run).rollouts)),
-            set(map(attrgetter("id"), records)),
+            {rollout.id for rollout in read_back(run).rollouts},
+            {record.id for record in records},
             "rollouts",
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from operator import lt
+from itertools import pairwise
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
@@ -177,4 +177,5 @@ def _power(scale: int, index: int) -> float:
 
 
 def _increasing(bounds: Sequence[float]) -> bool:
-    return all(map(math.isfinite, bounds)) and all(map(lt, bounds, bounds[1:]))
+    are_finite = all(map(math.isfinite, bounds))
+    return are_finite and all(low < high for low, high in pairwise(bounds))

@@ -7,10 +7,8 @@ Source: prometheus, promql/quantile.go, ``bucketQuantile``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import add, lt, sub
 
 from otel_bridge.records import Distribution
 from otel_bridge.translation.options import SECOND_NS
@@ -68,15 +66,13 @@ class Series:
             return False
         # The start time shows a restart even if the new counts are already higher. Two engines
         # behind one address look so too.
-        if (
-            not is_same_form
-            or self.start_ns > previous.start_ns > 0
-            or any(map(lt, self.numbers, previous.numbers))
-        ):
+        if not is_same_form or self.start_ns > previous.start_ns > 0:
             return True
-        self._add(
-            map(sub, self.numbers, previous.numbers), self.time_ns - previous.time_ns
-        )
+        pairs = zip(self.numbers, previous.numbers, strict=True)
+        differences = [later - earlier for later, earlier in pairs]
+        if min(differences, default=0.0) < 0:
+            return True
+        self._add(differences, self.time_ns - previous.time_ns)
         return False
 
     def begin_row(self) -> None:
@@ -84,8 +80,11 @@ class Series:
         self.added = []
         self.covered = 0
 
-    def _add(self, numbers: Iterable[float], covered: int) -> None:
-        self.added = list(map(add, numbers, self.added or repeat(0.0)))
+    def _add(self, numbers: Sequence[float], covered: int) -> None:
+        before = self.added or [0.0] * len(numbers)
+        self.added = [
+            total + number for total, number in zip(before, numbers, strict=True)
+        ]
         self.covered += covered
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from statistics import fmean, median
 from typing import NamedTuple, TypeAlias
 
@@ -55,9 +54,6 @@ class PhaseTotal(NamedTuple):
     seconds: float
     parts: int
     mean_end_s: float
-
-
-_seconds = attrgetter("seconds")
 
 
 @dataclass(slots=True)
@@ -152,11 +148,16 @@ def step_values(ranks: Collection[RankTimes]) -> dict[str, float | int]:
             del totals[STEP]
         for name, total in totals.items():
             by_phase.setdefault(name, []).append(total)
-    step_s = fmean(map(_seconds, by_phase[STEP]))
+    step_s = fmean(total.seconds for total in by_phase[STEP])
     values: dict[str, float | int] = {}
     for name, totals_of_ranks in by_phase.items():
         values |= _phase_values(name, totals_of_ranks, step_s)
-    idle, overlap = zip(*map(RankTimes.idle_and_overlap, leading), strict=True)
+    idle: list[float] = []
+    overlap: list[float] = []
+    for rank in leading:
+        idle_s, overlap_s = rank.idle_and_overlap()
+        idle.append(idle_s)
+        overlap.append(overlap_s)
     values[f"{PREFIX}idle"] = fmean(idle)
     values[f"{PREFIX}overlap"] = fmean(overlap)
     values[f"{PREFIX}ranks"] = len(leading)
@@ -173,10 +174,10 @@ def _phase_values(
         totals: Its total on each of these ranks, in their order.
         step_s: Seconds of the step.
     """
-    mean_s = fmean(map(_seconds, totals))
+    mean_s = fmean(total.seconds for total in totals)
     values: dict[str, float | int] = {
         f"{PREFIX}{name}": mean_s,
-        f"{PREFIX}max/{name}": max(map(_seconds, totals)),
+        f"{PREFIX}max/{name}": max(total.seconds for total in totals),
     }
     if name != STEP and step_s > 0:
         values[f"{PREFIX}share/{name}"] = mean_s / step_s
@@ -193,9 +194,9 @@ def _slowest(totals: Sequence[PhaseTotal]) -> tuple[PhaseTotal, float | None]:
 
     The ratio is ``None`` if the others took no time.
     """
-    *shorter, longest = sorted(totals, key=_seconds)
+    *shorter, longest = sorted(totals, key=lambda total: total.seconds)
     # The median, so that a second slow rank does not hide the first.
-    others_s = median(map(_seconds, shorter))
+    others_s = median(total.seconds for total in shorter)
     later_s = longest.parts * (
         longest.mean_end_s - median(total.mean_end_s for total in shorter)
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from otel_bridge.records import End, Status
 from otel_bridge.translation.decode.resources import Producer
@@ -300,7 +299,7 @@ class RunLifecycle:
 
     def _open_remote(self) -> list[Process]:
         """Return the open processes of which only silence can show that they died."""
-        return list(filter(attrgetter("remote"), self._living()))
+        return [process for process in self._living() if process.remote]
 
     def _living(self) -> list[Process]:
         """Return the processes that are open."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -250,8 +249,8 @@ class RolloutAssembler:
             trace.id,
             ordered[0][0].role,
             spans[0].name,
-            min(map(attrgetter("start_unix_ns"), spans)),
-            max(map(attrgetter("end_unix_ns"), spans)),
+            min(span.start_unix_ns for span in spans),
+            max(span.end_unix_ns for span in spans),
             spans,
         )
 

@@ -172,7 +172,7 @@ def _texts(text: str, rollouts: list[str]) -> dict[str, list[str]]:
     if not text:
         return {}
     indexed = cast("dict[str, list[object]]", orjson.loads(text))
-    return {
-        rollouts[int(index)]: list(map(str, entries))
-        for index, entries in indexed.items()
-    }
+    texts: dict[str, list[str]] = {}
+    for index, entries in indexed.items():
+        texts[rollouts[int(index)]] = [str(entry) for entry in entries]
+    return texts
