@@ -396,12 +396,12 @@ class AlertsOnce:
     def _begin(
         self, alert: Alert, position: bytes, raise_alert: Callable[[Alert], str]
     ) -> str:
-        # Before the call: a kill during it must be seen by the next writer.
         """Raise *alert*, noted as begun until it is answered.
 
         Return why it may not have arrived, empty when it did. An error removes the note, so that
         the alert is sent again.
         """
+        # Before the call: a kill during it must be seen by the next writer.
         self._memory.put(_ALERT_BEGUN, position)
         try:
             return raise_alert(alert)
@@ -446,12 +446,12 @@ class RunningSteps:
         return self._steps
 
     def _store(self, first: Position) -> None:
-        # The call before is kept too, because a kill may come before the bridge stored its
-        # position.
         """Store the steps that may come again.
 
         Those of older calls are dropped, so that the memory stays small.
         """
+        # The call before is kept too, because a kill may come before the bridge stored its
+        # position.
         oldest = min(self._last_first, first)
         self._last_first = first
         for position in tuple(self._steps):

@@ -96,11 +96,6 @@ class GeneratedRollouts:
         """Return a rollout, ``None`` when it is not known, or no longer."""
         return self._rollouts.get(trace_id[:_HALF])
 
-    def is_sampled_out(self, trace_id: str) -> bool:
-        """Return whether it is known that no tracker shows a rollout."""
-        rollout = self.get(trace_id)
-        return rollout is not None and rollout.is_sampled_out
-
     def revise(self, trace_id: str, **facts: Any) -> None:
         """Replace facts of a rollout, by the names of its attributes; an unknown rollout is ignored."""
         rollout = self.get(trace_id)

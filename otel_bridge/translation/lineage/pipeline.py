@@ -145,7 +145,9 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         """
         rollout = self._generated.get(trace_id)
         reason = step.rollouts[trace_id]
-        if rollout is None or reason:
+        if rollout is None:
+            return []
+        if reason:
             self._generated.revise(trace_id, unused=reason)
             return []
         steps = sorted({*rollout.trained_steps, step.number})[-_MAX_STEPS:]
