@@ -81,9 +81,9 @@ class Series:
         self.covered = 0
 
     def _add(self, numbers: Sequence[float], covered: int) -> None:
-        before = self.added or [0.0] * len(numbers)
+        totals = self.added or [0.0] * len(numbers)
         self.added = [
-            total + number for total, number in zip(before, numbers, strict=True)
+            total + number for total, number in zip(totals, numbers, strict=True)
         ]
         self.covered += covered
 

@@ -182,7 +182,8 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
         a successor is unknown.
         """
         ranks = dict(step.ranks)
-        processes = list(filter(None, map(self._run.processes.get, step.ranks)))
+        by_instance = self._run.processes
+        processes = [by_instance[name] for name in step.ranks if name in by_instance]
         for process in processes:
             # Nearly all run, and only one that ended has a successor.
             if process.status is not None and any(
