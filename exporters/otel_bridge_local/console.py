@@ -174,7 +174,7 @@ class ConsoleRunWriter:
                 a buffer does not state which of its lines were shown.
         """
         try:
-            self._stream.write("\n".join([*map(printable, lines), ""]))
+            self._stream.writelines(f"{printable(line)}\n" for line in lines)
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
             failure = getattr(self._stream, "failure", None)

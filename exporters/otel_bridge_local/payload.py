@@ -77,7 +77,7 @@ def plain(value: object) -> Json:
         mapping = cast("Mapping[str, object]", value)
         return {key: plain(item) for key, item in mapping.items()}
     if isinstance(value, (list, tuple)):
-        return list(map(plain, cast("list[object]", value)))
+        return [plain(item) for item in cast("list[object]", value)]
     if isinstance(value, MediaItem):
         return {
             "type": value.kind,

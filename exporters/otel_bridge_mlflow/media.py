@@ -17,7 +17,6 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -271,7 +270,7 @@ def _lacks_caption(item: MediaItem) -> bool:
 
 def _path(key: str) -> str:
     """Return *key* as a folder: keys that a file system cannot tell apart differ by a hash."""
-    parts = map(partial(_ILLEGAL_PATH.sub, "_"), key.split("/"))
+    parts = [_ILLEGAL_PATH.sub("_", part) for part in key.split("/")]
     legal = "~".join(parts)[:_MAX_KEY]
     if legal.replace("~", "/") == key and not legal.startswith("."):
         return legal

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import RunningSteps, WriterMemory
@@ -127,8 +127,9 @@ class MetricWriter:
     def _log(self, batch: Sequence[MetricValue]) -> None:
         """Write *batch* to a database; raises as `as_bridge_errors`."""
         make = self._connection.entities.Metric
-        # Without the first field, the index of the row.
-        metrics = [make(*point[1:]) for point in batch]
+        metrics: list[Any] = []
+        for _, key, value, timestamp_ms, step in batch:
+            metrics.append(make(key, value, timestamp_ms, step))
         with as_bridge_errors(
             f"logging {len(batch)} metrics to {self._connection.shown}"
         ):
@@ -141,7 +142,7 @@ class MetricWriter:
 
         Not by MLflow's client, whose JSON turns NaN into 0.
         """
-        metrics = list(map(MetricValue.as_json, batch))
+        metrics = [point.as_json() for point in batch]
         self._connection.request(
             "POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
         )

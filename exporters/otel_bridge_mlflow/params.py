@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import starmap
 from typing import Literal
 
 from otel_bridge.otlp.request_size import refused_items
@@ -132,7 +131,7 @@ class ParamWriter:
         make = entities.RunTag
         if kind == "params":
             make = entities.Param
-        batch = {kind: list(starmap(make, items))}
+        batch = {kind: [make(key, value) for key, value in items]}
         with as_bridge_errors(
             f"logging {len(items)} {kind} to {self._connection.shown}"
         ):
@@ -165,9 +164,7 @@ def _identity(role: str | None, path: Sequence[str]) -> str:
     parts = (role, *path) if role else path
     # A map in a config without a role may have the name of a role.
     is_unique = len(path) == 1 or bool(role)
-    flat_key = "/".join(parts)
     # A slash within a key, or a NUL at the beginning of one, reads like another path or the form below.
-    has_plain_keys = flat_key.count("/") < len(parts) and "/\0" not in f"/{flat_key}"
-    if is_unique and has_plain_keys:
-        return flat_key
+    if is_unique and not any("/" in part or part.startswith("\0") for part in parts):
+        return "/".join(parts)
     return f"\0{json.dumps([role or None, *path])}"

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
 
 from otel_bridge import semconv
@@ -304,7 +303,8 @@ def _reopened(connection: Connection, mlflow_run: Any, run: RunInfo) -> OpenMlfl
     tags: dict[str, str] = dict(mlflow_run.data.tags)
     new = missing_tags(run, connection.rules.tag_length, tags)
     if new:
-        run_tags = list(starmap(connection.entities.RunTag, new.items()))
+        make = connection.entities.RunTag
+        run_tags = [make(key, value) for key, value in new.items()]
         connection.client.log_batch(run_id, tags=run_tags, synchronous=True)
     if (
         mlflow_run.data.metrics

@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from otel_bridge.errors import BlockedError, RetryableError
@@ -188,11 +187,8 @@ def _look(path: Path) -> _Tables | None:
 
 def _tables(database: sqlite3.Connection) -> _Tables:
     """Return the tables of an open file; an empty file has none. Raises `sqlite3.Error`."""
-    names: frozenset[str] = frozenset(
-        chain.from_iterable(
-            database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        )
-    )
+    tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    names = frozenset(str(name) for (name,) in tables)
     rows: list[tuple[object]] = []
     if "alembic_version" in names:
         rows = database.execute("SELECT version_num FROM alembic_version").fetchall()
@@ -300,7 +296,7 @@ def _copy_tables(database: sqlite3.Connection) -> None:
         listed = database.execute(
             "SELECT name FROM pragma_table_info(?, 'template')", (name,)
         )
-        columns = ", ".join(map(_quoted, chain.from_iterable(listed)))
+        columns = ", ".join(_quoted(column) for (column,) in listed)
         table = _quoted(name)
         database.execute(
             f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM template.{table}"  # noqa: S608

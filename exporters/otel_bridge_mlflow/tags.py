@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from operator import attrgetter
 from typing import cast
 
 from otel_bridge import semconv
@@ -87,8 +86,7 @@ class Roles:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        # "": records without a role.
-        new = set(map(attrgetter("role"), records)) - self._mine - {None, ""}
+        new = {record.role for record in records if record.role} - self._mine
         if not new:
             return
         self._mine |= new
@@ -210,7 +208,7 @@ class SummaryWriter:
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
         # Tags first: they repeat as they are, and the points are recognised by number and time.
-        self._metrics.write(list(map(self._point, alerts)))
+        self._metrics.write([self._point(alert) for alert in alerts])
 
     def _point(self, alert: Alert) -> Row:
         """Return the point of *alert* in the run's time line: ``alerts/<level>``, the number of such alerts so far.
@@ -257,7 +255,7 @@ class SummaryWriter:
 
 
 def _listed(tags: Mapping[str, str]) -> set[str]:
-    return set(filter(None, tags.get(semconv.ROLES, "").split(",")))
+    return {role for role in tags.get(semconv.ROLES, "").split(",") if role}
 
 
 def _version() -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -113,7 +112,7 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     if len(items) == 1:
         return {key: _shown(record, items[0], put_file, step)}
     rows: list[Json] = []
-    if set(map(attrgetter("kind"), items)) == {"image"}:
+    if all(item.kind == "image" for item in items):
         for item in items:
             image = _file(item, put_file, step)
             rows.append({"image": image, "caption": item.caption})

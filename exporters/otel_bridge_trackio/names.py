@@ -115,7 +115,8 @@ def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
     """Return the tables of this Trackio whose rows have the name and the id of their run."""
     tables: list[str] = []
     for table in _TABLES:
-        columns = database.execute("SELECT name FROM pragma_table_info(?)", [table])
-        if {("run_id",), ("run_name",)}.issubset(columns):
+        listed = database.execute("SELECT name FROM pragma_table_info(?)", [table])
+        columns = {str(name) for (name,) in listed}
+        if columns >= {"run_id", "run_name"}:
             tables.append(table)
     return tables

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import cast
 from urllib.parse import urljoin
 
@@ -338,26 +337,25 @@ class RemoteStore(EntrySink):
             BlockedError: A person must act.
             PermanentError: The server refuses the request as a whole.
         """
-        entries, texts = zip(*pairs, strict=True)
         # In the body as well as in the header: a Space checks the argument of the call.
         token = json.dumps(self._server.hf_token).encode()
-        logs = b",".join(texts)
+        logs = b",".join([data for _, data in pairs])
         body = b'{"args":[],"kwargs":{"logs":[%b],"hf_token":%b}}' % (logs, token)
         try:
-            with self._size.request(len(entries)):
+            with self._size.request(len(pairs)):
                 self._post("bulk_log", body)
                 # Within the same measured request: a batch of which the answer is late counts as
                 # too large.
-                ids = set(map(attrgetter("log_id"), entries))
+                ids = {entry.log_id for entry, _ in pairs}
                 condition = f"log_id IN ({','.join(map(_quoted, ids))})"
                 if self._count(condition) < len(ids):
                     raise RetryableError(
-                        f"{self.url} answered before it had stored {len(entries)} entries: its database is busy"
+                        f"{self.url} answered before it had stored {len(pairs)} entries: its database is busy"
                     )
         except ExporterError as exc:
             # It is unknown which of these entries are stored: all come again, and are recognised by
             # their ids.
-            exc.position = entries[0].position
+            exc.position = pairs[0][0].position
             raise
 
     def _count(self, condition: str) -> int:

@@ -245,7 +245,8 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     numbers = 0
     for row in rows:
         for key, value in row.items():
-            numbers += key != "step" and isinstance(value, (int, float))
+            if key != "step" and isinstance(value, (int, float)):
+                numbers += 1
     return numbers, len(traces)
 
 

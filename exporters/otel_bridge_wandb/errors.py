@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 
 import orjson
@@ -121,7 +120,7 @@ def class_names(exc: BaseException) -> set[str]:
     names: set[str] = set()
     link: BaseException | None = exc
     while link is not None:
-        names.update(map(attrgetter("__name__"), type(link).__mro__))
+        names.update(base.__name__ for base in type(link).__mro__)
         link = link.__cause__
     return names
 

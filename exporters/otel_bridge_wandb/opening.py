@@ -580,7 +580,7 @@ def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, st
     """
     if sharing is None:
         return keys
-    return _on_axes(keys, set(map(axis_of, sharing.roles)))
+    return _on_axes(keys, {axis_of(role) for role in sharing.roles})
 
 
 def _on_axes(keys: Mapping[str, str], axes: Container[str]) -> dict[str, str]:

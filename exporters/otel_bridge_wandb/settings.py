@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -211,10 +210,8 @@ class WandbSettings:
         entity = entity_of(run, self)
         if not entity:
             return ""
-        path = map(
-            partial(quote, safe=""),
-            (entity, project_of(run), "runs", run_id_of(run, self)),
-        )
+        names = (entity, project_of(run), "runs", run_id_of(run, self))
+        path = [quote(name, safe="") for name in names]
         return "/".join((_app_url(self.base_url), *path))
 
     def upload(self, run: RunInfo) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -253,7 +253,7 @@ class WandbRunWriter:
         self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
     ) -> None:
         """Set entries again that rows replaced: W&B makes each row's values the summary's."""
-        keys = set[str]().union(*map(itemgetter(1), lines))
+        keys = set[str]().union(*(line for _, line in lines))
         replaced = only(self._summary, keys)
         if replaced:
             with as_bridge_errors("writing the summary"):

@@ -114,7 +114,8 @@ class ExporterSelection:
         self.chosen = False
         # If no living process names an exporter, the last processes count: a program may end before
         # its bridge begins.
-        headers = list(filter(_names_any, self.processes.living()))
+        living = self.processes.living()
+        headers = [header for header in living if any(header.exporters.values())]
         headers = headers or self.processes.headers()
         self.requested.note(
             together(headers), all_read=all_read, by=_last_requested_by(headers)
@@ -251,10 +252,6 @@ class ExporterSelection:
             self.options.exporters, headers, self._last_names
         )
         self.other_traces.follow(names)
-
-
-def _names_any(header: SegmentHeader) -> bool:
-    return any(header.exporters.values())
 
 
 def _last_requested_by(headers: Iterable[SegmentHeader]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import astuple, dataclass, replace
-from operator import attrgetter
 
 from otel_bridge.bridge.delivery.context import Names
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
@@ -203,7 +202,7 @@ class RequestedExporters:
         """
         counts: dict[str, int] = {}
         present = set(self._signals)
-        present.update(map(attrgetter("exporter"), self._view.destinations()))
+        present.update(state.exporter for state in self._view.destinations())
         for name in names:
             if name not in present:
                 continue

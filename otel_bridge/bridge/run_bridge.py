@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from operator import attrgetter
 
 from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch
@@ -144,7 +143,7 @@ class RunBridge:
         """
         self._requests.receive()
         # Found by an exporter's thread, but only this one may close the ledger and open a new one.
-        if any(map(attrgetter("damaged"), self.workers.states().values())):
+        if any(state.damaged for state in self.workers.states().values()):
             raise LedgerDamagedError(
                 f"{self.folder.ledger_path}: an exporter found the ledger damaged"
             )
@@ -215,7 +214,7 @@ class RunBridge:
             return False
         # Not of ``otlp``: it forwards segments and has no position in the ledger.
         states.pop(OTLP, None)
-        written = max(map(attrgetter("written"), states.values()), default=0)
+        written = max((state.written for state in states.values()), default=0)
         if self.ledger.position - written < AHEAD_RECORDS:
             return False
         # A local program waits in `flush` and `finish` for what is read.

@@ -42,7 +42,7 @@ class AssessmentWriter:
 
     def rewards(self, rollout: RolloutRecord) -> list[Any]:
         """Return the reward of *rollout* and its parts as MLflow's assessments."""
-        return list(map(self._entity, rewards_of(rollout)))
+        return [self._entity(feedback) for feedback in rewards_of(rollout)]
 
     def write_rewards(self, assessments: Sequence[Any]) -> None:
         """Write *assessments*, unless they exist.
@@ -68,9 +68,9 @@ class AssessmentWriter:
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
-        assessments = list(map(self._entity, map(feedback_of, values)))
+        assessments = [self._entity(feedback_of(value)) for value in values]
         without_trace, stored = self._written_together(assessments)
-        unwritten = set(map(id, (*without_trace, *stored)))
+        unwritten = {id(assessment) for assessment in (*without_trace, *stored)}
         for value, assessment in zip(values, assessments, strict=True):
             if id(assessment) not in unwritten:
                 continue

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any
 
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -184,7 +183,7 @@ class _RewardTables:
 
         Raises what the database raises.
         """
-        trace_ids = set(map(attrgetter("trace_id"), assessments))
+        trace_ids = {assessment.trace_id for assessment in assessments}
         rows = session.query(*self._trace_columns)
         ids = session.query(self._assessment_id)
         stored_ids: set[str] = set()

@@ -8,7 +8,6 @@ rollout would never arrive: there the rewards are left to calls of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -60,10 +59,8 @@ class ServerTraces:
         `Connection.request`.
         """
         entities = self._connection.entities
-        begin_ms = (
-            min(map(attrgetter("start_time_unix_nano"), trace.spans)) // 1_000_000
-        )
-        end_ms = max(map(attrgetter("end_time_unix_nano"), trace.spans)) // 1_000_000
+        begin_ms = min(span.start_time_unix_nano for span in trace.spans) // 1_000_000
+        end_ms = max(span.end_time_unix_nano for span in trace.spans) // 1_000_000
         info = entities.TraceInfo(
             trace_id=trace.id,
             trace_location=entities.TraceLocation.from_experiment_id(

@@ -12,8 +12,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from operator import attrgetter
 from typing import Any
 
 from opentelemetry.proto.common.v1 import common_pb2
@@ -79,7 +77,8 @@ def spans_of(
         for pair in attributes:
             if pair.key not in _TWICE:
                 root.attributes.append(pair)
-    root.attributes.extend(starmap(_text, _root_attributes(rollout).items()))
+    for key, value in _root_attributes(rollout).items():
+        root.attributes.append(_text(key, value))
     for tag, value in tags_of(rollout).items():
         # MLflow refuses a trace with a longer tag, so the value is cut here.
         root.attributes.append(
@@ -208,7 +207,7 @@ def _made_up_root(
 ) -> trace_pb2.Span:
     """Return a root in place of the missing one; the real root replaces it if it arrives later."""
     root_id = bytes.fromhex(rollout.id[:16])
-    span_ids = set(map(attrgetter("span_id"), messages))
+    span_ids = {message.span_id for message in messages}
     for message in messages:
         if message.parent_span_id not in span_ids:
             # The id that the children name as parent, so that they hang below this root.

@@ -14,8 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.otlp.request_size import RequestSize, refused_items
@@ -125,7 +123,7 @@ class TraceWriter:
             spans = spans_of(
                 rollout, self._names.name, self._connection.rules.trace_tag_length
             )
-            size += sum(map(Span.ByteSize, spans))
+            size += sum(span.ByteSize() for span in spans)
             # One rollout alone may exceed it: it cannot be divided.
             if batch and size > REQUEST_BYTES:
                 break
@@ -143,7 +141,8 @@ class TraceWriter:
             RetryableError: As `Connection.request`, with the position of the first.
             BlockedError: As `Connection.request`, with the position of the first.
         """
-        rollouts, traces = zip(*pairs, strict=True)
+        rollouts = [rollout for rollout, _ in pairs]
+        traces = [content for _, content in pairs]
         try:
             with self._size.request(len(pairs)):
                 # Traces first: an assessment of a trace that MLflow lacks is refused.

@@ -13,7 +13,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from otel_bridge.exporter import WriterMemory
@@ -237,10 +236,11 @@ def _facts(rollout: RolloutRecord) -> dict[str, Json]:
     return present(facts)
 
 
-_evaluation_values: Callable[[Evaluation], tuple[object, ...]] = attrgetter(
-    "rollout_id", "name", "value", "label", "explanation", "step"
-)
-"""Returns one row of `EVALUATION_COLUMNS`, its texts not cut."""
+def _evaluation_values(value: Evaluation) -> tuple[object, ...]:
+    """Return one row of `EVALUATION_COLUMNS`, its texts not cut."""
+    return (
+        value.rollout_id, value.name, value.value, value.label, value.explanation, value.step
+    )  # fmt: skip
 
 
 def _cells(values: Iterable[object], cell_chars: int) -> list[CellValue]:

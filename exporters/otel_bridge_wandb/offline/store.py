@@ -18,7 +18,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +97,15 @@ class OfflineStore:
         """
         stored = self._memory.get("offline/opening")
         if stored is not None:
-            known_paths = set(map(Path, json.loads(stored)))
-            known_paths.update(map(attrgetter("path"), self._known))
-            self._known += map(_Directory, sorted(self._present() - known_paths))
+            known_paths = {Path(path) for path in json.loads(stored)}
+            known_paths.update(directory.path for directory in self._known)
+            strays = sorted(self._present() - known_paths)
+            self._known += [_Directory(path) for path in strays]
             # First: the list below holds them, so a second kill before after_init() would hide
             # them.
             self._save()
         # Before init(), so that a directory made by an init() that is killed is known as new.
-        paths = list(map(str, self._present()))
+        paths = [str(path) for path in self._present()]
         self._memory.put("offline/opening", json.dumps(paths).encode())
 
     def after_init(self, path: Path) -> None:
@@ -231,7 +231,7 @@ class OfflineStore:
         listed = list(self._known)
         if self._current is not None:
             listed.append(self._current)
-        entries = list(map(_Directory.stored, listed))
+        entries = [directory.stored() for directory in listed]
         self._memory.put(_KEY, json.dumps(entries).encode())
 
 

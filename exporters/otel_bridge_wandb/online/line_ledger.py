@@ -16,7 +16,6 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 
 from otel_bridge.exporter import WriterMemory
 from otel_bridge.records import Position
@@ -327,8 +326,8 @@ def announced_before(memory: WriterMemory) -> int:
     Announced lines count as own, because they may have arrived just before a kill.
     """
     lines = held_before(memory)
-    for entry in starmap(_decode, memory.items(_PREFIX)):
-        lines = max(lines, entry.end)
+    for key, value in memory.items(_PREFIX):
+        lines = max(lines, _decode(key, value).end)
     return lines
 
 

@@ -166,8 +166,10 @@ class Server:
             for version in islice(self._versions(name), _MAX_VERSIONS):
                 entries: Iterable[str] = version.manifest.entries
                 version_times: set[int] = set()
-                for match in filter(None, map(_ENTRY.match, entries)):
-                    version_times.add(int(match[1]))
+                for entry in entries:
+                    match = _ENTRY.match(entry)
+                    if match:
+                        version_times.add(int(match[1]))
                 times |= version_times
                 # Newest first: what follows is older than anything awaited.
                 if version_times and max(version_times) < since_unix_ms:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import TypeAlias
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests, FinalPosition, Names
@@ -172,7 +171,7 @@ class ExporterSet:
         """
         states = self.states()
         states.pop(OTLP, None)
-        return not all(map(attrgetter("resolved"), states.values()))
+        return not all(state.resolved for state in states.values())
 
     def delivery_state(
         self, position: Position, retry_after_exit_s: float

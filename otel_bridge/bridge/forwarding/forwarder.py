@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import cast
 
 from otel_bridge.bridge.delivery.context import DeliveryRequests
@@ -241,7 +240,7 @@ class Forwarder(ExporterWorker):
         written: an event may be the statistics of a step, which rollouts of the next would close.
         """
         has_moved = False
-        lanes = list(filter(self._may_send, self._lanes))
+        lanes = [lane for lane in self._lanes if self._may_send(lane)]
         for position in sorted({lane.positions[instance_id] for lane in lanes}):
             # With those that have come to this position just now.
             together = [
@@ -272,7 +271,7 @@ class Forwarder(ExporterWorker):
         for signal, datas in bodies(frames_read.parts):
             self._send(lane_of_signal[signal], datas)
         # A signal that failed meanwhile stays, and is read again from here.
-        forwarded = list(filter(self._may_send, lanes))
+        forwarded = [lane for lane in lanes if self._may_send(lane)]
         for lane in forwarded:
             # Only of accepted frames: after a kill they are sent again, never passed over.
             lane.positions[instance_id] = frames_read.end
@@ -401,7 +400,7 @@ class Forwarder(ExporterWorker):
 
     def _show_waiting(self) -> None:
         """Show the failure of a signal that waits: a blocked one first, because a person must act."""
-        failures = filter(None, map(attrgetter("failure"), self._lanes))
+        failures = [lane.failure for lane in self._lanes if lane.failure is not None]
         self._show_state(min(failures, key=lambda failure: failure.state != "blocked"))
 
     def _show_failure(self, failure: LaneFailure) -> None:

@@ -12,7 +12,6 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
@@ -91,9 +90,9 @@ class TimelineStore:
         self, sql: sqlite3.Connection, role: str, step: int, events: list[TimelineEvent]
     ) -> None:
         """Store *events*, at least one, as a part of the step; `_evict` restores the limit."""
-        data = encode_value(list(map(list, events)))
-        start_ns = min(map(attrgetter("start_ns"), events))
-        end_ns = max(map(attrgetter("end_ns"), events))
+        data = encode_value([list(event) for event in events])
+        start_ns = min(event.start_ns for event in events)
+        end_ns = max(event.end_ns for event in events)
         size = len(data) + _ROW_BYTES
         statement = "INSERT INTO timeline (role, step, start_ns, end_ns, size, data) VALUES (?, ?, ?, ?, ?, ?)"
         sql.execute(statement, (role, step, start_ns, end_ns, size, data))
@@ -109,7 +108,7 @@ class TimelineStore:
             "GROUP BY role, step, CASE step WHEN ? THEN id ELSE 0 END ORDER BY max(id) DESC",
             (_NO_STEP,),
         )
-        steps = list(map(_StoredStep._make, rows))
+        steps = [_StoredStep(*row) for row in rows]
         room = int(self._limit * _SPARE / 2)
         newest, older = _within(steps, room)
         # What has no step is not a slow step either: it comes last, and stays in the order of its
@@ -122,7 +121,7 @@ class TimelineStore:
                 "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
                 step[:4],
             )
-        self._size = sum(map(attrgetter("size"), (*newest, *slowest)))
+        self._size = sum(step.size for step in (*newest, *slowest))
 
 
 class _StoredStep(NamedTuple):
@@ -229,5 +228,5 @@ def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[Timelin
         for role, step, data in cast("Iterable[tuple[str, int, bytes]]", rows):
             part = steps.setdefault((role, step), TimelineStep(role, step, []))
             events = cast("list[list[Any]]", decode_value(data))
-            part.events.extend(map(TimelineEvent._make, events))
+            part.events.extend(TimelineEvent(*event) for event in events)
     return list(steps.values())

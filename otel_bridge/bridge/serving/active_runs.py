@@ -487,7 +487,7 @@ class ActiveRuns:
         is_drained = self._draining and run.drained()
         is_finished = is_drained or (not self._draining and run.has_nothing_to_do())
         # Each lock is an open file, of which a process may have few.
-        locks = sum(map(ClosedRun.holds_lock, self._discovery.closed.values()))
+        locks = sum(closed.holds_lock() for closed in self._discovery.closed.values())
         keeps_lock = locks < self._max_locks
         self.hanging += run.close(time.monotonic(), keep_lock=keeps_lock)
         self._discovery.closed[run.folder.path] = ClosedRun(

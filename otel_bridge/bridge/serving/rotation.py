@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 
 from otel_bridge.bridge.run_bridge import RunBridge
@@ -57,8 +57,7 @@ class _Stint:
         It moved if it read or stored anything, or an exporter wrote something, since the last look:
         a run whose tracker fails does none of these.
         """
-        states = run.workers.states().values()
-        written = list(map(attrgetter("written"), states))
+        written = [state.written for state in run.workers.states().values()]
         position = (run.reader.offsets(), run.ledger.position, written)
         has_moved = position != self.position
         if has_moved:
