@@ -5,6 +5,7 @@ Numpy arrays are not copied.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy
 
 from otel_bridge.errors import any_error
-from otel_bridge.tokens.names import REFERENCES
+from otel_bridge.tokens.names import LOSS_MASK, REFERENCES
 from otel_bridge.tokens.statistics import Numbers
 
 TOKENS = "tokens"
@@ -51,11 +52,18 @@ class TokenRollout:
     def __len__(self) -> int:
         return self.length
 
-    def missing(self, name: str) -> int:
-        """Return the number of tokens without a value in a stream by the program's own statement."""
-        if name in self.streams:
-            return self.without[name]
-        return self.length
+    def left_out(self, name: str) -> int:
+        """Return the number of sampled tokens to which the program itself gives no value in a stream.
+
+        These are all of them if the rollout lacks the stream. A ``None`` counts as that of a token
+        that was not sampled, as long as there are such tokens.
+        """
+        missing = self.without[name] if name in self.streams else self.length
+        mask = self.streams.get(LOSS_MASK)
+        if mask is None:
+            return missing
+        sampled = int((mask > 0).sum())
+        return max(missing - (self.length - sampled), 0)
 
 
 def first_within(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
@@ -136,11 +144,9 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     if isinstance(row, numpy.ndarray):
         return _floats_of(row), 0
     values = list(cast("Iterable[Any]", row))
-    # Numpy makes NaN of None.
-    numbers = numpy.array(values, "f8")
-    if numbers.ndim != 1:
-        raise TypeError(values)
-    return numbers, values.count(None)
+    # One by one: numpy refuses tensors of a GPU, with a gradient or of bfloat16 in a list too.
+    numbers = [math.nan if value is None else float(value) for value in values]
+    return numpy.array(numbers), values.count(None)
 
 
 def _floats_of(array: Any) -> Numbers:

@@ -78,17 +78,15 @@ def _count_not_finite(
 ) -> None:
     """Count the sampled tokens of *rollouts* that are in no sum, without those that the program left out itself.
 
-    A ``None`` counts as that of a token that was not sampled, as long as there are such tokens.
+    Nothing of a rollout that lacks a stream counts.
     """
-    tokens = sum(map(len, rollouts))
-    sampled = tokens
+    sampled = sum(map(len, rollouts))
     if LOSS_MASK in streams:
         sampled = int((streams[LOSS_MASK] > 0).sum())
     for name in streams_of_figures(streams):
         not_finite = sampled - int(figures[figure_of_stream(name)].rollouts[0].sum())
         if not_finite > 0:
-            missing = sum(rollout.missing(name) for rollout in rollouts)
-            not_finite -= max(missing - (tokens - sampled), 0)
+            not_finite -= sum(rollout.left_out(name) for rollout in rollouts)
         if not_finite > 0:
             run.count_drop("token_not_finite", not_finite, name)
 

@@ -148,6 +148,50 @@ def test_a_token_without_a_number_is_counted_beside_one_that_was_not_sampled() -
     assert run.drops == {"token_not_finite": 1}
 
 
+def test_a_stream_that_a_rollout_lacks_is_not_counted_beside_one_with_a_mask() -> None:
+    run = MemoryRun()
+
+    annotate(
+        run,
+        ["a", "b"],
+        {"logprobs": [TRAINER, None], "loss_mask": [[1, 0, 1], [1, 1]]},
+        TokensCall(),
+    )
+
+    assert figures(spans(run)[0]) == {"logprob/engine": ([2.0, 0.0], [-2.0, 0.0])}
+    assert not run.drops
+
+
+class TensorThatNeedsAGradient:
+    """Stands for a number of torch: numpy is refused, ``float()`` is not."""
+
+    shape = ()
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __array__(self, *arguments: object, **keywords: object) -> None:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def __float__(self) -> float:
+        return self.number
+
+
+@pytest.mark.parametrize("in_a_list", [True, False])
+def test_a_list_may_hold_numbers_of_torch_that_numpy_cannot_read(
+    in_a_list: bool,
+) -> None:
+    run = MemoryRun()
+    tensors = list(map(TensorThatNeedsAGradient, TRAINER))
+
+    annotate(
+        run, ["a"], {"logprobs": [tensors] if in_a_list else tensors}, TokensCall()
+    )
+
+    assert figures(spans(run)[0]) == {"logprob/engine": ([3.0], [-2.5])}
+    assert not run.drops
+
+
 def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() -> None:
     run = MemoryRun()
     streams: dict[str, object] = {
