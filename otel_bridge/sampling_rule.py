@@ -7,7 +7,6 @@ in which they came (rule ``first`` excepted).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -60,7 +59,7 @@ def choose(
         kept.update(dict.fromkeys(order.first(tied, 1)))
     for indices in (failed, truncated):
         seats = min(max(cap // _SHARE, 1), cap - len(kept))
-        others = list(itertools.filterfalse(kept.__contains__, indices))
+        others = [index for index in indices if index not in kept]
         kept.update(dict.fromkeys(order.first(others, seats)))
     if len(kept) < cap:
         _fill_with_groups(kept, cap, order)
@@ -76,7 +75,7 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
     if not indices_by_reward:
         return []
     extremes = dict.fromkeys((max(indices_by_reward), min(indices_by_reward)))
-    return list(map(indices_by_reward.__getitem__, extremes))
+    return [indices_by_reward[reward] for reward in extremes]
 
 
 class _RewardOrder:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +172,7 @@ def ended(
             counts = f"{counts}; the run has {of_run}"
     parts = [f"{identity.project}/{identity.name} {status}: {counts}"]
     if report is not None:
-        parts += starmap("{}: {}".format, view_links(report))
+        parts += [f"{label}: {text}" for label, text in view_links(report)]
         parts += [*found(report), *degraded(report)]
         waiting: list[str] = []
         for plural, number in report.waiting.items():

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
 from pathlib import Path
 
 from otel_bridge.content.policy import ContentPolicy
@@ -387,7 +386,8 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             *console.degraded(earlier_report),
         ]
     notes += named_elsewhere(choice.names, facts.identity.project, facts.env)
-    notes += starmap("{}: {}".format, _links(facts, state, earlier_report))
+    links = _links(facts, state, earlier_report)
+    notes += [f"{label}: {text}" for label, text in links]
     cautions = [
         *map(caution_of, choice.settings.values()),
         destination.note(choice.signals_of(OTLP), facts.env),
@@ -509,7 +509,7 @@ def _links(
         node_rank=identity.node_rank,
     )
     reported = view_links(earlier_report) if earlier_report else []
-    reported_names = dict(reported)
+    reported_names = {link.label for link in reported}
     links: list[Link] = []
     # Held records are not shown anywhere yet, except for those delivered before.
     for name, settings in () if state.hold else facts.choice.settings.items():

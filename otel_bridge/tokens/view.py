@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import starmap
-from operator import sub
 
 import orjson
 
@@ -85,7 +83,7 @@ def view_of(
     if ENGINE in streams and TRAINER in streams:
         # The first one is that which a page shows at first.
         pairs = zip(streams[TRAINER], streams[ENGINE], strict=False)
-        overlays[MISMATCH] = list(starmap(sub, pairs))
+        overlays[MISMATCH] = [trainer - engine for trainer, engine in pairs]
     for name, values in streams_of_figures(streams).items():
         overlays[OVERLAYS.get(name, name)] = list(values)
     rounded = {

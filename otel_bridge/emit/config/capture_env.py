@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import filterfalse
 from pathlib import Path
 
 from otel_bridge.errors import ConfigError
@@ -44,13 +43,11 @@ def capture_variables(
         names: What is captured, e.g. ``trackio``.
         mode: ``replace`` or ``tee``; empty for that of *env*.
     """
-    path = filter(None, env.get(_PATH, "").split(os.pathsep))
-    variables = {
-        CAPTURE.name: ",".join(names),
-        _PATH: os.pathsep.join(
-            [capture_folder(), *filterfalse(is_capture_folder, path)]
-        ),
-    }
+    path = [capture_folder()]
+    for entry in env.get(_PATH, "").split(os.pathsep):
+        if entry and not is_capture_folder(entry):
+            path.append(entry)
+    variables = {CAPTURE.name: ",".join(names), _PATH: os.pathsep.join(path)}
     if mode:
         return {**variables, CAPTURE_MODE.name: mode}
     return variables
@@ -64,7 +61,7 @@ def without_capture(env: Mapping[str, str]) -> dict[str, str]:
     """
     variables = without(env, _NAMES)
     path = variables.get(_PATH, "").split(os.pathsep)
-    rest = list(filterfalse(is_capture_folder, path))
+    rest = [entry for entry in path if not is_capture_folder(entry)]
     if rest != path:
         variables.pop(_PATH)
         if any(rest):

@@ -76,11 +76,11 @@ class RequestedDestinations:
 
     def signals_of(self, exporter: str) -> list[str]:
         """Return the signals that *exporter* was named for."""
-        signals: list[str] = []
-        for signal, exporters in self.by_signal.items():
-            if exporter in exporters:
-                signals.append(signal)
-        return signals
+        return [
+            signal
+            for signal, exporters in self.by_signal.items()
+            if exporter in exporters
+        ]
 
 
 def choose(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any
 
 from otel_bridge.errors import OtelBridgeError
@@ -12,7 +11,6 @@ from otel_bridge.exporter import OTLP, available, load
 from otel_bridge.settings import Setting, content_of, declared
 
 _PREFIX = "OTEL_BRIDGE_"
-_NAME = attrgetter("name")
 
 
 def all_settings() -> list[Setting[Any]]:
@@ -37,12 +35,13 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     Empty in the usual case. Variables named after an exporter that declares no settings, or cannot
     be loaded, are not reported: a third party's may read its own.
     """
-    suspects = set(filter(_is_ours, env)).difference(map(_NAME, declared()))
+    suspects = {name for name in env if name.startswith(_PREFIX)}
+    suspects -= {setting.name for setting in declared()}
     if not suspects:  # the usual case: `init()` imports no exporter for this check
         return []
     import difflib  # noqa: PLC0415  # for a typing error only
 
-    names = set(map(_NAME, all_settings()))
+    names = {setting.name for setting in all_settings()}
     silent_prefixes = _prefixes_without_settings(names)
     lines: list[str] = []
     for suspect in sorted(suspects - names):
@@ -55,16 +54,12 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith(_PREFIX)
-
-
 def _prefixes_without_settings(names: set[str]) -> tuple[str, ...]:
     """Return the beginnings of variables that are named after an exporter which declares none of *names*."""
     prefixes: list[str] = []
     for exporter_name in available():
         prefix = f"{_PREFIX}{exporter_name.upper()}_"
         declared_names = names - {content_of(exporter_name).name}
-        if prefix not in "\n".join(declared_names):
+        if not any(name.startswith(prefix) for name in declared_names):
             prefixes.append(prefix)
     return tuple(prefixes)

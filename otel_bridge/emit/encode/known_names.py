@@ -56,7 +56,7 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
 
 def _best(texts: Iterable[_KnownText]) -> _KnownText | None:
     """Return the first text that somebody chose, else the first generated one; ``None`` when all are empty."""
-    known_texts = filter(attrgetter("text"), texts)
+    known_texts = [candidate for candidate in texts if candidate.text]
     return min(known_texts, key=attrgetter("generated"), default=None)
 
 

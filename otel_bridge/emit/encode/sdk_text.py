@@ -7,7 +7,6 @@ Pure.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
@@ -60,8 +59,9 @@ def _mapping(entries: Mapping[object, object]) -> Mapping[object, object]:
 
 
 def _sequence(items: Sequence[object]) -> Sequence[object]:
-    copies = list(map(_value, items))
-    return items if all(map(operator.is_, copies, items)) else copies
+    copies = [_value(item) for item in items]
+    is_same = all(new is old for new, old in zip(copies, items, strict=True))
+    return items if is_same else copies
 
 
 def _text(value: str) -> str:

@@ -345,7 +345,9 @@ def _fitted(row: object, columns: Sequence[object]) -> tuple[Sequence[object], b
     """
     if isinstance(row, Mapping):
         entries = cast("Mapping[object, object]", row)
-        return list(map(entries.get, columns)), set(columns).issuperset(entries)
+        return [entries.get(column) for column in columns], set(columns).issuperset(
+            entries
+        )
     cells = _cells_of(row)
     missing = len(columns) - len(cells)
     if missing == 0:

@@ -166,11 +166,8 @@ def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
         parts.content_filter.losses.add(CLIPPED, len(beyond), any_text(beyond[0]))
     for key in beyond:
         del other_fields[key]
-    facts: dict[str, Json] = {}
-    for key, fact in parts.content_filter.facts(other_fields, "message").items():
-        if fact not in _EMPTY:
-            facts[key] = fact
-    return facts
+    facts = parts.content_filter.facts(other_fields, "message")
+    return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
 
 
 def _says_nothing(key: str, value: object) -> bool:

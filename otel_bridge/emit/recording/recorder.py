@@ -242,8 +242,7 @@ class Recorder:
             if self._appender.is_open:
                 # From a signal handler inside a call: queued records and the end go before the
                 # outer record.
-                if self._busy:
-                    self._busy = False
+                self._busy = False
                 self._appender.reopen_if_lost()
                 self._drain_queue()
                 # Before the end, whose event follows the last counts of drops.
@@ -286,7 +285,7 @@ class Recorder:
         # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._appender.append(_METRICS, payload, now):
             role_name = role or self._rules.role
-            row.keys.update(map(partial(key_of, role_name), numbers))
+            row.keys.update(key_of(role_name, key) for key in numbers)
 
     def _end_row(self, row: OpenRow, step: int) -> None:
         """Append the number of a row, and its step as the role's last.

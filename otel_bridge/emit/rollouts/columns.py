@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
 from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
@@ -202,7 +201,7 @@ def prompts_of(
     # What lies beyond the prompts belongs to the last one.
     indices += [last] * (len(turns) - len(indices))
     ids = map(coerce.name, lists["prompt_trajectory_ids"].values or ())
-    prompt_by_id = dict(zip(ids, count(), strict=False))
+    prompt_by_id = {prompt_id: prompt for prompt, prompt_id in enumerate(ids)}
     prompt_by_id.pop(None, None)
     if prompt_by_id:
         for rollout, turn in enumerate(turns):

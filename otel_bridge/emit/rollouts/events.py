@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -197,7 +196,7 @@ def _statistics(rewards: Sequence[float]) -> dict[str, Attribute]:
     return {
         "count": len(rewards),
         "sum": sum(rewards),
-        "sum_squares": sum(map(operator.mul, rewards, rewards)),
+        "sum_squares": sum(reward * reward for reward in rewards),
         "min": min(rewards),
         "max": max(rewards),
     }

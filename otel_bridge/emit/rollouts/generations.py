@@ -205,7 +205,7 @@ class Generations:
         """Return the id of each rollout with its turns, as fields of a rollout."""
         fields: list[dict[str, Any]] = []
         for rollout in rollouts:
-            turns = list(map(self._turn, self._turns[rollout.call_index]))
+            turns = [self._turn(entry) for entry in self._turns[rollout.call_index]]
             fields.append({"id": rollout.id, "turns": turns})
         return fields
 
@@ -256,7 +256,7 @@ class Generations:
             model=self._model,
             tools=mapping_or(self._at("tool_facts", last), "calls"),
             # One turn has no facts of its own.
-            turns=list(map(self._turn, entries)) if len(entries) > 1 else [],
+            turns=[self._turn(entry) for entry in entries] if len(entries) > 1 else [],
             metadata=metadata,
             error=self._at("errors", last),
         )
@@ -344,5 +344,5 @@ def _same_start(entries: Sequence[object], messages: Sequence[object]) -> bool:
     Roles alone decide: an answer comes back in another shape than it was given, and with a
     tokenizer's changes.
     """
-    roles = list(map(first_role, messages))
-    return list(map(first_role, entries[: len(roles)])) == roles
+    roles = [first_role(message) for message in messages]
+    return [first_role(entry) for entry in entries[: len(roles)]] == roles
