@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -144,7 +143,7 @@ def loss_rows(steps: Iterable[int], offset: float = 0.0, attempt: int = 1) -> li
 
 def odd_key_values(offset: float = 0.0) -> dict[str, float]:
     """Return `ODD_KEYS` with *offset*, *offset* + 1, …: no two keys have the same value."""
-    return dict(zip(ODD_KEYS, itertools.count(offset), strict=False))
+    return {key: offset + number for number, key in enumerate(ODD_KEYS)}
 
 
 def distribution() -> Distribution:

@@ -267,7 +267,7 @@ class LifeContract(ContractFixtures):
             f"left out with no ability missing: {left_out}",
         )
         same(
-            min(left_out.values(), default=1) > 0,
+            all(count > 0 for count in left_out.values()),
             True,
             f"counts of what was left out: {left_out}",
         )
