@@ -1,8 +1,8 @@
 """Measures the system metrics of one run on this machine, for `measurements`.
 
 The values are points without a step. So they are placed by time, forwarded and delivered like any
-other metric. The keys are ``system/<what>``, and ``system/node<n>/<what>`` on machines of node rank n >
-0.
+other metric. The keys are ``system/<what>``; a machine whose node rank n is above 0 has
+``system/node<n>/<what>``.
 """
 
 from __future__ import annotations

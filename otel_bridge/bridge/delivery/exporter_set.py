@@ -101,8 +101,8 @@ class ExporterSet:
         """Remove exporters that no process requests any more, so that no space is kept for them.
 
         Called when all is delivered. When they are the only ones, they stay: without any exporter,
-        the bridge could not decide what may be deleted, and would keep all records. Raises `JournalError`
-        when the ledger refuses the marks.
+        the bridge could not decide what may be deleted, and would keep all records. Raises
+        `JournalError` when the ledger refuses the marks.
         """
         unrequested: list[str] = []
         for name, state in self.states().items():

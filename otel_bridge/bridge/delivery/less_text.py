@@ -1,8 +1,9 @@
-"""Record -> the same record with less text, for one exporter with a stricter limit than the run. Pure.
+"""Record -> the same record with less text, for one exporter with a stricter limit than the run.
 
 How much text an exporter gets is set by ``OTEL_BRIDGE_<EXPORTER>_MESSAGE_CONTENT``. The strictest
 setting of the bridge's environment and of every process of the run applies: text that one process
 kept from a tracker never gets there, whichever process delivers later.
+
 Numbers, names, times and ids stay, so that a tracker shows every rollout, its reward and its spans.
 Text is cut inside message parts and string values, never inside JSON.
 """

@@ -1,7 +1,7 @@
-"""Writes the bridge's own events to a segment of its own: ends of dead processes, and signs of life.
+"""Writes what the bridge itself has to send to a segment of its own.
 
-A dead process cannot report its end. The bridge's events are read, translated and forwarded like
-any other record.
+These are ends of dead processes, which cannot send them, signs of life, and measurements. They are
+read, translated and forwarded like any other record.
 """
 
 from __future__ import annotations

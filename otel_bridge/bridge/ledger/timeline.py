@@ -18,6 +18,7 @@ from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
 from otel_bridge.records import Record, RolloutRecord, Row, axis_of
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
+from otel_bridge.values.mappings import present
 
 _ROW_BYTES = 80
 """Bytes that SQLite needs for a part beside its data."""
@@ -190,19 +191,20 @@ def _is_rate(key: str) -> bool:
 
 
 def _key_of(rollout: RolloutRecord) -> tuple[str, int]:
-    step = rollout.step
-    return rollout.role or "", _NO_STEP if step is None else step
+    step = _NO_STEP if rollout.step is None else rollout.step
+    return rollout.role or "", step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
     """Yield the event of a rollout, and of its first spans behind the root, which has the same times."""
-    facts: dict[str, float | str] = {}
-    for name in ("reward", "group", "error"):
-        value = getattr(rollout, name)
-        if value is not None:
-            facts[name] = value
+    facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
     yield TimelineEvent(
-        "rollout", rollout.id, "", rollout.start_unix_ns, rollout.end_unix_ns, facts
+        "rollout",
+        rollout.id,
+        "",
+        rollout.start_unix_ns,
+        rollout.end_unix_ns,
+        present(facts),
     )
     kinds = {"generation": "turn", "tool": "tool"}
     for span in rollout.spans[1:_MAX_SPANS]:
