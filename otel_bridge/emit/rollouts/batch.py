@@ -56,8 +56,7 @@ def log_rollouts(
         entry_fields = entry if isinstance(entry, dict) else vars(entry)
         fields.append(entry_fields)
         defaults = _defaults_in(run, entry_fields, call_defaults, state_name)
-        key = coerce.name(entry_fields.get("id")) or str(index)
-        rollout = sampled_rollout(run, index, entry_fields, key)
+        rollout = sampled_rollout(run, index, entry_fields, str(index))
         batches.setdefault(defaults, []).append(rollout)
 
     def build(index: int) -> Rollout:
@@ -182,7 +181,7 @@ def track_of(run: EmitRun, defaults: RolloutDefaults) -> Track:
 
 
 def sampled_rollout(
-    run: EmitRun, index: int, fields: Mapping[str, Any], key: str
+    run: EmitRun, index: int, fields: Mapping[str, Any], name: str
 ) -> SampledRollout:
     """Return what sampling needs of a rollout, before it is built: the whole cost of one that is left out.
 
@@ -192,17 +191,19 @@ def sampled_rollout(
         run: The run, which counts.
         index: Index of the rollout in its call.
         fields: Its fields by the names of `Rollout`.
-        key: A stable id, by which the choice is the same in whatever order workers answer.
+        name: What stands for its id if it has none. By a stable one the choice is the same in
+            whatever order workers answer.
     """
+    rollout_id = coerce.name(fields.get("id"))
     reward = coerce.number(fields.get("reward"))
     if reward is None and fields.get("reward") is not None:
         run.count_drop("rollout_reward", 1, "rewards")
     return SampledRollout(
         index,
-        key,
+        rollout_id or name,
         reward,
         coerce.name(fields.get("group")),
-        coerce.name(fields.get("id")),
+        rollout_id,
         coerce.name(fields.get("dataset")),
         coerce.integer(fields.get("policy_version")),
         failed=fields.get("error") is not None,

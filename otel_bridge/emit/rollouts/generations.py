@@ -175,7 +175,7 @@ class Generations:
                 "dataset": self._at("datasets", last),
             }
             sampled.append(
-                batch.sampled_rollout(self._run, rollout, fields, self._key(rollout))
+                batch.sampled_rollout(self._run, rollout, fields, self._name(rollout))
             )
         if len(sampled) < len(self._turns):
             self._run.count_drop(
@@ -192,13 +192,11 @@ class Generations:
             return not is_blank(prompt)
         return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout])))
 
-    def _key(self, rollout: int) -> str:
-        """Return a stable id of *rollout*: its id, its trajectory id, else its position in its group."""
-        entry = self._turns[rollout][0]
-        for name in ("ids", "trajectory_ids"):
-            rollout_id = coerce.name(self._at(name, entry))
-            if rollout_id is not None:
-                return rollout_id
+    def _name(self, rollout: int) -> str:
+        """Return what stands for the id of *rollout*: its trajectory id, else its position in its group."""
+        trajectory_id = coerce.name(self._at("trajectory_ids", self._turns[rollout][0]))
+        if trajectory_id is not None:
+            return trajectory_id
         return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
     def tokens(self, rollouts: Iterable[SampledRollout]) -> list[dict[str, Any]]:
