@@ -213,7 +213,10 @@ def _error_of(spans: list[Mapping[str, Any]]) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    """A bool is not a reward: metadata hold flags under any name. Nor is a text of digits."""
+    """Return whether a value can be a reward.
+
+    A bool is not one, because metadata hold flags under any name; a text of digits is not either.
+    """
     return hasattr(value, "__float__") and not isinstance(value, str | bool)
 
 

@@ -43,7 +43,8 @@ class TokenView:
         facts: Name and text of each further fact.
         turns: Messages in order: ``role``, ``name``, ``text``, and ``tokens``, the first and the end of its own ones.
         tokens: Text of each token, or its id in brackets.
-        overlays: Values of each token by the name of the overlay, ``None`` for no value.
+        overlays: Values of each token by the name of the overlay; NaN for no value, ``None`` in a
+            view that was read from a page.
     """
 
     title: str

@@ -184,7 +184,7 @@ def _conversation(
 ) -> None:
     """Record prompt, response and reward of an agent loop.
 
-    Of an agent loop that returns token ids only, they are decoded by its tokenizer; without one
+    Where an agent loop returns token ids only, its tokenizer decodes them. Without a tokenizer
     the text is empty.
     """
     prompt: Any = inputs.get("raw_prompt")

@@ -39,7 +39,7 @@ def tracker_run_id(
     reported = None if report is None else report.exporters.get(exporter)
     if reported is not None and reported.tracker_run_id:
         return reported.tracker_run_id
-    # Its id there, shared or its own, depends on settings that its writer reads.
+    # Settings that only the writer reads decide whether other machines share the id.
     if exporter == "wandb" and node_rank:
         return None
     explicit_id = env.get(_FROM_ENVIRONMENT.get(exporter, ""))

@@ -137,8 +137,8 @@ def _defaults_in(
     """Return step and split of one rollout; most name neither, and have those of the call.
 
     A step that is not a number is counted as ``rollout_step``, and the rollout has that of the
-    call: without a step it would never be sampled. Those of a *state*, which the trainer does not
-    use, have it as their split, below another split than ``train``.
+    call: without a step it would never be sampled. The trainer does not use rollouts of a *state*:
+    it is their split in place of ``train``, and stands behind any other split, as ``eval/stale``.
     """
     step = fields.get("step")
     split = coerce.name(fields.get("split"))
