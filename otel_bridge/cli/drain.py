@@ -502,8 +502,8 @@ def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
 def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
     """Wait until delivery is complete or cannot continue, or only live processes keep the run open.
 
-    Return the status then; ``None`` once the bridge has released the run. Without a
-    time-out: what a tracker still takes is worth waiting for, and retries end after `_RETRY_S`.
+    Return the status then; ``None`` once the bridge has released the run. The wait has no limit of
+    its own: what a tracker still takes is worth waiting for, and retries end after `_RETRY_S`.
     """
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
