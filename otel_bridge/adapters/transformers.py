@@ -36,6 +36,7 @@ from otel_bridge.adapters.parts.trl_completions import (
     keep_streams,
     streams_of,
 )
+from otel_bridge.values.mappings import without
 
 _REQUIREMENT = "transformers>=4.50"
 
@@ -247,9 +248,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
             if "train_runtime" in last and flos is not None:
                 last.setdefault("total_flos", flos)
             run.summary(last)
-        if row := renamed(
-            {key: value for key, value in logs.items() if key not in last}
-        ):
+        if row := renamed(without(logs, last)):
             run.log(row, state.global_step)
 
     @guarded

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from otel_bridge.values.mappings import without
+
 T = TypeVar("T")
 ENGINE = "logprobs"
 TRAINER = "trainer_logprobs"
@@ -32,4 +34,4 @@ def figure_of_stream(name: str) -> str:
 
 def streams_of_figures(streams: Mapping[str, T]) -> dict[str, T]:
     """Return the streams that have a figure, by name."""
-    return {name: stream for name, stream in streams.items() if name not in REFERENCES}
+    return without(streams, REFERENCES)

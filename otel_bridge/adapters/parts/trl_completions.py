@@ -24,6 +24,7 @@ from otel_bridge.adapters.parts.training_batch import (
 from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.tokens.names import LOSS_MASK
+from otel_bridge.values.mappings import present
 
 _GENERATE = "_generate_and_score_completions"
 _WRAPPED = "otel_bridge_wrapped"
@@ -292,7 +293,7 @@ def _total(rewards: Mapping[str, float], weights: Mapping[str, float]) -> float 
 def _finite_at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, float]:
     """Return the finite numbers of a row, by column."""
     numbers = {name: _finite(values, place) for name, values in columns.items()}
-    return {name: number for name, number in numbers.items() if number is not None}
+    return present(numbers)
 
 
 def _finite(values: Sequence[Any], place: int) -> float | None:

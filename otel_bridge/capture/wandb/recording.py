@@ -26,6 +26,7 @@ from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error
+from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import by_text
 
 _KEYS = frozenset({str})
@@ -88,9 +89,7 @@ class WandbRecording:
             if not _KEYS.issuperset(map(type, values)):
                 values = by_text(values, self.run.count_drop)
             if not _OWN_KEYS.isdisjoint(values):
-                values = {
-                    key: value for key, value in values.items() if key not in _OWN_KEYS
-                }
+                values = without(values, _OWN_KEYS)
             if _NUMBERS.issuperset(map(type, values.values())):
                 self._row = tuple(values)
             else:

@@ -16,6 +16,7 @@ from typing import Any
 from otel_bridge.capture.config import both
 from otel_bridge.capture.wandb.arguments import rename
 from otel_bridge.capture.wandb.recording import WandbRecording
+from otel_bridge.values.mappings import without
 
 NEUTRAL = {
     "display": False, "link_model": None, "log_code": None, "log_model": None, "mark_preempting": None,
@@ -113,10 +114,7 @@ class RecordedRun:
 
         By W&B's own ``_update``, which calls no callback: they are not changes of this program.
         """
-        missing = {
-            key: value for key, value in earlier.items() if key not in self._config
-        }
-        self._config._update(missing)
+        self._config._update(without(earlier, self._config))
 
     # --- what the program records -----------------------------------------------------------------
 
