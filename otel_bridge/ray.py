@@ -26,7 +26,8 @@ def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[],
     Call it in the driver, after ``ray.init()``. Each actor first ends the tasks it has, then runs
     its exit handlers, so that its run is finished and delivered. After an uncaught exception in the
     driver nothing is done: Ray kills the actors and their runs are killed. An actor that crashed,
-    or that ``ray.kill`` ended, stays killed.
+    or that ``ray.kill`` ended, stays killed. A driver that ends by ``sys.exit()`` ends them, with
+    any code.
 
     Args:
         actors: Handles of actors that log to runs of their own or share one.
@@ -45,6 +46,7 @@ def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[],
         if getattr(sys, "last_value", None) is None:
             end()
 
+    # Handlers run in reverse order: this one before Ray's own, which kills the actors.
     atexit.register(at_exit)
     return end
 

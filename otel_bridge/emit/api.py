@@ -48,6 +48,10 @@ def init(
 ) -> Run:
     """Begin this process's part of a run, or return the run that it has already begun.
 
+    With the names of another run the present one is finished first. Where nothing is to be
+    recorded (exporter ``none``), or nothing can be and no exporter is chosen, the run that is
+    returned records nothing.
+
     Args:
         project: Project (MLflow: experiment); default: environment, else the working folder's name.
         name: Run name, the same in every process of the job; default: environment, else generated.
@@ -161,7 +165,7 @@ def _missing(call_name: str) -> Run:
     Never raises for a missing run. The first such call is reported. ``finish()`` is none: ending
     twice is allowed.
     """
-    if call_name == "finish":  # ending twice is allowed
+    if call_name == "finish":
         return nothing_recorded(environment(), Path())
     # Once: a training loop without a run would print a line with every step.
     if _NoRun.run is None:

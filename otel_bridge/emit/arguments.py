@@ -48,7 +48,8 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
     A framework calls all its loggers alike, with keywords of its own choice. The object of the
     method has `count_drop`. A call that fails, as where no file can be opened to import what it
-    needs, is counted as ``internal_error`` and returns ``None``.
+    needs, is counted as ``internal_error`` and returns ``None``. Only what a signal handler of the
+    program raises meanwhile passes through (`any_error`): it may be a time limit.
     """
     parameters = inspect.signature(call).parameters.values()
     names: set[str] = set()
@@ -130,7 +131,8 @@ def status_of(status: object) -> EndStatus:
 def seconds_of(value: object, default_s: float) -> float:
     """Return the longest wait of a call in seconds; *default_s* when *value* is not a number.
 
-    A wrong argument must neither end the program nor make it wait forever; a negative one is 0.
+    A wrong argument must neither end the program nor make it wait forever; a negative one is 0. An
+    infinity waits as long as it takes.
     """
     if value is None or isinstance(value, str | bytes):
         return default_s
@@ -144,7 +146,7 @@ def seconds_of(value: object, default_s: float) -> float:
 
 
 def role_of(role: object) -> str | None:
-    """Return a role as text; ``None`` when *role* is not a role."""
+    """Return a role as text; ``None`` when *role* is missing, empty, or raises when it is read."""
     if role is None or type(role) is str:
         return role or None
     return name_of(role, _MAX_ROLE_CHARS)

@@ -121,7 +121,7 @@ def kept_without_exporter(
 def drain_command(folder: RunFolder, *, chosen: bool) -> str:
     """Return the command that delivers *folder*.
 
-    Without a *chosen* exporter, it names one that could deliver here.
+    Without a *chosen* exporter, it names one that could deliver here, at least ``file``.
     """
     return command_line(
         "drain", *(() if chosen else ("--exporters", installed()[0])), folder.path

@@ -158,8 +158,9 @@ class Drops:
     def count_failure(self, exc: Exception, payload: bytes | None = None) -> None:
         """Count a record that could not be appended, by the kind of *exc*.
 
-        Only a bug is an ``internal_error``. The first loss by an internal error is reported at
-        once, with the error: nothing else would show it.
+        Errors of the segment are ``disk_full``, ``too_large`` (by its *payload*) or
+        ``not_written``. Any other is an ``internal_error``: a bug, or code of the program's own
+        objects. The first of these is reported at once, with the error: nothing else would show it.
         """
         if isinstance(exc, JournalFullError):
             self.count("disk_full")

@@ -79,7 +79,7 @@ class EmitRun(Protocol):
 
 
 def next_step(run: EmitRun, role: str | None = None) -> int:
-    """Return the step of the next row of *role*: what names no step belongs to it."""
+    """Return the step of the next row of *role*, from 0: what names no step belongs to it."""
     last = run.last_step(role)
     if last is None:
         return 0

@@ -61,7 +61,7 @@ def call_at_worker_end(
     has no workers.
 
     Args:
-        end: Called once.
+        end: Called once; what it raises, multiprocessing prints, and goes on.
         first: Whether it records, and so is called before what ends the runs.
     """
     util = sys.modules.get("multiprocessing.util")

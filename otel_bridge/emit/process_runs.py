@@ -115,7 +115,8 @@ class ProcessRuns:
         """Return the run that *request* asks for: the process's own, or one that begins now.
 
         Under a lock: two threads that call ``init()`` get one run. The config is recorded in any
-        case, also into a run that was adopted.
+        case, also into a run that was adopted. Where the OpenTelemetry SDK cannot be connected, a
+        line in the log says so, and the run goes on.
 
         Raises:
             ConfigError: A setting or a part of the request cannot be used.
@@ -454,7 +455,10 @@ class ProcessRuns:
                 self._child_env.restore()
 
     def _end_all(self, status: EndStatus) -> None:
-        """End all runs when the process ends: record every end first, then wait for all, as long as for one."""
+        """End all runs when the process ends: record every end first, then wait for all, as long as for one.
+
+        Those that have ended before, and those of a forked child, are not awaited.
+        """
         open_runs = list(self._beside.values())
         if self.current is not None:
             open_runs.append(self.current)
@@ -533,7 +537,8 @@ def _with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:
 def _config_errors() -> Generator[None]:
     """Raise an error of the operating system as a `ConfigError` that contains what to do.
 
-    The only kinds of errors that ``init()`` may raise are those of `otel_bridge.errors`.
+    The only kinds of errors that ``init()`` may raise are those of `otel_bridge.errors`, which pass
+    through here.
     """
     try:
         yield

@@ -87,7 +87,7 @@ class RecordedFacts:
         """Return the environment variables that let a worker on another machine join this run.
 
         Pass them e.g. to Ray's ``runtime_env``. With an endpoint they contain its address and
-        token: do not print them.
+        token: do not print them. Before ``init()`` there are none but that of *role*.
 
         Args:
             role: Role of the worker; ``None``: the worker names its role itself.
@@ -144,7 +144,8 @@ class RecordedFacts:
         """Record last values (a best score, a verdict), which trackers show beside the curves.
 
         Keywords are entries: ``summary(best=0.9)``. The latest value of a key holds. Only rank 0
-        records them. Other values than numbers, texts and bools are counted as ``summary_value``.
+        records them. Other values than numbers, texts and bools are counted as ``summary_value``,
+        anything but a mapping as ``not_a_mapping``.
 
         Args:
             values: Numbers, texts and bools by key; nested mappings are flattened with ``/``.
@@ -180,7 +181,7 @@ class RecordedFacts:
             title: What happened, in a few words; equal titles are one alert in MLflow.
             text: Details. Secrets are redacted.
             level: ``info``, ``warn`` or ``error``, or a tracker's ``AlertLevel``. Another is
-                counted, and is ``warn``.
+                counted as ``alert_level``, and is ``warn``.
             role: Another role than the run's own.
         """
         if self._recorder is None or self.facts.identity.rank:

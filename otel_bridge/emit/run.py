@@ -94,6 +94,7 @@ class Run(RecordedFacts):
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
 
+        ``None`` for good for an exporter without ids, such as ``file``.
         The call does not wait. MLflow assigns the id when the first row or rollout is written, so
         that the id is known after `flush`.
 
@@ -181,6 +182,10 @@ class Run(RecordedFacts):
     ) -> None:
         """Record finished rollouts; only those that are kept for their step leave the process.
 
+        What is not a rollout is counted as ``rollout_no_mapping``, a kept one that raises when it
+        is read as ``rollout_unreadable``. If iterating over *finished* raises, nothing of the call
+        is recorded, which is counted as ``internal_error``.
+
         Args:
             finished: `Rollout` objects, or mappings with its fields; other keys become metadata.
             step: The consuming step of rollouts that name none; ``None`` for the role's last step.
@@ -204,8 +209,10 @@ class Run(RecordedFacts):
     ) -> None:
         """Record finished rollouts from parallel lists, with one value for each sample.
 
-        Any list may be missing, short, or hold ``None``; without prompts there are no rollouts. One
-        value in place of a list applies to all samples.
+        Any list may be missing, short, or hold ``None``. Without a list of prompts the rollouts
+        have none; an empty list gives no rollouts. One value in place of a list applies to all
+        samples. If reading a list raises, nothing of the call is recorded, which is counted as
+        ``internal_error``.
 
         Args:
             prompts: Texts or messages.
@@ -234,6 +241,9 @@ class Run(RecordedFacts):
         step: int | None = None,
     ) -> None:
         """Record an evaluation of a rollout, before or after that rollout is recorded, from any process.
+
+        One without an id is counted as ``evaluation_id``, one without a usable value as
+        ``evaluation_value``.
 
         Args:
             rollout_id: Your own id of the rollout, or its trace id.
@@ -290,7 +300,8 @@ class Run(RecordedFacts):
 
         Trackers show the steps on each rollout, and one row a step: staleness, age, number of uses,
         reward of what was consumed and of what was generated. A rollout is known by its `id`, so
-        each needs one.
+        each needs one: others are counted as ``train_rollout_id``, and what names no rollouts as
+        ``train_no_rollouts``.
 
         Args:
             step: The training step; ``None`` for that of the role's next row.
@@ -317,7 +328,8 @@ class Run(RecordedFacts):
         """Record values of each sampled token of rollouts: any process's, kept or sampled out, before or after them.
 
         Trackers show one row a step over all tokens: how far engine and trainer differ, entropy,
-        what was masked.
+        what was masked. What cannot be used is counted as ``token_…``; nothing is recorded without
+        a rollout that has an id, or without a stream of numbers.
 
         Args:
             rollouts: A `Rollout` or an id; many of them; or parallel lists as a mapping with
@@ -364,7 +376,7 @@ class Run(RecordedFacts):
     ) -> None:
         """Append one encoded record; a *whole* one is a request with its own resources.
 
-        Thread-safe, never raises.
+        Thread-safe, never raises. After the end of the run it is counted as ``ended``.
         """
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
@@ -400,13 +412,16 @@ class Run(RecordedFacts):
         return self._recorder
 
     def next_event_seq(self) -> int:
-        """Return the number of this process's next event."""
+        """Return the number of this process's next event; 0 when nothing is recorded."""
         if self._recorder is None:
             return 0
         return self._recorder.next_event_seq()
 
     def last_step(self, role: str | None = None) -> int | None:
-        """Return the last step of *role* (default: the run's own) in this process."""
+        """Return the last step of *role* (default: the run's own) in this process.
+
+        ``None`` before its first, and when nothing is recorded.
+        """
         if self._recorder is None:
             return None
         return self._recorder.last_step(role or self.role)
@@ -423,7 +438,8 @@ class Run(RecordedFacts):
         """Wait until everything logged so far is written; return whether it is.
 
         Trackers that are blocked or failing are not waited for. True at once where nothing was
-        logged, false when *timeout_s* is over, or when no bridge can be started.
+        logged, false when *timeout_s* is over, or when no bridge can be started; so too where none
+        may be, as records are only kept (``OTEL_BRIDGE_OFFLINE``, no exporter).
 
         Args:
             timeout_s: Longest wait in seconds, 10 by default.
@@ -452,7 +468,8 @@ class Run(RecordedFacts):
         ``ended``.
 
         Args:
-            status: ``finished`` (the default), ``failed`` or ``killed``, or an exit code.
+            status: ``finished`` (the default), ``failed`` or ``killed``, a tracker's word for one
+                (``success``, ``aborted``), or an exit code. Anything else counts as ``failed``.
             timeout_s: Longest wait for delivery in seconds, 30 by default. What is not delivered by
                 then stays on the disk, and one printed line names what delivers it.
             exit_code: *status* by the name that it has in W&B.
@@ -463,7 +480,10 @@ class Run(RecordedFacts):
             wait(timeout_s)
 
     def call_before_end(self, call: Callable[[Run], None]) -> None:
-        """Call *call* before this process's part ends; the one added last is called first."""
+        """Call *call* before this process's part ends; the one added last is called first.
+
+        It must not raise: the end would not be recorded, and the process would count as killed.
+        """
         self._before_end.append(call)
 
     def end_part(self, status: EndStatus) -> Callable[[float], None] | None:
@@ -563,6 +583,7 @@ class _UnopenedRollout:
     recording = False
 
     def __getattr__(self, name: str) -> _UnopenedRollout:
+        # Python asks for these itself, to copy or to pickle an object, and takes any answer.
         if name.startswith("__"):
             raise AttributeError(name)
         return self

@@ -122,6 +122,7 @@ def begin(
     Raises:
         ConfigError: A setting or an argument cannot be used, or the folder cannot be written.
         MissingExtraError: An exporter's package is not installed.
+        OSError: No file can be opened; `ProcessRuns` raises it as a `ConfigError`.
     """
     # All settings first: a malformed one is an error before anything is created.
     check_settings(env)

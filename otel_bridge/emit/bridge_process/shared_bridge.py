@@ -45,7 +45,8 @@ class SharedBridge:
         Where the bridge still loads, or runs, it finds the note itself.
 
         Raises:
-            JournalError: The note cannot be written, or the system started no process.
+            JournalError: The note cannot be written, the file system has no locks, or the system
+                started no process. The caller starts a bridge for this run alone.
         """
         leader = self._leader
         # The notes of a deleted folder are gone, so another run's folder holds them from now on.
@@ -104,6 +105,9 @@ class SharedBridges:
 
         Another one has its own. The environment decides where and with which credentials a bridge
         delivers. So does the working folder, below which relative destinations are.
+
+        Raises:
+            OSError: The working folder was deleted; ``init()`` raises it as a `ConfigError`.
         """
         cleaned = bridge_environment(env)
         key = (folder.base, os.getcwd(), python, tuple(sorted(cleaned.items())))

@@ -145,7 +145,8 @@ def choose(
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
     """Return the exporters of *choice* whose tracker this environment lacks, each with a message.
 
-    It is an error only if no other environment runs the bridge.
+    It is an error only if no other environment runs the bridge. Empty if nothing is lacking; their
+    modules were imported before, when they were chosen.
     """
     messages: dict[str, str] = {}
     for name in choice.names:
@@ -158,7 +159,10 @@ def missing_here(choice: RequestedDestinations) -> dict[str, str]:
 def installed() -> tuple[str, ...]:
     """Return the exporters that this environment could deliver to at once, for a message.
 
-    The local ones first.
+    The local ones first; ``file`` always.
+
+    Raises:
+        ConfigError: The module of an exporter cannot be imported.
     """
     exporter_names: list[str] = []
     for name in _LOCAL_FIRST:

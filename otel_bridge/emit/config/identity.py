@@ -349,7 +349,7 @@ def _rank(explicit_rank: int | None, env: Mapping[str, str]) -> tuple[int, int]:
     A size below the rank counts as the rank's own, since srun sets no size.
 
     Raises:
-        ConfigError: The rank is not an integer of 0 or more.
+        ConfigError: The rank, or a variable of the two, is not an integer of 0 or more.
     """
     if explicit_rank is None:
         rank = _RANK.read(env)

@@ -232,7 +232,8 @@ def revision_of(folder: Path) -> str | None:
 def _head(git: Path, common: Path) -> str | None:
     """Return the commit that HEAD names, directly or by its branch.
 
-    ``None`` when there is none yet.
+    ``None`` when there is none yet. What reading a file raises is raised; `revision_of` then
+    returns ``None``.
     """
     head = _read(git / "HEAD").strip()
     if not head.startswith("ref:"):

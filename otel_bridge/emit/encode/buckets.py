@@ -57,7 +57,8 @@ def point_of_buckets(
     """Return the point of *counts* and *edges*; ``None``, counted, when they are not a histogram.
 
     Counted as ``bad_histogram``; without a number in any bucket as ``empty_distribution``, as an
-    empty list of numbers is.
+    empty list of numbers is. Other errors of the program's own iterators are raised; `to_value`
+    counts these as ``unreadable_value``.
 
     Args:
         counts: Numbers in each bucket, shape (n,): integers, not negative.

@@ -95,7 +95,7 @@ def span(
     Args:
         ids: Trace (16 bytes), span (8 bytes) and parent (8 bytes; ``None`` for a root).
         name: Name of the span.
-        times: Start and end, Unix nanoseconds.
+        times: Start and end, Unix nanoseconds of 64 bits; `struct.error` is raised for others.
         packed_attributes: Result of `span_attributes`.
         kind: ``KIND_INTERNAL`` or ``KIND_CLIENT``.
         events: Encoded fields 11, as `exception_event` makes them.

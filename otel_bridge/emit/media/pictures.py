@@ -34,14 +34,20 @@ _PIL_ALPHA = {"PA": "RGBA", "La": "LA", "RGBa": "RGBA"}
 
 
 class MediaDropped(Exception):  # noqa: N818  # an outcome, caught in this package
-    """Raised when a medium cannot be recorded; the text is the reason of the drop."""
+    """Raised when a medium cannot be recorded; the text is the reason of the drop.
+
+    For pictures, sounds and films it is ``media_format`` for a form that cannot be encoded,
+    ``media_too_large``, or ``media_file`` for a file that cannot be read. The caller counts the
+    medium, and goes on with the next one.
+    """
 
 
 def file_bytes(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     """Return the content of a file of the program.
 
     Raises:
-        MediaDropped: The file does not exist, or is larger than *limit_bytes*.
+        MediaDropped: The file cannot be read, is not a regular one, or is larger than
+            *limit_bytes*.
     """
     try:
         if Path(path).stat().st_size > limit_bytes:
@@ -134,8 +140,10 @@ class LimitedFile(io.BytesIO):
 def given_bytes(value: object, limit_bytes: int) -> bytes | None:
     """Return the bytes of a file, given as such or by its path; ``None`` for anything else.
 
+    Bytes have no limit here: `MediaEncoder` adds up what one call logs, and drops what is beyond.
+
     Raises:
-        MediaDropped: The file does not exist, or is larger than *limit_bytes*.
+        MediaDropped: The file cannot be read, or is larger than *limit_bytes*.
     """
     if isinstance(value, (str, os.PathLike)):
         return file_bytes(cast("str", value), limit_bytes)
@@ -246,7 +254,10 @@ def _is_torch(value: Any) -> bool:
 
 
 def _of_tensor(value: Any) -> Any:
-    """Return a tensor of torch as an array of numpy, wherever it lies. numpy lacks bfloat16."""
+    """Return a tensor of torch as an array of numpy, wherever it lies. numpy lacks bfloat16.
+
+    What torch raises else is raised; `MediaEncoder` counts it as ``media_unreadable``.
+    """
     value = value.detach().cpu()
     try:
         return value.numpy()

@@ -134,7 +134,7 @@ def _as_16_bits(samples: Any) -> Any:
 def _gif(frames: Any, fps: object, limit_bytes: int) -> bytes:
     """Return frames as a GIF, which every browser plays and pillow writes.
 
-    A rate that is not a number is 4 a second.
+    A rate that is not a number above 0 is 4 a second.
 
     Raises:
         MediaDropped: The shape is not that of a film, or it is too large.

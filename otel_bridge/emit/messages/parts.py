@@ -60,6 +60,9 @@ class ToolAnswer(NamedTuple):
 class Parts:
     """Collects the parts of one message, in the order added.
 
+    What the program's own objects raise while they are read is raised: `encode` in
+    ``conversation.py`` then keeps the type of the entry alone, and counts it as ``rollout_message``.
+
     Attributes:
         content_filter: Filter of every text.
         parts: Parts in the form of the JSON.

@@ -98,7 +98,10 @@ def _of_text(text: str, role: str) -> list[object]:
 
 
 def is_message(entry: object) -> bool:
-    """Return whether *entry* certainly is a message: it has a role, or a type that says one, and content."""
+    """Return whether *entry* certainly is a message: it has a role, or a type that says one, and content.
+
+    What reading it raises is raised.
+    """
     if _pair(entry) is not None:
         return True
     if fields_of(entry) is None:

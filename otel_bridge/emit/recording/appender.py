@@ -81,7 +81,8 @@ class RecordAppender:
         """Append the row that *encode* makes with its number.
 
         Return whether it was appended, else it is counted. Where the segment is gone, it is encoded
-        again with the first number of a new one.
+        again with the first number of a new one. What *encode* raises is raised, and spends no
+        number.
         """
         payload = encode(self.rows + 1)
         # Before the write: afterwards a signal handler may raise, and a number used twice would
@@ -275,7 +276,8 @@ class RecordAppender:
     def write_end(self, status: str) -> None:
         """Append the last counts of drops, then the end of the process with its number of rows.
 
-        By that number the bridge knows that a row is missing.
+        By that number the bridge knows that a row is missing. Where the end cannot be appended, the
+        process counts as killed once its liveness lock is free.
         """
         # From here on the space that is reserved on a full disk may be used.
         self._ending = True

@@ -107,9 +107,9 @@ class TokenDecoder:
     def text(self, token_ids: Sequence[Any]) -> str:
         """Return the text of *token_ids*.
 
-        A placeholder without a function, or where it raises, which is counted. What the function
-        returns is text as such, the first entry of a list (``batch_decode``), or ``str()`` of
-        anything else.
+        A placeholder without a function, or where it raises, which is counted as
+        ``rollout_decode``. What the function returns is text as such, the first entry of a list
+        (``batch_decode``), or ``str()`` of anything else; what that raises is raised.
         """
         if self._decode is None:
             return f"[{len(token_ids)} tokens; pass decode= to see them]"

@@ -158,7 +158,8 @@ class Generations:
         """Return the facts for sampling.
 
         Samples with an empty prompt are left out and counted as ``rollout_empty_prompt``. Outcomes
-        are those of the last turn, which ends the trajectory; the id is that of the first.
+        are those of the last turn, which ends the trajectory; the id is that of the first. What an
+        array of a prompt raises is raised: `Run.log_generations` then counts the whole call.
         """
         sampled: list[SampledRollout] = []
         for rollout, entries in enumerate(self._turns):
@@ -225,7 +226,8 @@ class Generations:
         """Build one rollout: the only place where tokens are decoded.
 
         Facts are those of the last turn, ids and positions those of the first. A state is kept in
-        the metadata unless the metadata have one.
+        the metadata unless the metadata have one. What the program's own objects raise is raised:
+        the caller counts this rollout as ``rollout_unreadable``.
         """
         entries = self._turns[rollout]
         first = entries[0]

@@ -20,7 +20,8 @@ def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]
     """Return the id of each rollout, ``None`` for one without an id, counted as ``<reason>_rollout_id``.
 
     Empty for what is none of the known shapes. The place of one without an id stays, so that
-    parallel lists still fit.
+    parallel lists still fit. What an array or iterator of the program raises is raised: the call is
+    then counted as ``internal_error``.
 
     Args:
         run: The run, which counts what names no rollout.

@@ -68,6 +68,9 @@ class LiveRollout(SpanBlock, Rollout):
     def __init__(self, run: EmitRun, fields: Mapping[str, object]) -> None:
         """Prepare a rollout.
 
+        What reading the program's metadata raises is raised: `Run.rollout` then returns a stand-in
+        that records nothing.
+
         Args:
             run: The run.
             fields: Fields of `Rollout`, and ``role``; other keys become metadata.

@@ -150,7 +150,8 @@ class OpenTrace:
         """Start a child of the current span when this span belongs to the rollout, else of the root.
 
         ``None`` when the rollout is not recorded. Another trace's span may be current: that of the
-        program's own code around the call, which does not belong to the rollout.
+        program's own code around the call, which does not belong to the rollout. What the SDK
+        raises is raised; the child then counts as open, so that the root announces no number.
         """
         if self._tracer is None:
             return None
@@ -169,7 +170,7 @@ class OpenTrace:
     def end_child(
         self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int
     ) -> None:
-        """End a span that `start_child` started."""
+        """End a span that `start_child` started; one that cannot be encoded is counted as ``rollout_span``."""
         with self._lock:
             self._open_children -= 1
         if self._tracer is not None:
