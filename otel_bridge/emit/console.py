@@ -1,4 +1,7 @@
-"""Prints lines on stderr: a few at ``init()`` and at ``finish()``, and warnings."""
+"""Prints lines on stderr: a few at ``init()`` and at ``finish()``, and warnings.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

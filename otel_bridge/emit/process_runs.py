@@ -382,6 +382,10 @@ class ProcessRuns:
         return run
 
     def _record_config(self, run: Run, config: object) -> None:
+        """Record the config of a request, and remember what the process's own run got.
+
+        Nothing without one. A config that cannot be read is counted, and stops nothing.
+        """
         if config is None:
             return
         if run is self.current:

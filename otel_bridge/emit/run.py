@@ -1,6 +1,7 @@
 """Defines `Run`, which ``otel_bridge.init()`` returns. No method raises.
 
-Only `flush` and `finish` wait.
+Only what a signal handler of the program raises meanwhile passes through. Only `flush` and
+`finish` wait.
 """
 
 from __future__ import annotations
@@ -512,7 +513,10 @@ class Run(RecordedFacts):
         status: EndStatus,
         timeout_s: float,
     ) -> None:
-        """Wait for the delivery of what the end is part of, and print what was delivered and what remains."""
+        """Wait for the delivery of what the end is part of, and print what was delivered and what remains.
+
+        A `KeyboardInterrupt` ends the wait, and passes through: all records are on the disk.
+        """
         outcome = self._wait(recorder, checkpoint, timeout_s, end=True)
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.notify(

@@ -129,9 +129,10 @@ def test_a_bad_argument_is_an_error_at_init(
         ("OTEL_BRIDGE_EXPORTERS", "nowhere"),
         ("OTEL_METRICS_EXPORTER", "trakio"),
         ("RANK", "first"),
+        ("SLURM_RESTART_COUNT", "once"),
     ],
 )
-def test_a_malformed_setting_is_an_error_at_init_that_names_it(
+def test_a_malformed_setting_is_an_error_at_init_that_names_it_and_leaves_nothing_behind(
     tmp_path: Path, name: str, value: str
 ) -> None:
     said = value if "EXPORTER" in name else name
@@ -140,6 +141,8 @@ def test_a_malformed_setting_is_an_error_at_init_that_names_it(
         pytest.raises(ConfigError, match=said),
     ):
         otel_bridge.init("p", "n")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

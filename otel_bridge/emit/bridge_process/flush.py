@@ -86,7 +86,8 @@ class DeliveryWaiter:
         """Wait at most *timeout_s*; return the result, also when no bridge can be started.
 
         The report is polled, since the trainer opens no socket. A bridge that is killed meanwhile
-        is started again.
+        is started again. A report that is missing or cannot be read shows nothing: the wait goes
+        on.
         """
         deadline = time.monotonic() + timeout_s
         with wait_display() as display:
@@ -174,7 +175,7 @@ class DeliveryWaiter:
         """Return whether every exporter that is waited for has the records up to *position*.
 
         Blocked and retrying ones are not waited for: that may take hours. One that has ended has
-        written all.
+        written all. True where no exporter is left.
         """
         for name, exporter in report.exporters.items():
             if exporter.state in _NOT_WAITED_FOR or exporter.state == "ended":

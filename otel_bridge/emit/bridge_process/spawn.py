@@ -194,7 +194,7 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
 def _script_folders() -> set[str]:
     """Return the working folder and those of the script, from which Python imports the user's modules.
 
-    A script behind a link has two.
+    A script behind a link has two, an interactive session none.
     """
     folders: set[str] = set()
     with contextlib.suppress(OSError):  # the working folder was deleted
@@ -212,7 +212,7 @@ def _wait_for(pid: int) -> None:
     """Wait for the intermediate, which ends as soon as it has forked.
 
     After ten seconds it is killed. Polled, because a blocking wait has no limit of time, and the
-    trainer must not hang.
+    trainer must not hang. Whether the bridge itself has started, its lock and its log show later.
     """
     deadline = time.monotonic() + _LONGEST_START_S
     # A program that ignores SIGCHLD, or waits for any child, has already reaped it.

@@ -40,7 +40,10 @@ class _StartPauses:
             self._pause_s = _FIRST_PAUSE_S
 
     def begin(self, now: float) -> bool:
-        """Return whether a bridge may be started now, and pause after this start."""
+        """Return whether a bridge may be started now, and pause after this start.
+
+        False within the pause after the last one: 5 s, doubled with each start up to a minute.
+        """
         if now < self._not_before:
             return False
         self._not_before = now + self._pause_s

@@ -188,7 +188,11 @@ def _without_none(exporters: Sequence[str]) -> tuple[str, ...]:
 
 
 def _content_limits(exporters: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the limit of message text of each exporter that has one."""
+    """Return the limit of message text of each exporter that has one.
+
+    Raises:
+        ConfigError: The setting of one cannot be parsed.
+    """
     limits: dict[str, str] = {}
     for name in exporters:
         mode = content_of(name).read(env)
@@ -213,7 +217,8 @@ def _by_environment(
     """Return the exporters of each signal by the environment.
 
     Its OpenTelemetry variable comes first, then what the program requests, then our own variable.
-    Without any name an endpoint that is set counts as ``otlp`` for its signals.
+    Without any name an endpoint that is set counts as ``otlp`` for its signals. Without either all
+    are empty: the records are then kept without an exporter.
     """
     fallback = requested or EXPORTERS.read(env)
     by_signal = {

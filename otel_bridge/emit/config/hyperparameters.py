@@ -1,4 +1,7 @@
-"""A run's config -> values to send: plain and bounded, without secrets, cycles or memory addresses."""
+"""A run's config -> values to send: plain and bounded, without secrets, cycles or memory addresses.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

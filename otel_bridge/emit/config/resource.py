@@ -39,7 +39,7 @@ _TRACKER_VARIABLES = {
 
 _NO_COUNT: int | None = None
 # Both count from 0: the first start has had no restart.
-_RESTARTS = (
+RESTARTS = (
     Setting(
         "TORCHELASTIC_RESTART_COUNT",
         _NO_COUNT,
@@ -167,7 +167,7 @@ def _attempt(env: Mapping[str, str]) -> int | None:
     attempt = ATTEMPT.read(env)
     if attempt is not None:
         return attempt
-    for setting in _RESTARTS:
+    for setting in RESTARTS:
         restarts = setting.read(env)
         if restarts is not None:
             return restarts + 1

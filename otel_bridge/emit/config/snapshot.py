@@ -10,18 +10,20 @@ from otel_bridge import settings
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
-from otel_bridge.emit.config.resource import is_trial
+from otel_bridge.emit.config.resource import RESTARTS, is_trial
 from otel_bridge.emit.messages.conversation import MessageLimits
 from otel_bridge.settings import declared
 
 
 def check_settings(env: Mapping[str, str]) -> None:
-    """Read every declared setting of *env*.
+    """Read every declared setting of *env*, and the variables of schedulers that a header has.
+
+    A header is made when the folder is there, and again after a fork: too late for an error.
 
     Raises:
         ConfigError: A setting cannot be parsed.
     """
-    for setting in declared():
+    for setting in (*declared(), *RESTARTS):
         setting.read(env)
 
 

@@ -1,4 +1,7 @@
-"""Users' values of rollout fields -> plain numbers and names; unreadable values become ``None``."""
+"""Users' values of rollout fields -> plain numbers and names; unreadable values become ``None``.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ class _KnownText(NamedTuple):
 def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
     """Return *identity* with the known project and name where this process generated its own.
 
+    Unchanged where the folder shows none; a report or header that cannot be read shows none.
+
     Args:
         identity: The run; a run without a given id is found by its names, which therefore stay.
         folder: The run's folder on this machine; where there is none, nothing is known.

@@ -16,7 +16,6 @@ Attribute: TypeAlias = "bool | int | float | str | bytes | Sequence[Attribute] |
 
 MASK_64 = (1 << 64) - 1
 pack_double: Callable[[float], bytes] = Struct("<d").pack
-pack_int64: Callable[[int], bytes] = Struct("<q").pack
 pack_fixed64: Callable[[int], bytes] = Struct("<Q").pack
 
 _DECIMAL_BITS = 2_000

@@ -1,6 +1,8 @@
 """``reduce=`` of ``log()`` -> values of the row that choose how its values are merged over ranks.
 
 As values of the row they survive whatever cuts, orders or repeats rows on the way.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

@@ -329,7 +329,8 @@ def _of_histogram(histogram: Histogram, drop: CountDrop) -> Value | None:
 def _reason(value: object) -> str:
     """Return the reason of the drop of an object.
 
-    Its message says what to do with objects of that library.
+    Its message says what to do with objects of that library. What an attribute of the object raises
+    is raised: `to_value` then counts ``unreadable_value``.
     """
     if isinstance(value, Unreadable):
         return "unreadable_value"

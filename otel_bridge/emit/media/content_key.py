@@ -2,6 +2,8 @@
 
 What a record only describes (bytes, large arrays, pictures, media) is read whole here, since two of
 a size differ.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class _ContentReader(PlainReader):
 def _numbers_of(value: Array) -> bytes:
     """Return the numbers of an array as bytes, with their type.
 
-    Those of an array of objects, or of no bytes, as text.
+    Those of an array of objects, or of no bytes, as text. What ``tolist()`` then raises is raised.
     """
     array: Any = value
     try:

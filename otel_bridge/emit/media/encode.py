@@ -2,6 +2,8 @@
 
 Pictures are not text. Texts, HTML and tables are: with policy ``off`` texts and HTML do not leave,
 cells with text are empty and captions are missing.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Media beside a conversation -> parts of its first message: pictures of a rollout's metadata, cells of a table."""
+"""Media beside a conversation -> parts of its first message: pictures of a rollout's metadata, cells of a table.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Which text leaves is decided by `otel_bridge.content.policy`; this module reads the values and
 counts what is cut.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

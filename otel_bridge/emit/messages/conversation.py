@@ -1,6 +1,7 @@
-"""Messages of a conversation -> GenAI messages as JSON text, each encoded once. Nothing raises.
+"""Messages of a conversation -> GenAI messages as JSON text, each encoded once.
 
-What is not a message is kept as text, and counted.
+Nothing raises but a generator of the program, and its signal handlers (`any_error`). What is not a
+message is kept as text, and counted.
 Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 """
 
@@ -73,7 +74,7 @@ def replayable(entry: object) -> object:
     """Return *entry* with its generators as lists: a message that is cut is encoded again.
 
     The fields in which programs give generators are few; another field's generator is read once, as
-    a fact.
+    a fact. What a generator raises is raised.
     """
     if type(entry) is not dict:
         if isinstance(entry, Iterator):

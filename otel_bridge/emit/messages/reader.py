@@ -4,6 +4,8 @@ Imports no library of any framework.
 
 The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and
 counted.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

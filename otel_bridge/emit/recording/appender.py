@@ -191,7 +191,10 @@ class RecordAppender:
         return True
 
     def _refuses(self, signal: int) -> bool:
-        """Return whether a record of *signal* is refused now, and count it."""
+        """Return whether a record of *signal* is refused now, and count it.
+
+        After the end all are, in a full directory rows and spans; configs, counts and ends are not.
+        """
         if self._ended:
             self.drops.count_after_end()
         elif signal in _REFUSED_WHEN_FULL:
@@ -215,7 +218,8 @@ class RecordAppender:
     def _check_if_due(self, now: int) -> None:
         """Once a second: reopen a lost segment, look at the limits, ensure a bridge, report drops.
 
-        Here, with the records of the program, since a trainer gets no thread.
+        Here, with the records of the program, since a trainer gets no thread. Nothing after the
+        end. A segment or a bridge that cannot be had is tried again at the next check.
         """
         # Also when the clock was set back, else the next check could be hours away.
         if self._checked_at <= now < self._check_again:

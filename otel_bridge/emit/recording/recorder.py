@@ -3,6 +3,8 @@
 Thread-safe by a re-entrant lock: a record that a signal handler or finaliser logs inside a call on
 its own thread is queued and written after the outer record. Fork-safe: a child begins as a new
 process with its first record.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

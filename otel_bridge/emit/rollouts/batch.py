@@ -1,4 +1,7 @@
-"""Finished rollouts of one call: sampled by a few facts first, then those kept are built, encoded and appended."""
+"""Finished rollouts of one call: sampled by a few facts first, then those kept are built, encoded and appended.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parallel lists of training code -> guarded columns: any column may be missing, short, or hold ``None``."""
+"""Parallel lists of training code -> guarded columns: any column may be missing, short, or hold ``None``.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +233,8 @@ def group_names(prompts: Sequence[object]) -> list[str]:
     """Return the group of each prompt: equal prompts share one in every process and at every step.
 
     So the samples of a prompt meet although several workers log them. Different prompts have
-    different groups.
+    different groups. What reading a prompt's picture raises is raised: `Run.log_generations` then
+    counts the whole call.
     """
     names: dict[object, str] = {}
     groups: list[str] = []

@@ -1,4 +1,7 @@
-"""Rollouts that a call names, in any of the known shapes -> their ids."""
+"""Rollouts that a call names, in any of the known shapes -> their ids.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Private tracer of a run: real SDK spans, each appended when it ends. Nothing global is touched.
 
 Imported at the first live rollout only, because it imports the OTel SDK.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class SpanBlock(ABC):
     ) -> None:
         """Record the span in the process that opened it.
 
-        An exception of the block passes through, and is its `error`.
+        An exception of the block passes through, and is its `error`. What cannot be recorded is
+        counted by `_end`.
         """
         # First: what follows the block is not part of the span, even if its end fails.
         if self._token is not None:

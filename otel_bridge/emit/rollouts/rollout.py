@@ -104,9 +104,10 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
 
 
 def mapping_or(value: object, name: str) -> dict[Any, Any]:
-    """Return the entries of a mapping or of an object with fields.
+    """Return the entries of a mapping or of an object with fields; empty for ``None``.
 
-    Any other value becomes the entry *name*.
+    Any other value becomes the entry *name*. What `mapping_of` raises of the program's own object
+    is raised.
     """
     mapping = mapping_of(value)
     if mapping is not None:

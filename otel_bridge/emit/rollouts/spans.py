@@ -1,4 +1,7 @@
-"""Finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children."""
+"""Finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
+"""
 
 from __future__ import annotations
 

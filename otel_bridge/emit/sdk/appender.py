@@ -2,6 +2,8 @@
 
 The run's content policy is applied to spans and log records. Each resource gets the identity of the
 run, so that a request reaches the run even when it is forwarded unchanged.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ class OtelBridgeConfigurator(_OTelSDKConfigurator):
 def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
     """Hide unknown exporters, each named in a warning, while the SDK reads its variables.
 
-    With one unknown name the SDK would configure no signal at all.
+    With one unknown name the SDK would configure no signal at all. What the SDK raises passes
+    through, and the variables are restored all the same.
     """
     hidden = ChildEnvironment()
     for signal, setting in run.VARIABLES.items():

@@ -2,6 +2,8 @@
 
 A program's own SDK providers stay and get one more destination. A program without providers gets
 new ones. Only this module touches global state.
+
+`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
