@@ -23,8 +23,10 @@ def check_settings(env: Mapping[str, str]) -> None:
     Raises:
         ConfigError: A setting cannot be parsed.
     """
-    for setting in (*declared(), *RESTARTS):
+    for setting in declared():
         setting.read(env)
+    for restarts in RESTARTS:
+        restarts.read(env)
 
 
 # Settings of rollouts.
