@@ -91,10 +91,13 @@ def _seal(key: bytes, run_id: str, exporter: str, variables: Mapping[str, str]) 
 
 @cache
 def _user_key() -> bytes | None:
-    """Return the key of this user, made at first; ``None`` where it cannot be stored or another user could read it."""
-    folder = _state_folder()
-    path = folder / "otel-bridge.key"
-    with contextlib.suppress(OSError):
+    """Return the key of this user, made at first; ``None`` where it cannot be stored or another user could read it.
+
+    ``None`` too for a user without a home, as a container with any user id may have.
+    """
+    with contextlib.suppress(OSError, RuntimeError):
+        folder = _state_folder()
+        path = folder / "otel-bridge.key"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _make_key(path)
@@ -106,6 +109,9 @@ def _state_folder() -> Path:
     """Return the folder for the state of this user's programs.
 
     A relative ``XDG_STATE_HOME`` is ignored, as its specification demands.
+
+    Raises:
+        RuntimeError: The user is not known and ``HOME`` is not set.
     """
     named = os.environ.get("XDG_STATE_HOME", "")
     if named.startswith("/"):

@@ -13,7 +13,8 @@ from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import ExporterSettings, RunInfo, TrackerCounts
-from otel_bridge.journal.folder import RunFolder, base_dir
+from otel_bridge.journal.base_dir import base_dir
+from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import ExporterReport, Report, read_report
 
 _PROJECT = "otel-bridge-doctor"

@@ -36,7 +36,7 @@ from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
 from otel_bridge.journal.folder import LockHolder, RunFolder
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import ReportCache, read_report
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from otel_bridge import settings
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.terminal import echo
-from otel_bridge.journal.folder import RunFolder, base_dir, run_folders
+from otel_bridge.journal.base_dir import base_dir
+from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
 
 _NAME_ANOTHER = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"

@@ -60,7 +60,8 @@ def find_base(
         mountinfo: Text of ``/proc/self/mountinfo``; read from there when not given.
 
     Raises:
-        ConfigError: The name of the directory is not UTF-8.
+        ConfigError: The name of the directory is not UTF-8, or begins with ``~`` and a user who is
+            not known.
     """
     base = _find_base(env, cwd, mountinfo)
     try:
@@ -76,11 +77,18 @@ def find_base(
 def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> BaseDir:
     """Return the base directory; its name may not be UTF-8.
 
-    An explicit one stays where a person wants it, also on a network file system.
+    An explicit one stays where a person wants it, also on a network file system. Raises
+    `ConfigError` for a ``~`` without a home.
     """
     explicit_path = DIR.read(env)
     if explicit_path:
-        path = Path(os.path.abspath(cwd / Path(explicit_path).expanduser()))
+        try:
+            expanded = Path(explicit_path).expanduser()
+        except RuntimeError as exc:
+            raise ConfigError(
+                f"{DIR.name}={explicit_path!r}: the home of that user is not known; set it to an absolute path"
+            ) from exc
+        path = Path(os.path.abspath(cwd / expanded))
         return BaseDir(path, None, network_file_system(path, mountinfo))
     default = Path(os.path.abspath(cwd / DEFAULT_NAME))
     kind = network_file_system(default, mountinfo)
@@ -108,19 +116,16 @@ def _state_folders(env: Mapping[str, str]) -> list[Path]:
 def _can_be_made(path: Path) -> bool:
     """Return whether *path* is this user's and writable, or can be created in the nearest folder that exists.
 
-    A folder of another user is refused: its links could redirect what is written there.
+    A folder of another user is refused: its links could redirect what is written there. ``False``
+    for a folder that cannot be looked at.
     """
-    if path.exists():
-        status = path.stat()
-        return (
-            path.is_dir()
-            and status.st_uid == os.getuid()
-            and os.access(path, os.W_OK | os.X_OK)
-        )
-    parent = path.parent
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    return parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+    # os.path, because `Path.exists` raises where this user may not enter a folder above.
+    nearest = path
+    while not os.path.exists(nearest) and nearest != nearest.parent:
+        nearest = nearest.parent
+    if nearest == path and path.stat().st_uid != os.getuid():
+        return False
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _key(path: Path) -> str:

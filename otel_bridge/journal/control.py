@@ -69,7 +69,8 @@ class ControlRequest:
 def is_requested(folder: RunFolder) -> bool:
     """Return whether a control request waits to be carried out.
 
-    No file is read, since a service asks this of thousands of idle folders.
+    No file is read, since a service asks this of thousands of idle folders. ``False`` for a folder
+    that cannot be listed.
     """
     try:
         with os.scandir(folder.control_dir) as entries:
@@ -123,8 +124,9 @@ def receive_control(
 
     The files stay until `delete_control_request`, so that a kill before that loses nothing.
 
-    A file that cannot be read now is tried at the next call. One that another bridge has deleted is
-    skipped, and one of a process that crashed while it wrote is deleted after a minute.
+    None when the folder cannot be listed. A file that cannot be read now is tried at the next call.
+    One that another bridge has deleted is skipped, and one of a process that crashed while it wrote
+    is deleted after a minute.
 
     Args:
         folder: The run folder.

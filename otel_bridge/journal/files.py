@@ -79,13 +79,12 @@ def create_regular(path: Path, flags: int = os.O_WRONLY, mode: int = 0o600) -> i
     Whatever lies at the name is removed, not written: it may be a link or a FIFO.
 
     Raises:
-        OSError: The file cannot be created.
+        OSError: The file cannot be created, or a folder lies at its name.
     """
     flags |= _FLAGS | os.O_CREAT | os.O_EXCL
     try:
         return os.open(path, flags, mode)
     except FileExistsError:
-        # What lies there is removed, never written: it may be a link or a FIFO.
         path.unlink()
         return os.open(path, flags, mode)
 

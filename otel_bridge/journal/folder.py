@@ -24,7 +24,7 @@ from typing import cast
 import orjson
 
 from otel_bridge.errors import FormatVersionError, JournalError, JournalFullError
-from otel_bridge.journal.base_dir import DEFAULT_NAME, base_dir, why_not_ours
+from otel_bridge.journal.base_dir import DEFAULT_NAME, why_not_ours
 from otel_bridge.journal.files import (
     DISK_FULL,
     create_regular,
@@ -40,8 +40,6 @@ from otel_bridge.journal.segment import (
     segment_name,
 )
 from otel_bridge.text.printable import printable
-
-__all__ = ["LockHolder", "RunFolder", "base_dir", "put_file", "run_folders"]
 
 FORMAT = 1
 LEDGER_FORMAT = 11
@@ -83,7 +81,7 @@ class RunFolder:
     Its constructor does not access the disk.
 
     Args:
-        base: The base directory, see `base_dir`.
+        base: The base directory, see `otel_bridge.journal.base_dir`.
         run_id: Any text; characters that a file name cannot hold are escaped.
     """
 
@@ -166,7 +164,8 @@ class RunFolder:
         What exists already is kept, so that every process of a run may call it.
 
         Raises:
-            FormatVersionError: A newer version created the folder.
+            FormatVersionError: A newer version created the folder, or it holds another run.
+            JournalFullError: The disk is full.
             JournalError: The folder cannot be created, is not writable, or belongs to another user.
         """
         self.check_owner()
@@ -297,7 +296,7 @@ class RunFolder:
         return self.segments_dir / f"{segment_name(instance_id, number)}{SUFFIX}"
 
     def processes(self) -> list[str]:
-        """Return the instance ids that have a life file, sorted."""
+        """Return the instance ids that have a life file, sorted; none if the folder cannot be listed."""
         try:
             names = os.listdir(self.processes_dir)
         except OSError:
@@ -315,7 +314,7 @@ class RunFolder:
         return RecordLock(self.lock_path)
 
     def write_heartbeat(self, lock: RecordLock, now_unix_ns: int) -> None:
-        """Write this process and a heartbeat into the held *lock*."""
+        """Write this process and a heartbeat into the held *lock*; raises as `RecordLock.write` does."""
         host = this_host()
         holder = LockHolder(os.getpid(), host.name, host.boot_id, now_unix_ns)
         lock.write(orjson.dumps(holder))
@@ -368,13 +367,14 @@ def run_folders(base: Path) -> list[RunFolder]:
 def _links_to_folders(path: Path) -> list[str]:
     """Return the entries of *path* that are symbolic links to folders.
 
-    None when it does not exist.
+    None when it does not exist or cannot be listed.
     """
     try:
         with os.scandir(path) as entries:
             links: list[str] = []
             for entry in entries:
-                if entry.is_symlink() and entry.is_dir():
+                # Not `entry.is_dir`: it raises for a link to itself, which would hide the others.
+                if entry.is_symlink() and os.path.isdir(entry.path):
                     links.append(entry.path)
             return links
     except OSError:

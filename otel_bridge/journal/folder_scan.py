@@ -40,7 +40,8 @@ class FolderScan:
 def scan_folder(folder: RunFolder) -> FolderScan:
     """Return the sizes and stamps of the files in *folder*.
 
-    Files that are deleted meanwhile are skipped.
+    Files that are deleted meanwhile are skipped. Of a folder that is gone the sizes are 0, and the
+    stamps ``None``.
     """
     ledger = stamp_of(folder.ledger_path)
     wal = stamp_of(Path(f"{folder.ledger_path}-wal"))

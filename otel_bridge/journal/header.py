@@ -46,7 +46,7 @@ class SegmentHeader:
         exporters: Signal (``metrics``, ``traces``, ``logs``) to the requested exporters.
         destinations: Exporter to the variables that define where it delivers: absolute, no
             credentials.
-        start_ticks: Start of the process, as `otel_bridge.journal.liveness.start_ticks` returns it.
+        start_ticks: Start of the process, as `otel_bridge.journal.machine.start_ticks` returns it.
         started_unix_ns: Time at which the process joined the run, by the wall clock; the same in
             all of its segments.
         started_monotonic_ns: The same time by the machine's monotonic clock, comparable under one

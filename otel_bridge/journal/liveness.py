@@ -26,24 +26,10 @@ from otel_bridge.journal.files import open_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import LockUnsupportedError, RecordLock, content, probe
-from otel_bridge.journal.machine import Machine, pid_namespace, start_ticks, this_host
+from otel_bridge.journal.machine import pid_namespace, start_ticks, this_host
 from otel_bridge.journal.report import ProcessReport, Report, RoleReport, read_report
 from otel_bridge.journal.segment import SegmentFile, header_in
 from otel_bridge.settings import LIVENESS_TIMEOUT_S
-
-__all__ = [
-    "JudgedReport",
-    "LockUnsupportedError",
-    "Machine",
-    "RecordLock",
-    "alive",
-    "hold_life",
-    "judge_processes",
-    "present_report",
-    "probe",
-    "start_ticks",
-    "this_host",
-]
 
 _LIVENESS_TIMEOUT_NS = int(LIVENESS_TIMEOUT_S.default * 1e9)
 
@@ -56,7 +42,8 @@ def hold_life(folder: RunFolder, instance_id: str) -> RecordLock:
     The lock ends with the process, however it ends: a bridge on this machine sees a crash at once.
 
     Raises:
-        JournalError: The file cannot be created, or another process holds it.
+        JournalError: The file cannot be created or written, as on a full disk, or another process
+            holds it; this process does not hold it then.
     """
     lock = RecordLock(folder.life_path(instance_id))
     try:
@@ -67,6 +54,10 @@ def hold_life(folder: RunFolder, instance_id: str) -> RecordLock:
         lock.write(_facts())
     except LockUnsupportedError:
         _write_unlocked(lock.path)
+    except BaseException:
+        # A lock that no segment belongs to would keep its file open until this process ends.
+        lock.release()
+        raise
     return lock
 
 
@@ -117,6 +108,7 @@ def alive(
 
 
 def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
+    """Return when a segment of the process last changed; 0 when none is left."""
     return max(
         (
             file.mtime_ns
@@ -146,6 +138,7 @@ def _facts() -> bytes:
 
 
 def _write_unlocked(path: Path) -> None:
+    """Write the life file at *path* without a lock; raises `JournalError` when that fails."""
     try:
         fd = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with open(fd, "wb") as file:
@@ -157,6 +150,7 @@ def _write_unlocked(path: Path) -> None:
 
 
 def _namespace_of(path: Path) -> int:
+    """Return the pid namespace in the life file at *path*; 0 when it cannot be read or names none."""
     try:
         facts = cast("dict[str, object]", orjson.loads(content(path)))
         namespace = facts["pid_namespace"]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import open_regular, to_high_number
+from otel_bridge.journal.files import open_regular, read_regular, to_high_number
 
 CONTENT_BYTES = 512
 _BUSY = frozenset({errno.EACCES, errno.EAGAIN})
@@ -92,7 +92,7 @@ class RecordLock:
         """Replace the file's content, at most `CONTENT_BYTES`; only while the lock is held.
 
         Raises:
-            JournalError: The file cannot be written.
+            JournalError: The file cannot be written, or the lock is not held.
         """
         try:
             # One write of one length: a reader never sees a part of it.
@@ -105,7 +105,8 @@ class RecordLock:
     def read(self) -> bytes:
         """Return the file's content.
 
-        Only while the lock is held, when the file must not be opened again.
+        Only while the lock is held, when the file must not be opened again. Raises `OSError` when a
+        program has closed the descriptor.
         """
         return os.pread(self._fd, CONTENT_BYTES, 0).strip()
 
@@ -199,7 +200,7 @@ def probe(path: Path) -> bool:
 
 
 def content(path: Path) -> bytes:
-    """Return the content that a lock's holder wrote; empty without such a file.
+    """Return the content that a lock's holder wrote; empty for a file that is gone or cannot be read.
 
     The file must not be opened while this process holds the lock: closing it again would drop the
     lock.
@@ -209,18 +210,12 @@ def content(path: Path) -> bytes:
         holder = None
         if file_identity is not None:
             holder = _registry.get(file_identity)
-        if holder is not None:
-            return holder.read()
         try:
-            fd = open_regular(path)
+            if holder is not None:
+                return holder.read()
+            return read_regular(path)[:CONTENT_BYTES].strip()
         except OSError:
             return b""
-        try:
-            return os.pread(fd, CONTENT_BYTES, 0).strip()
-        except OSError:
-            return b""
-        finally:
-            os.close(fd)
 
 
 def _identity_at(path: Path) -> _Identity | None:

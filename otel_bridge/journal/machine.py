@@ -32,7 +32,7 @@ def this_host() -> Machine:
 def start_ticks(pid: int) -> int:
     """Return when *pid* started, in clock ticks since boot.
 
-    0 when the process is gone, or only its zombie is left.
+    0 when the process is gone, only its zombie is left, or ``/proc`` hides it.
 
     Pids are used again; with the ticks they identify one process of a boot.
     """

@@ -271,7 +271,9 @@ def write_report(folder: RunFolder, report: Report) -> None:
 
 
 def read_report(folder: RunFolder) -> Report | None:
-    """Return the last report, or ``None`` when there is none or it is not valid.
+    """Return the last report.
+
+    ``None`` when there is none, or it is not valid, not a regular file or over `_REPORT_BYTES`.
 
     Texts of producers and trackers are shown on terminals, so that control characters are replaced.
     The check of the bytes comes first, because nearly no report has any.
@@ -346,6 +348,7 @@ def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:
 
 
 def _fits(value: object, default: object) -> bool:
+    """Return whether *value* has the type of *default*; a field that may be ``None`` holds a text."""
     if default is None:
         return value is None or isinstance(value, str)
     if isinstance(default, dict):
@@ -376,7 +379,7 @@ class ReportCache:
         return self.read_stamped(folder, stamp_of(folder.report_path))
 
     def read_stamped(self, folder: RunFolder, stamp: Stamp | None) -> Report | None:
-        """Return the report of *folder*, whose file had *stamp* a moment ago."""
+        """Return the report of *folder*, whose file had *stamp* a moment ago; ``None`` for no file."""
         if stamp is None:
             return None
         return self._kept.get(folder.report_path, (stamp,), lambda: read_report(folder))
@@ -414,7 +417,7 @@ def view_links(report: Report) -> list[Link]:
 def links_of(
     name: str, *, view: str, url: str | None = None, upload: str = ""
 ) -> list[Link]:
-    """Return the links of one exporter.
+    """Return the links of one exporter; an empty text gives none.
 
     Args:
         name: The exporter.
@@ -497,12 +500,8 @@ def end_of_log(log: Path) -> str:
 def reason_of_end(log: Path) -> str:
     """Return the reason that the bridge gave in its log at *log* for not serving its run.
 
-    Empty without one.
+    Empty without one, and for a log that cannot be read.
     """
     with contextlib.suppress(OSError):
-        end = end_of_log(log)
-        _, mark, reason = end.partition(NOT_SERVED)
-        if mark:
-            return reason
-        return ""
+        return end_of_log(log).partition(NOT_SERVED)[2]
     return ""

@@ -122,7 +122,10 @@ class SegmentWriter:
 
     @property
     def offset(self) -> int:
-        """Return the offset of the next frame, if it does not begin a new segment."""
+        """Return the offset of the next frame, if it does not begin a new segment.
+
+        Of a closed segment its size. Raises `OSError` when the program has closed the descriptor.
+        """
         # The kernel keeps it, so that a signal handler that raises right after the write cannot
         # make it wrong.
         if self._fd >= 0:
@@ -135,7 +138,7 @@ class SegmentWriter:
         return self._path
 
     def fileno(self) -> int:
-        """Return the descriptor of the open segment; it changes whenever `number` does."""
+        """Return the descriptor of the open segment; it changes whenever `number` does, -1 once closed."""
         return self._fd
 
     def append(
@@ -151,7 +154,8 @@ class SegmentWriter:
             JournalFullError: Disk, quota or file size limit; the frame was not written.
             SegmentClosedError: The descriptor was closed, or the folder moved or deleted; the frame
                 was not written.
-            JournalError: Anything else; the frame was not written.
+            JournalError: Anything else, as a payload above `MAX_RECORD_BYTES`, or a writer that was
+                closed; the frame was not written.
         """
         size = HEAD_BYTES + len(payload)
         # A record larger than a segment gets one of its own; a torn frame (-1) ends its segment.
@@ -196,7 +200,8 @@ class SegmentWriter:
 
         Raises:
             JournalFullError: The disk is full.
-            JournalError: The segment cannot be synced.
+            SegmentClosedError: The program has closed the descriptor.
+            JournalError: The segment cannot be synced; what of it is on the disk is unknown.
         """
         try:
             _sync(self._fd)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.base_dir import BaseDir, base_dir, find_base
 from otel_bridge.journal.machine import file_system, is_network, network_file_system
+from support.otlp.journal_samples import python
 
 ROOT = "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
 
@@ -79,6 +81,39 @@ def test_a_home_on_the_network_is_passed_over_too(tmp_path: Path) -> None:
 
     assert found.path.is_relative_to(tmp_path / "local")
     assert found.instead_of == tmp_path / "net/job/.otel-bridge"
+
+
+CLOSED_HOME = """
+import os, sys
+from pathlib import Path
+from otel_bridge.journal.base_dir import find_base
+if os.getuid() == 0:
+    os.setuid(65534)
+env = {"HOME": sys.argv[1] + "/closed", "TMPDIR": sys.argv[1] + "/open"}
+print(find_base(env, Path(sys.argv[1], "net"), mountinfo=sys.argv[2]).path)
+"""
+
+
+def test_a_home_that_the_user_may_not_enter_is_passed_over() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "closed").mkdir(mode=0)
+        Path(folder, "open").mkdir()
+        Path(folder, "open").chmod(0o777)
+        mountinfo = ROOT + mounted(f"{folder}/net", "nfs")
+
+        with python(CLOSED_HOME, folder, mountinfo) as process:
+            path = process.communicate()[0]
+
+    assert path.startswith(f"{folder}/open/otel-bridge-")
+
+
+def test_the_home_of_an_unknown_user_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"OTEL_BRIDGE_DIR='~nobody-here/runs'.*set it to an absolute path",
+    ):
+        find_base({"OTEL_BRIDGE_DIR": "~nobody-here/runs"}, tmp_path)
 
 
 def test_a_named_state_folder_goes_first(tmp_path: Path) -> None:

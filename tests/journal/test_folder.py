@@ -422,6 +422,21 @@ def test_a_run_folder_that_another_user_made_or_linked_is_refused(
     assert (list((base / "theirs").iterdir()), list(tmp_path.iterdir())) == ([], [])
 
 
+def test_a_link_to_itself_hides_no_link_to_the_folder_of_another_run(
+    tmp_path: Path,
+) -> None:
+    victim, folder = RunFolder(tmp_path, "victim"), RunFolder(tmp_path, "run")
+    victim.create()
+    folder.create()
+    (folder.path / "theirs").symlink_to(victim.segments_dir)
+    # Many, so that one is listed before the other link in any order of a file system.
+    for number in range(50):
+        (folder.path / f"itself{number}").symlink_to(f"itself{number}")
+
+    with pytest.raises(JournalError, match="theirs is a symbolic link to a folder"):
+        folder.check_owner()
+
+
 @pytest.mark.parametrize("name", ["segments", "processes", "control", "file", "wandb"])
 def test_a_run_folder_with_a_link_to_the_folder_of_another_run_is_refused(
     tmp_path: Path, name: str

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,12 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import (
-    LockUnsupportedError,
     alive,
     hold_life,
     judge_processes,
     present_report,
 )
+from otel_bridge.journal.locks import LockUnsupportedError, probe
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.report import ProcessReport, Report, RoleReport, write_report
 from otel_bridge.journal.segment import SegmentWriter
@@ -31,11 +32,27 @@ LIVE = """
 import os, sys
 from pathlib import Path
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.liveness import hold_life, start_ticks
+from otel_bridge.journal.liveness import hold_life
+from otel_bridge.journal.machine import start_ticks
 life = hold_life(RunFolder(Path(sys.argv[1]), "r1"), "a1")
 print(os.getpid(), start_ticks(os.getpid()), flush=True)
 sys.stdin.readline()
 """
+
+
+def test_a_sign_of_life_that_a_full_disk_refuses_is_not_held(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
+    files = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(JournalError, match="is the disk full"):
+            hold_life(folder, "a1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert not probe(folder.life_path("a1"))
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 def of_this_boot(pid: int, ticks: int) -> SegmentHeader:

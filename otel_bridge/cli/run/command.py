@@ -36,7 +36,7 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.identity import identify
 from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.errors import OtelBridgeError
-from otel_bridge.journal.folder import base_dir
+from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.text.wait_display import records_in_trackers
 
 DRAIN_S = 300.0

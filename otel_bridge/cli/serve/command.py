@@ -31,7 +31,8 @@ from otel_bridge.cli.status.source import overview_of
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.errors import ConfigError, MissingExtraError
-from otel_bridge.journal.folder import base_dir, run_folders
+from otel_bridge.journal.base_dir import base_dir
+from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report, unread_bytes
 from otel_bridge.text.counts import counted
 

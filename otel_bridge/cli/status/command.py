@@ -31,7 +31,7 @@ from otel_bridge.cli.status.view import (
     state_line,
 )
 from otel_bridge.cli.terminal import Terminal
-from otel_bridge.journal.folder import base_dir
+from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.text.printable import printable_json, shown
 
 _EVERY_S = 1.0

@@ -12,7 +12,8 @@ from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import RecordLock, hold_life
+from otel_bridge.journal.liveness import hold_life
+from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.segment import SegmentWriter, Spare
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -200,6 +202,23 @@ def test_a_key_that_others_may_know_seals_nothing(
         key.write_bytes(bytes(4 if how == "short" else 32))
         key.chmod(0o644 if how == "readable by others" else 0o600)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    destination_seal._user_key.cache_clear()
+
+    sealed = destination_seal.sealed(
+        "r1", "mlflow", {"MLFLOW_TRACKING_URI": "http://tracker"}
+    )
+    destination_seal._user_key.cache_clear()
+
+    assert sealed == {"MLFLOW_TRACKING_URI": "http://tracker"}
+
+
+def test_a_user_without_a_home_seals_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_uid: int) -> NoReturn:
+        raise KeyError
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
     destination_seal._user_key.cache_clear()
 
     sealed = destination_seal.sealed(

@@ -25,7 +25,9 @@ from otel_bridge.exporter import Exporter
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import RecordLock, hold_life, start_ticks, this_host
+from otel_bridge.journal.liveness import hold_life
+from otel_bridge.journal.locks import RecordLock
+from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.report import Report, read_report
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.translation.options import OtherTraces, TranslationOptions

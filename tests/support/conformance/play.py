@@ -31,7 +31,7 @@ from otel_bridge.exporter import (
 )
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
