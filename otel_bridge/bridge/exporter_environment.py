@@ -37,7 +37,8 @@ Load: TypeAlias = Callable[[str], Exporter]
 def by_exporter(by_signal: Mapping[str, Iterable[str]]) -> Names:
     """Return exporter to signals, from signal to exporters; ``none`` names no exporter.
 
-    The order of the signals is always that of `SIGNALS`, so that equal choices compare equal.
+    A signal that this version does not know, as a newer process may name, is left out. The order of
+    the signals is always that of `SIGNALS`, so that equal choices compare equal.
     """
     names: Names = {}
     for signal in SIGNALS:
@@ -92,6 +93,7 @@ def _takes_traces(name: str) -> bool:
     """Return whether an exporter shows plain traces; ``False`` for one that cannot be loaded.
 
     Remembered, because loading searches the installed packages, and this is asked at every choice.
+    So one that is installed while the bridge runs counts from the next bridge on.
     """
     try:
         return load(name).takes_traces

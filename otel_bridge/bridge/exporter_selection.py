@@ -62,6 +62,8 @@ class OtherTracePolicy:
 class ExporterSelection:
     """Determines the exporters of one run. One thread.
 
+    What reads or changes the ledger raises `JournalError` when that fails.
+
     Attributes:
         ledger: Stores the last choice.
         options: Options of the bridge, which may name exporters, discard some and have a webhook.

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
 
     With a mark in ``argv[1]``, also serve the other runs of that process; see
     `RunFolder.companions_dir`. 0 too when another bridge has the folder, which the log explains:
-    programs that begin at once each start a bridge.
+    programs that begin at once each start a bridge. 0 as well for a folder that is gone by now.
     """
     # The log of a folder is appended to by every bridge of it, so its size is checked at the start.
     _bound_log()
@@ -133,7 +133,7 @@ def _ending(folder: RunFolder, reason: str) -> str:
     """Return how the log reports the end of this bridge, which did not serve *folder* if there is a *reason*.
 
     Programs that begin at once each start a bridge. All but one find the lock held, which is as it
-    should be.
+    should be. Where the lock cannot be probed, the reason is logged.
     """
     if not reason:
         return " ends"

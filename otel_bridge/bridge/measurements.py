@@ -21,7 +21,7 @@ from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.system_metrics import SystemMeasurement
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from otel_bridge.setting_parsers import engine_of_address
 from otel_bridge.text.counts import first_ones
 
@@ -68,7 +68,7 @@ class MeasuringThread(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
-        """Measure until `stop`."""
+        """Measure until `stop`; an error is noted in `problem`, and the next measurement is due as usual."""
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:

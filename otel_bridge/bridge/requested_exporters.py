@@ -60,6 +60,8 @@ class OwedRecords:
 class RequestedExporters:
     """Determines which exporters are still owed records of one run. One thread.
 
+    What reads or changes the ledger raises `JournalError` when that fails.
+
     Args:
         ledger: Stores the requests.
         view: Reads the ledger.
@@ -238,10 +240,7 @@ class RequestedExporters:
         return totals
 
     def evict(self, through: Position) -> None:
-        """Evict records up to *through* that are owed to exporters without any destination, and count them.
-
-        Raises `JournalError`.
-        """
+        """Evict records up to *through* that are owed to exporters without any destination, and count them."""
         for name in self._without_destination():
             total = self._given_up_of(name)
             count = 0
@@ -302,5 +301,8 @@ class RequestedExporters:
 
 
 def in_order(signals: Iterable[str]) -> tuple[str, ...]:
-    """Return *signals* in the order of `SIGNALS`, so that equal choices compare equal."""
+    """Return *signals* in the order of `SIGNALS`, so that equal choices compare equal.
+
+    All of them are there: `by_exporter` has left out signals that this version does not know.
+    """
     return tuple(sorted(signals, key=SIGNALS.index))

@@ -123,6 +123,7 @@ class RunBridge:
         Raises:
             JournalError: A disk operation failed; nothing is lost, call this again later.
             LedgerDamagedError: The ledger is damaged; close this object and open a new one.
+            RuntimeError: The machine allows no more threads for exporters; call this again later.
         """
         # Another bridge may have the folder by now: not even a read, which would commit positions.
         if not self.lease.kept():
@@ -139,7 +140,7 @@ class RunBridge:
         """Do one poll while the lease is held; return whether there is more to read at once.
 
         Raises:
-            JournalError: As `poll`.
+            JournalError, RuntimeError: As `poll`.
         """
         self._requests.receive()
         # Found by an exporter's thread, but only this one may close the ledger and open a new one.
@@ -327,7 +328,10 @@ class RunBridge:
         return self.reader.translator.status() != "running" or first_process is None
 
     def delivered(self) -> tuple[bool, bool]:
-        """Return whether all is delivered, and whether what is not is parked."""
+        """Return whether all is delivered, and whether what is not is parked.
+
+        Neither holds before the exporters are chosen.
+        """
         # As long as the exporters are not known, nothing counts as delivered.
         if not self.pipeline.selection.chosen:
             return False, False
@@ -425,7 +429,7 @@ class RunBridge:
         """Close everything; committed records stay, and the next bridge delivers the others.
 
         All parts are closed and the lock is released in any case. An error of the disk or the
-        ledger is raised after that.
+        ledger is raised after that. May be called again after an error.
 
         Args:
             deadline_s: `time.monotonic` until which writers may close.

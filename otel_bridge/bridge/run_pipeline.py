@@ -179,7 +179,7 @@ class _WorkerFactory:
 
         ``otlp`` forwards segments, every other exporter writes records. Whether the exporter exists
         and its settings are right is found by its first step, on its own thread: it is blocked
-        then, and the others go on.
+        then, and the others go on. Raises `JournalError` when the ledger cannot be opened for it.
         """
         if name == OTLP:
             return self._forwarder(destination)
@@ -257,7 +257,10 @@ def _open_ledger(
 def _content_limits(
     options: BridgeOptions, ledger: Ledger, view: LedgerView
 ) -> ContentLimits:
-    """Return the limits of text, with what an earlier bridge of the run stored of its processes' modes."""
+    """Return the limits of text, with what an earlier bridge of the run stored of its processes' modes.
+
+    Raises `JournalError` when the ledger cannot be read.
+    """
     return ContentLimits(
         options.exporter_env.env,
         view.meta("message_content"),

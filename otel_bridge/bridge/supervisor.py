@@ -253,7 +253,7 @@ class BridgeSupervisor:
             on_progress: Called about five times a second.
 
         Returns:
-            Whether that happened in time.
+            Whether that happened in time; ``True`` too once the thread has ended.
         """
         deadline = time.monotonic() + timeout_s
         while not self._ended.is_set():
@@ -269,6 +269,9 @@ class BridgeSupervisor:
 
     def stop(self, deadline_s: float = CLOSE_S) -> dict[str, RunStatus]:
         """Commit, close every writer, release the locks; return what remains, by run id.
+
+        A thread that hangs is left after the deadline and `CLOSE_S` more, which `alive` shows. May
+        be called twice.
 
         Args:
             deadline_s: Seconds that writers may take to close; hanging ones are left.

@@ -99,7 +99,7 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
     A variable of the signal wins over that of all signals, by the specification.
 
     Raises:
-        ConfigError: A variable cannot be used.
+        ConfigError: A variable cannot be used, or a file of TLS that one names cannot be read.
         MissingExtraError: gRPC is chosen and grpcio is not installed.
     """
     protocol = _protocol(signal, env)
@@ -173,7 +173,7 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def host(env: Mapping[str, str]) -> str:
-    """Return the host of the endpoint of all signals; ``localhost`` without one."""
+    """Return the host of the endpoint of all signals; ``localhost`` without one, or for a malformed one."""
     try:
         return urlsplit(env.get(f"{PREFIX}ENDPOINT", "")).hostname or "localhost"
     except ValueError:

@@ -1,4 +1,4 @@
-"""Parsing and writing of JSON data in texts, and data that every store accepts. Pure; never raises."""
+"""Parsing and writing of JSON data in texts, and data that every store accepts. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,11 @@ def number_or_name(value: float) -> float | str:
 
 
 def with_leaves(value: Json, leaf: Callable[[Json], Json]) -> Json:
-    """Return JSON data in which *leaf* has replaced each key, and each value but lists and maps."""
+    """Return JSON data in which *leaf* has replaced each key, and each value but lists and maps.
+
+    Of keys that become equal the last one stays. Raises `RecursionError` for data nested beyond
+    Python's limit.
+    """
     if isinstance(value, dict):
         entries: dict[str, Json] = {}
         for key, entry in value.items():

@@ -12,7 +12,7 @@ import pytest
 
 from otel_bridge.bridge.engines import endpoint
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from support.bridge.bridge_doubles import measurements, run_folder
 from support.engines.engine import Engine
 from support.engines.served import answer, served

@@ -17,7 +17,7 @@ from otel_bridge.bridge import measurements as module
 from otel_bridge.bridge import system_metrics
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from support.bridge.bridge_doubles import measurements, run_folder
 from support.engines.engine import Engine
 from support.engines.served import answer, served

@@ -129,7 +129,7 @@ class WriterCall:
 
         Raises what the writer raises. `WriterSession.write` decides whether that is a retry or a
         dead letter. Of several summaries of a role the last values count, so that one call is
-        enough.
+        enough. An end is never among the records: `Delivery` takes it out before.
         """
         match self.records[0]:
             case Row():
@@ -288,7 +288,7 @@ class DeadLetterQueue:
         """Return the record of a dead letter.
 
         ``None`` when it was discarded meanwhile, or cannot be tried again; the latter is logged,
-        because a person asked for the retry.
+        because a person asked for the retry. Raises `JournalError` when the ledger cannot be read.
         """
         stored = view.dead_letters([number])
         if not stored:

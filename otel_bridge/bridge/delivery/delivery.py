@@ -207,7 +207,7 @@ class Delivery(ExporterWorker):
         return wait_s
 
     def _give_up_writer(self) -> None:
-        """Close a failed writer and go back to the durable position.
+        """Close a failed writer and go back to the durable position. Raises nothing.
 
         Only the next writer knows which later records arrived. Otherwise records that were
         lost after the last one would wait for another record, and no error would show that.
@@ -231,7 +231,7 @@ class Delivery(ExporterWorker):
 
         ``None`` when its tracker holds more or less than noted, so that the batch begins elsewhere,
         or when the run was renamed: a batch with an end would otherwise end the run under its old
-        name.
+        name. Raises as `WriterSession.open` does.
         """
         # Before an end, since no record follows that would reopen the run under its new name.
         if end is not None and self._writer.is_renamed():
@@ -320,7 +320,8 @@ class Delivery(ExporterWorker):
         """Return the next records, of the signals that are named after the read.
 
         At most `BATCH_BYTES`, but one record in any case, and `window_records` of the exporter.
-        Nothing follows the last record of an exporter that no process requests any more.
+        Nothing follows the last record of an exporter that no process requests any more. Raises
+        `JournalError` when the ledger cannot be read.
         """
         while True:  # until no other thread has changed the signals during the read
             # Another thread may add signals, whose records this read must not pass over.
@@ -336,7 +337,10 @@ class Delivery(ExporterWorker):
                 return page
 
     def _advance(self, through: Position, batch: Batch) -> None:
-        """Store that all records up to *through* are written, also durable if the writer confirms nothing later."""
+        """Store that all records up to *through* are written, also durable if the writer confirms nothing later.
+
+        Raises `JournalError` when the ledger refuses; the batch stays, and the next step stores it.
+        """
         opened = self._writer.opened
         self._position.advance(
             through,
@@ -346,7 +350,10 @@ class Delivery(ExporterWorker):
 
     # --- the end of the run, and of a step --------------------------------------------------------
     def _pass_end(self, opened: OpenWriter, batch: Batch, end: End) -> None:
-        """End the run in the tracker, unless a record for this exporter followed the end meanwhile."""
+        """End the run in the tracker, unless a record for this exporter followed the end meanwhile.
+
+        Raises what the writer or the ledger raises; the end stays in the batch and is tried again.
+        """
         # While the writer is open: only it can return whether its records are durable.
         self._advance(end.position - 1, batch)
         if self._is_over(batch, end):

@@ -179,7 +179,8 @@ class ExporterSet:
         """Return whether all is delivered, and whether every exporter that lacks records is parked.
 
         Parked means that nothing moves until a person acts (blocked), or that it has failed for
-        *retry_after_exit_s* seconds: the bridge may then end, and the next one continues.
+        *retry_after_exit_s* seconds: the bridge may then end, and the next one continues. Without
+        any exporter all counts as delivered: the ledger keeps the records.
         """
         unfinished: list[ExporterState] = []
         for worker in self.by_name.values():

@@ -257,6 +257,9 @@ class DeliveryPosition:
             batch: Batch whose counts are added and then reset.
             reports_durable: Whether the open writer's records are durable only once it reports so;
                 ``None`` without a writer.
+
+        Raises:
+            JournalError: The ledger refuses it; the counts stay in *batch*, for the next try.
         """
         state = self.now
         # Without a writer the last one's word holds: what it left unconfirmed stays so.
@@ -278,7 +281,10 @@ class DeliveryPosition:
         batch.counted()  # after the save, which may fail and be repeated
 
     def end(self, end: End, left_out: Mapping[str, int]) -> None:
-        """Store the end that the tracker's run has now, and what the writer left out while it ended the run."""
+        """Store the end that the tracker's run has now, and what the writer left out while it ended the run.
+
+        Raises `JournalError` when the ledger refuses; the tracker then gets the end again.
+        """
         self.save(
             dataclasses.replace(
                 self.now,

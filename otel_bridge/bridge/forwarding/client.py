@@ -91,7 +91,10 @@ or `PermanentError`."""
 
 
 def client_for(endpoint: Endpoint) -> Client:
-    """Return a client for *endpoint*; it connects with its first request."""
+    """Return a client for *endpoint*; it connects with its first request.
+
+    Raises `BlockedError` for a file of TLS that is gone since *endpoint* was read.
+    """
     if endpoint.protocol == "grpc":
         return _GrpcClient(endpoint)
     return _HttpClient(endpoint)
@@ -202,7 +205,8 @@ class _GrpcClient:
         """Send one request; return the answer.
 
         Raises:
-            RetryableError, BlockedError, PermanentError: By the status of the call.
+            RetryableError, BlockedError, PermanentError: By the status of the call, which is
+                UNAVAILABLE where the other end cannot be reached.
         """
         metadata = (*self._metadata, (HEADER_RUN_ID, run_id))
         try:

@@ -137,7 +137,11 @@ class Forwarder(ExporterWorker):
             lane.sender.close()
 
     def step(self) -> float | None:
-        """Forward the data of every process once; new data retries failed work too, see `SignalLane`."""
+        """Forward the data of every process once; new data retries failed work too, see `SignalLane`.
+
+        Outcomes of requests, segments that cannot be read and a failing ledger raise nothing here;
+        any other error is for `failed`.
+        """
         # Before the segments are read: what is committed later may be of frames not sent yet.
         position = self._ledger.position
         for lane in self._lanes:
@@ -373,7 +377,8 @@ class Forwarder(ExporterWorker):
     def _store_positions(self) -> None:
         """Store what the other end has accepted.
 
-        Positions that the ledger does not store are stored at the next step.
+        Positions that the ledger does not store are stored at the next step. Raises `JournalError`
+        when the ledger fails.
 
         This includes processes of which the reader has committed nothing yet: else their segments
         would be sent again.

@@ -55,7 +55,9 @@ class ForwardedSegments:
             every_process: Whether to forward the process whatever exporters its header names.
 
         Raises:
-            JournalError: A segment cannot be read.
+            FormatVersionError: A newer version wrote a segment.
+            JournalError: A segment cannot be read, or was deleted just now; the next read goes on
+                behind a deleted one.
         """
         number, offset = position
         while True:

@@ -83,7 +83,7 @@ class RequestSender:
 
         Raises:
             RetryableError, BlockedError: The other end took nothing, or not all.
-            ConfigError: The endpoint cannot be used.
+            ConfigError: The endpoint cannot be used; nothing was sent.
         """
         size = sum(map(len, datas))
         # A request that timed out is not sent in the same size again.
@@ -239,6 +239,7 @@ class SignalLane:
 
         A failure that may pass waits with backoff, one that a person must mend for a minute.
         Nothing is raised for either: the data stays in the segments, and other signals go on.
+        Records that the other end refuses for good do not fail it: the sender has counted them.
         """
         try:
             self.sender.send(datas)

@@ -10,7 +10,8 @@ from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ingest.segment_tailer import SegmentTailer
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.liveness import alive, this_host
+from otel_bridge.journal.liveness import alive
+from otel_bridge.journal.machine import this_host
 from otel_bridge.records import Status
 from otel_bridge.translation.packing import unpacked
 from otel_bridge.translation.processes.process import PREFIX, Process
@@ -79,7 +80,10 @@ class ProcessMonitor:
         return headers
 
     def status_of(self, instance_id: str) -> Status:
-        """Return how a process ended; a process that died without sending its end was killed."""
+        """Return how a process ended; a process that died without sending its end was killed.
+
+        ``FINISHED`` for one that translation does not know, as it sent nothing or was forgotten.
+        """
         process = self._process_of(instance_id)
         if process is None:
             return Status.FINISHED
@@ -154,7 +158,10 @@ class ProcessMonitor:
                 self.bridge_segment.end(tail.header, status, time.time_ns())
 
     def heartbeat(self, now_unix_ns: int) -> None:
-        """Append a sign of life for each living process once a minute, for the bridge that receives these segments."""
+        """Append a sign of life for each living process once a minute, for the bridge that receives these segments.
+
+        Raises `JournalError` on a full disk; the processes behind it get theirs a minute later.
+        """
         if now_unix_ns - self._heartbeat_ns < HEARTBEAT_NS:
             return
         # Before the appends: on a full disk the next try comes in a minute, not at every poll.
@@ -186,7 +193,10 @@ class ProcessMonitor:
         return process is not None and process.status is None
 
     def _process_of(self, instance_id: str) -> Process | None:
-        """Return what translation knows of a process; ``None`` when it has sent nothing."""
+        """Return what translation knows of a process; ``None`` when it has sent nothing.
+
+        Raises `JournalError` when the ledger must be asked and cannot be read.
+        """
         stored = self.reader.state.get(f"{PREFIX}{instance_id}")
         if stored is None:
             return None

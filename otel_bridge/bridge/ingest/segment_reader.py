@@ -311,7 +311,7 @@ class SegmentReader:
         return [header for header in headers if header is not None]
 
     def _opened(self, headers: list[SegmentHeader]) -> list[Record]:
-        """Return the records that the beginning of processes gives."""
+        """Return the records that the beginning of processes gives; raises as `_tick` does."""
         records: list[Record] = []
         for header in headers:
             producer = self.tails[header.instance_id].producer
@@ -435,7 +435,10 @@ class SegmentReader:
         return names
 
     def _tick(self, now_unix_ns: int, records: list[Record]) -> None:
-        """Advance the clock of translation, which releases what has waited long enough."""
+        """Advance the clock of translation, which releases what has waited long enough.
+
+        Raises `JournalError` when state cannot be read; the batch is then collected again.
+        """
         self._ticked_ns = now_unix_ns
         records += self.translator.tick(now_unix_ns)
 

@@ -52,7 +52,7 @@ class SegmentTailer:
     Args:
         segments: The segments of the process.
         source: The position to continue at, as the ledger stores it; ``None`` to begin with the
-            first segment.
+            first segment. A header in it that cannot be read counts as not read yet.
 
     Attributes:
         segments: The same.
@@ -170,7 +170,7 @@ class SegmentTailer:
         return gaps
 
     def take(self) -> Frame:
-        """Return the next frame, which is used by that.
+        """Return the next frame, which is used by that; only while `frames` has one.
 
         With the last frame, what was read behind it is used too: a torn end or a gap.
         """

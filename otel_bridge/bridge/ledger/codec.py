@@ -92,7 +92,10 @@ _SPAN_FIELDS = _reader(Span)
 
 
 def encode_value(value: object) -> bytes:
-    """Encode one state value: JSON-able, non-finite floats included, or bytes."""
+    """Encode one state value: JSON-able, non-finite floats included, or bytes.
+
+    Raises `TypeError` for any other; translation makes none.
+    """
     if isinstance(value, bytes):
         return _BYTES + value
     return _dump(value)
@@ -102,7 +105,7 @@ def decode_value(data: bytes) -> object:
     """Decode bytes that `encode_value` returned.
 
     Raises:
-           InvalidRecordError: *data* holds anything else.
+        InvalidRecordError: *data* holds anything else.
     """
     if data[:1] == _BYTES:
         return data[1:]

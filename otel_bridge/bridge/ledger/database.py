@@ -59,8 +59,9 @@ class Database:
             connection for all threads.
 
     Raises:
-        FormatVersionError: A newer version wrote the file.
-        LedgerDamagedError: The file is damaged.
+        FormatVersionError: Another version wrote the file.
+        LedgerDamagedError: The file is damaged, as far as its header and the first row of each table
+            show; deeper damage is found by the read that meets it.
         JournalFullError: The disk is full.
         JournalError: The file cannot be used.
     """
@@ -203,7 +204,10 @@ class DatabaseReader:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[sqlite3.Connection]:
-        """Hold one read transaction, so that everything read in it belongs to one moment."""
+        """Hold one read transaction, so that everything read in it belongs to one moment.
+
+        Raises as `Database.transaction` does.
+        """
         with self._lock, sqlite_errors(self._path):
             self._connection.execute("BEGIN")
             try:
@@ -223,8 +227,8 @@ def open_for_reading(path: Path) -> DatabaseReader:
     """Return a read connection to the ledger at *path*, for commands that change nothing.
 
     Raises:
-        JournalError: The ledger is missing.
-        FormatVersionError: A newer version wrote the ledger.
+        JournalError: The ledger is missing, not a regular file, or cannot be opened.
+        FormatVersionError: Another version wrote the ledger.
         LedgerDamagedError: The ledger is damaged.
     """
     if not path.exists():
@@ -286,7 +290,10 @@ def sqlite_errors(path: Path) -> Generator[None]:
 
 
 def _refuse_other_formats(path: Path) -> None:
-    """Raise `FormatVersionError` for a file of another format, before the file is changed."""
+    """Raise `FormatVersionError` for a file of another format, before the file is changed.
+
+    Raises `sqlite3.Error` for a damaged one, which the caller translates.
+    """
     connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
     try:
         _check_version(path, connection)

@@ -1,6 +1,7 @@
 """Reads the ledger, for delivery threads, the report and commands that change nothing.
 
 The rows of its small tables are values: the position of each process and of each destination.
+Functions that take a connection raise `sqlite3.Error`, which the transaction around them translates.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def after_prefix(prefix: str) -> str:
 
 
 def position_of(sql: sqlite3.Connection) -> Position:
-    """Return the position of the last record."""
+    """Return the position of the last record ever stored; 0 before the first."""
     row = sql.execute("SELECT value FROM meta WHERE key = 'position'").fetchone()
     if row is None:
         return 0
@@ -173,13 +174,16 @@ class RecordPage:
 
 
 class LedgerView:
-    """Reads the ledger through one connection, in one thread."""
+    """Reads the ledger through one connection, in one thread.
+
+    Every method raises as `Database.transaction` does.
+    """
 
     def __init__(self, reader: DatabaseReader) -> None:
         self._reader = reader
 
     def position(self) -> Position:
-        """Return the position of the last record."""
+        """Return the position of the last record; 0 without any."""
         with self._reader.snapshot() as sql:
             return position_of(sql)
 
@@ -195,8 +199,7 @@ class LedgerView:
         """Return the records of *kinds* after position *start*, at least one if there is any.
 
         With *end* as if the ledger ended there, but not before *start*. A record that cannot be
-        decoded is among `broken`, so that its exporter can set it aside. Raises as
-        `Database.transaction` does.
+        decoded is among `broken`, so that its exporter can set it aside.
         """
         marks = ",".join("?" * len(kinds))
         records: list[Record] = []

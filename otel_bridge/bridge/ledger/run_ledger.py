@@ -504,6 +504,10 @@ def open_or_rebuild(
 
     Returns:
         The ledger, and the new path of the damaged one, ``None`` when the ledger was sound.
+
+    Raises:
+        FormatVersionError: Another version wrote it.
+        JournalError: It cannot be used, or, damaged, cannot be renamed.
     """
     try:
         return Ledger(path, exclusive=exclusive, timeline_bytes=timeline_bytes), None

@@ -20,7 +20,7 @@ from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import RunInfo, upload_of
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.liveness import this_host
+from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import (
     BridgeReport,
     ExporterReport,
@@ -109,7 +109,8 @@ class ReportWriter:
             now: Whether to write without any wait.
 
         Raises:
-            JournalError: The report cannot be written; the last one stays.
+            JournalError: The report cannot be written; the last one stays, and this one is due.
+            Exception: What the settings of an exporter raise instead of its link.
         """
         due_s = self._due_s
         if due_s is None:

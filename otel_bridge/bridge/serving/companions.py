@@ -42,7 +42,10 @@ class Companions:
             return False
 
     def folders(self) -> list[RunFolder]:
-        """Return the folders of the runs; what each holds now is noted for `more_came`."""
+        """Return the folders of the runs; what each holds now is noted for `more_came`.
+
+        None when the notes are gone, as with a deleted folder of the leader.
+        """
         existing: list[RunFolder] = []
         self._listed = {}
         for name in self._names():

@@ -12,8 +12,8 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import FolderLockedError, JournalError
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.liveness import this_host
 from otel_bridge.journal.locks import RecordLock
+from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import read_report
 
 HEARTBEAT_S = 10.0
@@ -138,7 +138,7 @@ def take_lock(
 
     Raises:
         FolderLockedError: Another bridge has the folder and keeps it.
-        JournalError: The folder cannot be locked.
+        JournalError: The folder cannot be locked, or the request to hand over cannot be written.
     """
     # Before the lock: on some shared file systems each machine has locks of its own.
     _refuse_other_host(folder)
@@ -195,7 +195,7 @@ def _kill_holder(
 
 
 def _acquired(lock: RecordLock, timeout_s: float) -> bool:
-    """Take *lock* within *timeout_s*; return whether it was taken."""
+    """Take *lock* within *timeout_s*; return whether it was taken. Raises as `RecordLock.acquire` does."""
     deadline = time.monotonic() + timeout_s
     while not lock.acquire():
         if time.monotonic() > deadline:

@@ -66,7 +66,7 @@ class SegmentsRead:
     offsets: Mapping[str, tuple[int, int]]
 
     def anything_new(self) -> bool:
-        """Return whether the folder holds more than was read."""
+        """Return whether the folder holds more than was read; ``False`` if it is gone or cannot be listed."""
         return any(
             (file.number, file.size_bytes) > self.offsets.get(file.instance_id, (-1, 0))
             for file in self.folder.segments()
