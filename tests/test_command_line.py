@@ -90,6 +90,15 @@ def test_a_command_that_the_shell_finds_stays_short(
     assert runnable("trackio show") == "trackio show"
 
 
+def test_a_folder_that_cannot_be_searched_has_no_command(
+    environment_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a folder without rights does, a name that is too long makes stat() fail.
+    monkeypatch.setenv("PATH", f"/{'x' * 300}")
+
+    assert runnable("trackio") == f"'{environment_folder}/trackio'"
+
+
 def test_a_command_of_otel_bridge_has_the_path_that_a_shell_needs(
     environment_folder: Path,
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
-from pathlib import Path
 
 # Assignments before the program (their values as `shlex.quote` writes them), the program, its
 # arguments; no address.
@@ -28,21 +28,15 @@ def runnable(command: str) -> str:
 
     A program that was started by its path (``.venv/bin/python train.py``) has no activated
     environment, in which a shell would find ``trackio show …``. An address, and a program that is
-    in no folder, is returned as it is.
+    in no folder, is returned as it is. A folder of ``PATH`` that this user may not read has no
+    program, as for a shell.
     """
     match = _COMMAND.fullmatch(command)
     if match is None:
         return command
     assignments, program, arguments = match.groups(default="")
-    beside = Path(sys.executable or "-").parent / program
-    if not _runs(beside):
+    # Without a path (an embedded interpreter) no folder is searched.
+    beside = shutil.which(program, path=os.path.dirname(sys.executable or ""))
+    if beside is None or shutil.which(program):
         return command
-    for folder in os.get_exec_path():
-        if _runs(Path(folder, program)):
-            return command
-    return f"{assignments}{shlex.quote(str(beside))}{arguments}"
-
-
-def _runs(path: Path) -> bool:
-    """Return whether this user can run the file at *path*. Folders may be executable too."""
-    return path.is_file() and os.access(path, os.X_OK)
+    return f"{assignments}{shlex.quote(beside)}{arguments}"
