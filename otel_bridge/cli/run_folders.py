@@ -1,7 +1,12 @@
-"""Finds the run folders that a command means, and says so when there are none."""
+"""Finds the run folders that a command means, and says so when there are none.
+
+`os.path.isdir` and not `Path.is_dir`, which raises `PermissionError` (before Python 3.14): a folder
+that this user may not read is one that is not there, with one line that says so.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from otel_bridge import settings
@@ -29,7 +34,7 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
         base_dir(settings.environment(), Path.cwd()) if directory is None else directory
     )
     # The call names a run folder itself.
-    if (base / "segments").is_dir():
+    if os.path.isdir(base / "segments"):
         return [
             folder
             for folder in run_folders(base.resolve().parent)
@@ -116,14 +121,14 @@ def _name_of(folder: RunFolder) -> str:
 
 def _directories_with_runs(base: Path) -> list[Path]:
     """Return the directories in *base* that have run folders; empty if *base* does not exist."""
-    if base.is_dir():
+    if os.path.isdir(base):
         return [path for path in sorted(base.glob("*/")) if run_folders(path)]
     return []
 
 
 def _no_run_folder(base: Path) -> str:
     """Return the message that *base* has no run folder, with what to name instead."""
-    if not base.is_dir():
+    if not os.path.isdir(base):
         return f"{base}: no such folder; {_NAME_ANOTHER}"
     names = ", ".join(path.name for path in _directories_with_runs(base))
     advice = (

@@ -41,6 +41,29 @@ def test_a_directory_that_cannot_be_made_is_said(
     assert not (tmp_path / "begun").exists()
 
 
+# The kernel refuses to look at a name that is too long, as it does below a folder without rights.
+UNSEEN = "x" * 300
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
+    done = otel_bridge("status", UNSEEN, cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stderr.partition(";")[0]) == (
+        2,
+        f"Error: {UNSEEN}: no such folder",
+    )
+
+
+def test_doctor_checks_the_disk_above_a_folder_that_cannot_be_looked_at(
+    tmp_path: Path,
+) -> None:
+    env = environment(tmp_path, OTEL_BRIDGE_DIR=UNSEEN)
+
+    done = otel_bridge("doctor", cwd=tmp_path, env=env)
+
+    assert f"run folders: {tmp_path}/{UNSEEN} (" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", ["status", "drain", "rollouts", "dead-letters list", "finish ppo"]
 )

@@ -283,7 +283,8 @@ def _directory(findings: Findings, env: Mapping[str, str]) -> None:
     """
     base = find_base(env, Path.cwd())
     # The folder may not exist yet: its disk is that of the nearest one above.
-    existing = next(path for path in (base.path, *base.path.parents) if path.exists())
+    # Not `Path.exists`, which raises `PermissionError` below a folder of another user.
+    existing = next(filter(os.path.exists, (base.path, *base.path.parents)))
     free_bytes = shutil.disk_usage(existing).free
     findings.lines.append(
         f"run folders: {base.path} ({free_bytes / 2**30:.1f} GiB free)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ def command(
         (as_html or overlay)
         and directory is not None
         and trace is None
-        and not directory.exists()
+        and not os.path.exists(directory)
     ):
         trace = str(directory)
         directory = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,10 @@ def overview_of(
     """
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
-    return Overview(
-        str(base), states, room_of(base, env, states) if base.is_dir() else None
-    )
+    room = None
+    if os.path.isdir(base):
+        room = room_of(base, env, states)
+    return Overview(str(base), states, room)
 
 
 def is_url(location: str) -> bool:
