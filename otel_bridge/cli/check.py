@@ -28,7 +28,7 @@ _OF_A_JOB = (
 They are removed, so that the test run is not written into that run.
 """
 _READ_BACK = "the row and the rollout were read back"
-_SENT = "the row and the rollout were sent; this exporter cannot read them back, so look at them there"
+_SENT = "the row and the rollout were sent; they cannot be read back from here, so look at them there"
 _NOTHING_CHOSEN = "no exporter is chosen; set OTEL_BRIDGE_EXPORTERS, e.g. to trackio"
 
 
@@ -98,9 +98,20 @@ def _ended(folder: RunFolder) -> Report | None:
 def _read_back_of(
     name: str,
 ) -> Callable[[RunInfo, ExporterSettings], TrackerCounts] | None:
+    """Return what counts the test run in the tracker *name*.
+
+    ``None`` if the exporter cannot, or this environment lacks its tracker: then the bridge runs in
+    another one (``OTEL_BRIDGE_PYTHON``).
+
+    Raises:
+        ConfigError: The exporter is not known here, as one that only a launcher has.
+    """
     if name == exporter.OTLP:
         return None
-    return exporter.load(name).read_back
+    described = exporter.described(name)
+    if exporter.missing_of(name, described):
+        return None
+    return described.read_back
 
 
 def _problem(

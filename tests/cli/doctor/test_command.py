@@ -10,7 +10,13 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.bridge.gated_tracker import install
-from support.trainers.command_runs import environment, otel_bridge
+from support.trainers.command_runs import (
+    PYTHON,
+    call,
+    environment,
+    otel_bridge,
+    program,
+)
 
 
 def test_the_verdict_comes_first_and_then_only_what_is_set(tmp_path: Path) -> None:
@@ -194,9 +200,38 @@ def test_an_exporter_that_cannot_be_read_back_is_said_to_be_so(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("✓ nothing is wrong\n"), "the verdict comes first"
     assert (
-        "console: the row and the rollout were sent; this exporter cannot read them back"
+        "console: the row and the rollout were sent; they cannot be read back from here"
         in done.stdout
     )
+
+
+WITHOUT_TRACKIO = """
+    import sys
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec
+    PathFinder.find_spec = lambda name, *more: None if name == "trackio" else found(name, *more)
+
+    from otel_bridge.cli import main
+    main(sys.argv[1:])
+"""
+
+
+def test_what_the_bridge_of_another_environment_sent_is_said_to_be_sent(
+    tmp_path: Path,
+) -> None:
+    bare = program(tmp_path, "bare.py", WITHOUT_TRACKIO)
+    env = environment(
+        tmp_path,
+        OTEL_BRIDGE_EXPORTERS="trackio",
+        OTEL_BRIDGE_PYTHON=PYTHON,
+        TRACKIO_DIR=str(tmp_path / "trackio"),
+    )
+
+    done = call([PYTHON, bare, "doctor", "--send"], cwd=tmp_path, env=env)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trackio: the row and the rollout were sent" in done.stdout
 
 
 def test_the_test_row_never_goes_into_the_run_that_the_environment_names(
