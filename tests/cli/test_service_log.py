@@ -52,6 +52,23 @@ def test_what_the_receiver_stands_on_is_said_in_the_same_form_and_no_longer_than
     assert not any(isinstance(one, ServiceLog) for one in logging.getLogger().handlers)
 
 
+def test_a_wrong_call_of_a_library_s_logger_raises_nothing_in_its_thread(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Outside of the tree of loggers, where pytest's own handler raises for such a call.
+    library = logging.Logger("a_library")
+    with ServiceLog(as_json=True) as log:
+        library.addHandler(log)
+        library.error("%d rows", "many")
+        library.error("goes on")
+
+    messages = [
+        json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()
+    ]
+    assert "Message: '%d rows'" in messages
+    assert messages[-1] == "goes on"
+
+
 def test_what_trackers_log_and_print_are_json_lines_of_their_streams(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

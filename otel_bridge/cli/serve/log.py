@@ -61,11 +61,17 @@ class ServiceLog(logging.Handler):
             self.log_line(line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a log record."""
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = f"{text}: {logging.Formatter().formatException(record.exc_info)}"
-        self.log_line(text, level=record.levelname.lower())
+        """Write a log record, with the traceback of its exception.
+
+        One whose message does not fit its arguments is printed to stderr by `logging`, as by any
+        handler: raised here, it would end the library's work that it is about.
+        """
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  # arguments may be objects of any library
+            self.handleError(record)
+        else:
+            self.log_line(text, level=record.levelname.lower())
 
     def __enter__(self) -> ServiceLog:
         """Open the log: records of other loggers are lines of it from now on, with JSON prints too."""
