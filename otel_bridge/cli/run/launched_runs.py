@@ -8,6 +8,7 @@ one command may have many of them, and each has a status of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from otel_bridge import semconv
 from otel_bridge.emit.config.child_env import launcher_mark
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute, attributes
-from otel_bridge.errors import OtelBridgeError
+from otel_bridge.errors import JournalError, OtelBridgeError
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
@@ -109,10 +110,8 @@ class _LauncherSegment:
     def end(self, status: Status) -> None:
         """Append the end event and release the liveness lock; may be called twice.
 
-        Without the event, as on a full disk, the released lock shows that the launcher has ended.
-
-        Raises:
-            JournalError: The event cannot be appended.
+        It never raises: without the event, as on a full disk, the released lock shows that the
+        launcher has ended, and the command's exit code and its delivery do not depend on it.
         """
         if not self._open:
             return
@@ -123,11 +122,10 @@ class _LauncherSegment:
             time_unix_ns=now,
             pairs={semconv.RUN_STATUS: status.value, semconv.EVENT_SEQ: 1},
         )
-        try:
+        with contextlib.suppress(JournalError):
             self._writer.append(Signal.LOGS, end, now)
-        finally:
-            self._writer.close()
-            self._liveness.release()
+        self._writer.close()
+        self._liveness.release()
 
     def _resource(self, of: SegmentHeader) -> bytes:
         """Return the resource of the launcher: the run of the child, so that the bridge opens no other."""

@@ -1,0 +1,50 @@
+"""The launcher's own segments in the runs of its command."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+
+from otel_bridge.cli.run.launched_runs import LaunchedRuns
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.header import SegmentHeader
+from otel_bridge.journal.locks import probe
+from otel_bridge.journal.segment import SegmentWriter
+from otel_bridge.records import Status
+
+
+def begun(base: Path, name: str) -> RunFolder:
+    """A run folder with a segment of this launcher's receiver."""
+    folder = RunFolder(base, name)
+    folder.create()
+    header = SegmentHeader.of_this_process(
+        "receiver", f"receiver-{name}", run_id=name, project="maths", run_name=name
+    )
+    writer = SegmentWriter(folder.segments_dir, header)
+    # The clock of a file system may be some milliseconds behind.
+    now_ns = time.time_ns()
+    os.utime(writer.path, ns=(now_ns, now_ns))
+    writer.close()
+    return folder
+
+
+def test_a_full_disk_at_the_end_of_the_command_costs_no_run_its_delivery(
+    tmp_path: Path,
+) -> None:
+    runs = LaunchedRuns(tmp_path)
+    folders = [begun(tmp_path, "one"), begun(tmp_path, "two")]
+    assert len(runs.folders()) == 2
+    lives = [folder.life_path(folder.processes()[0]) for folder in folders]
+    assert [probe(life) for life in lives] == [True, True]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        runs.end(Status.FAILED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    # By that a bridge sees that the launcher has ended, without its event.
+    assert [probe(life) for life in lives] == [False, False]
