@@ -6,33 +6,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from otel_bridge.demo.learning import Episode
 from otel_bridge.demo.policy import Decision, Policy
-from otel_bridge.demo.task import Expression, calculate, prompt, rewards, total
+from otel_bridge.demo.task import Expression, calculate, prompt, rewards
 from otel_bridge.records import Message
 
 MODEL = "calculator-policy"
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """Holds an episode with the conversation that it made.
+class Episode:
+    """Holds one answer to a problem, with the conversation that led to it.
 
     Attributes:
-        episode: What the trainer needs.
+        id: Id of its rollout; empty in an evaluation, where nothing refers to it.
+        group: Number of the problem.
+        policy_version: Version of the policy that decided.
+        decisions: At least one.
         messages: OpenAI chat shape.
         tokens: Text of each decision, the tokens of this policy.
-        parts: Reward by part.
+        rewards: Reward by part.
         calls: Tool calls made.
         finish_reason: ``stop``, or ``length`` when it ran out of turns.
     """
 
-    episode: Episode
+    id: str
+    group: int
+    policy_version: int
+    decisions: list[Decision]
     messages: list[Message]
     tokens: list[str]
-    parts: dict[str, float]
+    rewards: dict[str, float]
     calls: int
     finish_reason: str
+
+    @property
+    def reward(self) -> float:
+        """Return the reward: the sum of its parts."""
+        return sum(self.rewards.values())
 
 
 def play(
@@ -43,7 +53,7 @@ def play(
     group: int,
     rng: np.random.Generator | None,
     max_turns: int = 6,
-) -> Played:
+) -> Episode:
     """Play one episode; without *rng* the likeliest action is taken each time, as an evaluation does.
 
     It ends with an answer, or after *max_turns* without one: then its reward is 0.
@@ -51,7 +61,9 @@ def play(
     messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
     decisions: list[Decision] = []
     tokens: list[str] = []
-    rest, answer, calls = expression, None, 0
+    rest = expression
+    answer: int | None = None
+    calls = 0
     for _ in range(max_turns):
         decision = policy.decide(rest, rng)
         decisions.append(decision)
@@ -65,21 +77,16 @@ def play(
             break
         messages += _tool_turn(rest, decision.action, call_id=f"call_{calls}")
         tokens.append(f"[{rest.operation(decision.action)}] ")
-        rest, calls = rest.reduced(decision.action), calls + 1
-    parts = rewards(expression, answer, len(rest.operators))
-    episode = Episode(
+        rest = rest.reduced(decision.action)
+        calls += 1
+    return Episode(
         rollout_id,
         group,
-        total(parts),
-        parts["correct"],
         policy.version,
-        tuple(decisions),
-    )
-    return Played(
-        episode,
+        decisions,
         messages,
         tokens,
-        parts,
+        rewards(expression, answer, len(rest.operators)),
         calls,
         "stop" if answer is not None else "length",
     )

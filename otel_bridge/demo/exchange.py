@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from otel_bridge.demo.learning import Episode
+from otel_bridge.demo.episode import Episode
 from otel_bridge.demo.policy import Policy
 
 _PAUSE_S = 0.01
@@ -18,6 +18,9 @@ _PAUSE_S = 0.01
 
 class Exchange:
     """Accesses a folder shared by the roles of one job.
+
+    An error of the disk ends the role that meets it, and its run as failed; `Job.running` sees that
+    by the exit code and stops the others, which would wait here for ever.
 
     Args:
         folder: Created when it is missing.
@@ -37,7 +40,10 @@ class Exchange:
         partial.replace(self._policy(policy.version))
 
     def policy(self, behind: int = 0) -> Policy | None:
-        """Return the policy that is *behind* versions older than the newest, ``None`` before the first."""
+        """Return the policy that is *behind* versions older than the newest, ``None`` before the first.
+
+        The first one while there are fewer: a stale worker begins with it too.
+        """
         # Six digits in each name, so that the order of names is that of versions.
         paths = sorted(self._folder.glob("policy-*.npz"))
         if paths:

@@ -72,6 +72,10 @@ class Job:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Stop the job, and wait until no role runs; an exception of the ``with`` passes.
+
+        A role that has not ended within `_STOP_S` is terminated.
+        """
         # First, so that the roles leave their loops and end their runs themselves.
         self._exchange.stop()
         for process in self._roles.values():
@@ -111,7 +115,7 @@ def steps_of_roles(steps: int) -> dict[str, int]:
 
 
 def _end(code: int) -> str:
-    """Return how a process ended. A negative *code* is the signal that killed it."""
+    """Return how a process ended that failed. A negative *code* is the signal that killed it."""
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -7,22 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from otel_bridge.demo.episode import Episode
 from otel_bridge.demo.policy import Decision, Floats, log_softmax
 
 CLIP = 0.2
 ENTROPY_BONUS = 0.003
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """Holds one sampled answer, as an explorer hands it to the trainer."""
-
-    id: str
-    group: int
-    reward: float
-    correct: float
-    policy_version: int
-    decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ def train(
     """Take one gradient step on *weights*, shape (FEATURES,); return the new weights and what was seen.
 
     The loss is that of GRPO with a bonus for entropy. *advantages* has one number for each of
-    *episodes*.
+    *episodes*, of which there is at least one.
     """
     decisions: list[Decision] = []
     lengths: list[int] = []

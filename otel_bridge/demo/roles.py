@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import otel_bridge
-from otel_bridge.demo.episode import MODEL, Played, play
+from otel_bridge.demo.episode import MODEL, Episode, play
 from otel_bridge.demo.exchange import Exchange
-from otel_bridge.demo.learning import Episode, group_advantages, train
+from otel_bridge.demo.learning import group_advantages, train
 from otel_bridge.demo.policy import Policy
 from otel_bridge.demo.task import Expression, problems
 
@@ -60,8 +60,8 @@ It also has most of the work, so that it is the slow one on a busy machine too.
 def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
     """Sample answers: `SAMPLES` for each of a worker's prompts a step.
 
-    Ends after *steps*, or when the job stops. A worker waits while two of its batches are unused:
-    its rollouts would only get staler.
+    Ends after *steps*, or when the job stops, also before the first policy. A worker waits while
+    two of its batches are unused: its rollouts would only get staler.
     """
     worker = WORKERS[rank]
     # A stream for each explorer, or both would sample the same problems.
@@ -76,22 +76,17 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                 return
             began = time.monotonic()
             with run.phase("generate", step=step):
-                played = _rollouts(run, policy, worker.groups, rng, step)
+                episodes = _rollouts(run, policy, worker.groups, rng, step)
                 # Within the phase: it stands for the time that a larger model would take.
                 time.sleep(max(worker.step_s - (time.monotonic() - began), 0))
             elapsed_s = time.monotonic() - began
-            episodes: list[Episode] = []
-            rewards: list[float] = []
-            for answer in played:
-                episodes.append(answer.episode)
-                rewards.append(answer.episode.reward)
             if step % TOKENS_EVERY == 0:
-                _annotate(run, played, step)
+                _annotate(run, episodes, step)
             run.log(
                 {
-                    "reward/mean": np.mean(rewards),
-                    **_scores(played),
-                    "rollouts_per_s": len(played) / elapsed_s,
+                    "reward/mean": np.mean([episode.reward for episode in episodes]),
+                    **_scores(episodes),
+                    "rollouts_per_s": len(episodes) / elapsed_s,
                     "policy_version": policy.version,
                 },
                 step=step,
@@ -101,31 +96,31 @@ def explore(exchange: Exchange, steps: int, seed: int, rank: int) -> None:
                 exchange.wait_for_room(rank, 2)
 
 
-def _scores(played: Sequence[Played]) -> dict[str, float]:
-    """Return the share of right answers and the mean number of tool calls of *played*, at least one."""
+def _scores(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the share of right answers and the mean number of tool calls of *episodes*, at least one."""
     correct = 0.0
     calls = 0
-    for answer in played:
-        correct += answer.episode.correct
-        calls += answer.calls
+    for episode in episodes:
+        correct += episode.rewards["correct"]
+        calls += episode.calls
     return {
-        "accuracy": correct / len(played),
-        "tool_calls_mean": calls / len(played),
+        "accuracy": correct / len(episodes),
+        "tool_calls_mean": calls / len(episodes),
     }
 
 
-def _annotate(run: otel_bridge.Run, played: Sequence[Played], step: int) -> None:
+def _annotate(run: otel_bridge.Run, episodes: Sequence[Episode], step: int) -> None:
     """Record the tokens that the policy sampled, with its log-probabilities."""
     ids: list[str] = []
     token_ids: list[Sequence[int]] = []
     logprobs: list[Sequence[float]] = []
     tokens: list[Sequence[str]] = []
-    for answer in played:
-        _, _, actions, log_probs = zip(*answer.episode.decisions, strict=True)
-        ids.append(answer.episode.id)
+    for episode in episodes:
+        _, _, actions, log_probs = zip(*episode.decisions, strict=True)
+        ids.append(episode.id)
         token_ids.append(actions)
         logprobs.append(log_probs)
-        tokens.append(answer.tokens)
+        tokens.append(episode.tokens)
     run.annotate(ids, step=step, token_ids=token_ids, logprobs=logprobs, tokens=tokens)
 
 
@@ -135,16 +130,16 @@ def _rollouts(
     groups: range,
     rng: np.random.Generator,
     step: int,
-) -> list[Played]:
+) -> list[Episode]:
     """Sample `SAMPLES` answers to a new problem for each of *groups*."""
-    played: list[Played] = []
+    episodes: list[Episode] = []
     for group, expression in zip(groups, problems(len(groups), rng), strict=True):
         for sample in range(SAMPLES):
-            answer = _rollout(
+            episode = _rollout(
                 run, policy, expression, rng, step=step, group=group, sample=sample
             )
-            played.append(answer)
-    return played
+            episodes.append(episode)
+    return episodes
 
 
 def _rollout(
@@ -156,7 +151,7 @@ def _rollout(
     step: int,
     group: int,
     sample: int,
-) -> Played:
+) -> Episode:
     """Play one episode as a rollout with its messages, reward and facts; an exception marks it as failed."""
     # Trainer and explorers name the same rollout by its id.
     rollout_id = f"{step}-{group}-{sample}"
@@ -168,19 +163,20 @@ def _rollout(
         split="train",
         policy_version=policy.version,
     ) as rollout:
-        played = play(policy, expression, rollout_id=rollout_id, group=group, rng=rng)
-        rollout.messages = played.messages
-        rollout.reward = played.episode.reward
-        rollout.rewards.update(played.parts)
-        rollout.finish_reason = played.finish_reason
+        episode = play(policy, expression, rollout_id=rollout_id, group=group, rng=rng)
+        rollout.messages = episode.messages
+        rollout.reward = episode.reward
+        rollout.rewards.update(episode.rewards)
+        rollout.finish_reason = episode.finish_reason
         rollout.metadata.update(expression=str(expression), answer=expression.value)
-    return played
+    return episode
 
 
 def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa: ARG001
     """Train on each batch with group-relative advantages and publish the new weights.
 
-    Ends after *steps*, and then stops the job for all roles, or when another role has failed.
+    Ends after *steps*, and then stops the job for all roles, or when the job stops before the
+    batches of a step are there, because another role has failed.
     """
     config = {
         "algorithm": "grpo",
@@ -197,14 +193,9 @@ def learn(exchange: Exchange, steps: int, seed: int, rank: int) -> None:  # noqa
                 episodes = exchange.take_batch(step, len(WORKERS))
             if episodes is None:
                 return
-            ids: list[str] = []
-            groups: list[int] = []
-            reward_list: list[float] = []
-            for episode in episodes:
-                ids.append(episode.id)
-                groups.append(episode.group)
-                reward_list.append(episode.reward)
-            rewards = np.asarray(reward_list)
+            ids = [episode.id for episode in episodes]
+            groups = [episode.group for episode in episodes]
+            rewards = np.asarray([episode.reward for episode in episodes])
             with run.phase("train", step=step):
                 advantages = group_advantages(rewards, groups)
                 weights, update = train(
@@ -266,23 +257,23 @@ def _evaluation(
     run: otel_bridge.Run, policy: Policy, held_out: Sequence[Expression], step: int
 ) -> None:
     """Play *held_out* with the likeliest actions, and record values and rollouts of the split ``eval``."""
-    played: list[Played] = []
+    episodes: list[Episode] = []
     rollouts: list[otel_bridge.Rollout] = []
     for number, expression in enumerate(held_out):
-        answer = play(policy, expression, group=number, rng=None)
-        played.append(answer)
+        episode = play(policy, expression, group=number, rng=None)
+        episodes.append(episode)
         rollouts.append(
             otel_bridge.Rollout(
-                messages=answer.messages,
-                reward=answer.episode.reward,
-                rewards=answer.parts,
+                messages=episode.messages,
+                reward=episode.reward,
+                rewards=episode.rewards,
                 group=f"problem-{number}",
-                finish_reason=answer.finish_reason,
+                finish_reason=episode.finish_reason,
                 policy_version=policy.version,
                 metadata={"expression": str(expression)},
             )
         )
-    run.log({**_scores(played), "policy_version": policy.version}, step=step)
+    run.log({**_scores(episodes), "policy_version": policy.version}, step=step)
     run.log_rollouts(rollouts, step=step, split="eval")
 
 
@@ -294,7 +285,10 @@ ROLES: dict[str, Callable[[Exchange, int, int, int], None]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one role of the job."""
+    """Run one role of the job.
+
+    An exception ends it with a traceback and exit code 1, by which `Job` stops the other roles.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=sorted(ROLES))
     parser.add_argument("--exchange", type=Path, default=Path("exchange"))

@@ -90,8 +90,3 @@ def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, 
         "correct": float(answer is not None and answer == expression.value),
         "finished": 0.2 * (answer is not None and left == 0),
     }
-
-
-def total(parts: dict[str, float], /) -> float:
-    """Return the reward: the sum of its parts."""
-    return sum(parts.values())
