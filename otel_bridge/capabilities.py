@@ -60,7 +60,11 @@ class Capabilities:
 
 
 def accepts(owner: object, call: str, *arguments: str) -> bool:
-    """Return whether *owner* has *call*, and whether it takes *arguments* by name."""
+    """Return whether *owner* has *call*, and whether it takes *arguments* by name.
+
+    ``True`` for a call written in C without a signature: whether it takes them shows only when it
+    is made, and `incompatibility` recognises its error.
+    """
     return not _lack(owner, call, arguments, whole=False)
 
 
@@ -73,7 +77,8 @@ def incompatibility(
 ) -> BlockedError | None:
     """Return the `BlockedError` for a tracker that lacks a module, a name or an argument; ``None`` for another error.
 
-    Such an error comes again with every try, so it is never one to retry.
+    Such an error comes again with every try, so it is never one to retry. The caller raises it, and
+    the exporter waits until a person has installed another version: no record is lost.
 
     Args:
         exc: What the tracker raised.

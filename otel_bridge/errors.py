@@ -158,6 +158,10 @@ def any_error() -> tuple[type[Exception], ...]:
     """Return the exceptions to catch in a call that never raises: all but those of the program's signal handlers.
 
     A handler may raise at a time limit. If the call caught that, the limit would have no effect.
+
+    For the ``except`` clause itself, where the error is the one that is being handled. Empty for an
+    error of a handler, which then reaches the program. `KeyboardInterrupt` and `SystemExit` always
+    do: they are not of `Exception`.
     """
     if _is_of_handler(sys.exc_info()[1]):
         return ()
@@ -183,7 +187,10 @@ def _is_of_handler(error: BaseException | None) -> bool:
 
 
 def _handler_codes() -> Iterator[CodeType]:
-    """Yield the code of each Python function that handles a signal, be it a method, a partial or an object to call."""
+    """Yield the code of each Python function that handles a signal, be it a method, a partial or an object to call.
+
+    Nothing for a signal with a default action, or a handler that C code installed.
+    """
     for number in signal.valid_signals():
         handler: object = signal.getsignal(number)
         handler = getattr(handler, "func", handler)  # of a partial

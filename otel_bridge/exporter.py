@@ -106,7 +106,9 @@ class RunInfo:
 class WriterMemory(Protocol):
     """Stores key-value pairs of one destination in the ledger. A `put` is committed when it returns.
 
-    The writer that uses the table keeps it small.
+    The writer that uses the table keeps it small. Each call may raise `JournalError` (a full disk, a
+    ledger that cannot be used), and then nothing is stored. The writer lets it pass: the bridge makes
+    the call again after a second at least, and rebuilds a damaged ledger.
     """
 
     def get(self, key: str) -> bytes | None:
@@ -228,7 +230,10 @@ def caution_of(settings: ExporterSettings) -> str:
 
 
 def upload_of(settings: ExporterSettings, run: RunInfo) -> str:
-    """Return the command that uploads *run* from this machine; empty when nothing is to be uploaded."""
+    """Return the command that uploads *run* from this machine; empty when nothing is to be uploaded.
+
+    What ``upload`` of the settings raises is raised.
+    """
     upload: Callable[[RunInfo], str] | None = getattr(settings, "upload", None)
     if upload is None:
         return ""
@@ -246,7 +251,7 @@ def found_of(writer: RunWriter) -> str:
 
 
 def degraded_of(writer: RunWriter) -> tuple[str, ...]:
-    """Return one sentence for each ability that *writer* reports its tracker to lack."""
+    """Return one sentence for each ability that *writer* reports its tracker to lack; empty if it reports none."""
     value: object = getattr(writer, "degraded", ())
     if isinstance(value, (tuple, list)):
         return tuple(map(str, cast("Sequence[object]", value)))
@@ -254,7 +259,10 @@ def degraded_of(writer: RunWriter) -> tuple[str, ...]:
 
 
 def left_out_of(writer: RunWriter) -> Mapping[str, int]:
-    """Return what *writer* did not write since open because its tracker lacks an ability, reason to count."""
+    """Return what *writer* did not write since open because its tracker lacks an ability, reason to count.
+
+    A copy, since the writer counts on; empty if it counts nothing.
+    """
     value: object = getattr(writer, "left_out", None)
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, int]", value))
@@ -305,12 +313,16 @@ def settings_as(settings: ExporterSettings, kind: type[S]) -> S:
 def file_errors(
     doing: str, help_: str, position: Position | None = None
 ) -> Generator[None]:
-    """Raise errors of the file system as those of a writer.
+    """Raise errors of the file system as those of a writer. Other exceptions pass as they are.
 
     Args:
         doing: Beginning of the message.
         help_: What a person does when rights are missing, or a file is in the way of a folder.
         position: First record that was not written.
+
+    Raises:
+        BlockedError: Rights are missing, or a file is in the way of a folder.
+        RetryableError: Any other `OSError`, as on a full disk.
     """
     try:
         yield
@@ -368,6 +380,9 @@ class AlertsOnce:
         self, alerts: Sequence[Alert], raise_alert: Callable[[Alert], str]
     ) -> None:
         """Raise those of *alerts* that were not raised before.
+
+        An exception of *raise_alert* is raised, with the alert's position in one of otel-bridge: the
+        alerts before it stay raised, and the bridge gives this one and those behind it again.
 
         Args:
             alerts: Alerts by position.
@@ -431,7 +446,10 @@ class RunningSteps:
         self._last_first: Position = 0
 
     def of(self, rows: Sequence[Row]) -> Mapping[Position, int]:
-        """Return the steps of *rows*, all without a step, by position; those of the call before are among them."""
+        """Return the steps of *rows*, all without a step, by position; those of the call before are among them.
+
+        What the memory raises is raised, before any data is sent.
+        """
         before = len(self._steps)
         for row in rows:
             if row.position in self._steps:
@@ -517,7 +535,7 @@ class Exporter:
 
 
 def available() -> tuple[str, ...]:
-    """Return the names that can be chosen, `OTLP` included, sorted."""
+    """Return the names that can be chosen, `OTLP` included, sorted; also those whose tracker is not installed."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)} | {OTLP}))
 
 

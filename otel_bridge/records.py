@@ -264,7 +264,10 @@ class RolloutRecord:
 
     @property
     def staleness(self) -> int | None:
-        """Return how many steps the policy that generated it is behind the step that consumes it."""
+        """Return how many steps the policy that generated it is behind the step that consumes it.
+
+        ``None`` without a step or a version of the policy, and for a split other than ``train``.
+        """
         # An evaluator counts its own steps, which are not comparable with the policy's version.
         is_training = self.split in {None, "train"}
         if self.step is None or self.policy_version is None or not is_training:

@@ -534,7 +534,7 @@ def truncate_for_some(env: Mapping[str, str]) -> bool:
     """Return whether *env* reduces the message text of the run or of any exporter.
 
     The texts of exporters are not parsed: one that is not valid counts as a limit here, and their
-    own settings raise for it.
+    own settings raise for it. Raises as `content_mode`.
     """
     if content_mode(env) != "full":
         return True
@@ -549,7 +549,12 @@ _CONTENT_END = "_MESSAGE_CONTENT"
 
 
 def content_mode(env: Mapping[str, str]) -> str:
-    """Return the content policy of *env*: `MESSAGE_CONTENT` if set, else off when the GenAI switch is off."""
+    """Return the content policy of *env*: `MESSAGE_CONTENT` if set, else off when the GenAI switch is off.
+
+    Raises:
+        ConfigError: The setting that decides cannot be read. The switch is not read where
+            `MESSAGE_CONTENT` is set.
+    """
     if not env.get(
         MESSAGE_CONTENT.name, ""
     ).strip() and not CAPTURE_MESSAGE_CONTENT.read(env):
