@@ -56,7 +56,7 @@ def test_a_wrong_call_of_a_library_s_logger_raises_nothing_in_its_thread(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Outside of the tree of loggers, where pytest's own handler raises for such a call.
-    library = logging.Logger("a_library")
+    library = logging.Logger("a_library")  # noqa: LOG001
     with ServiceLog(as_json=True) as log:
         library.addHandler(log)
         library.error("%d rows", "many")
