@@ -79,12 +79,11 @@ def is_content_span(span: Span) -> bool:
     return span.name == CONTENT_SPAN
 
 
-def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
-    """Return *spans* with log records as events of the spans they name.
+def folded(spans: Sequence[tuple[_P, Span]]) -> tuple[list[tuple[_P, Span]], int]:
+    """Return *spans* with log records as events of the spans they name, and the number of records of missing spans.
 
-    Records of missing spans are left out.
-
-    A record that came twice counts once, by its id.
+    These are left out, so that no span remains of records alone. A record that came twice counts
+    once, by its id.
     """
     content_spans: dict[bytes, dict[bytes, Span]] = {}
     for _, span in spans:
@@ -93,12 +92,13 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
                 span.span_id, span
             )
     if not content_spans:
-        return list(spans)
+        return list(spans), 0
     whole: list[tuple[_P, Span]] = []
     for origin, span in spans:
         if is_content_span(span):
             continue
-        if (contents := content_spans.get(span.span_id)) is not None:
+        contents = content_spans.pop(span.span_id, None)
+        if contents is not None:
             # A copy: the received span is stored as it came.
             copy = Span.FromString(span.SerializeToString())
             # By time: log records arrive in any order.
@@ -108,7 +108,7 @@ def folded(spans: Sequence[tuple[_P, Span]]) -> list[tuple[_P, Span]]:
                 copy.events.extend(content.events)
             span = copy  # noqa: PLW2901  # the same span, whole
         whole.append((origin, span))
-    return whole
+    return whole, sum(map(len, content_spans.values()))
 
 
 def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:

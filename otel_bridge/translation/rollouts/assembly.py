@@ -132,7 +132,7 @@ class RolloutAssembler:
         They are read before the choice, because only kept rollouts are worth reading their
         messages.
         """
-        spans = folded(trace.spans)
+        spans, _ = folded(trace.spans)
         origin, subject = _subject(spans)
         attributes: dict[str, Json] = {}
         for pair in subject.attributes:
@@ -177,7 +177,7 @@ class RolloutAssembler:
         Never raises: an odd attribute is left out of its field. A rollout without its root has the
         facts of its first span, and is marked as incomplete.
         """
-        ordered = _ordered(folded(trace.spans))
+        ordered = self._shown_spans(trace)
         origin, subject = _subject(ordered)
         limited_spans, clipped = self._limited(_with_messages(ordered, subject))
         spans = [reading.read_span(span) for span in limited_spans]
@@ -236,23 +236,38 @@ class RolloutAssembler:
             tools=_below(semconv.TOOL_PREFIX, attributes),
         )
 
-    def other(self, trace: ReceivedTrace) -> PlainTrace:
+    def other(self, trace: ReceivedTrace) -> list[PlainTrace]:
         """Return the record of a trace that is not a rollout, with the limits and redaction of rollouts.
 
-        *trace* has at least one span. Messages that spans of a rollout share are not given to them,
-        since their root is not among late spans.
+        Nothing for log records alone, as may arrive after their rollout. Messages that spans of a
+        rollout share are not given to them, since their root is not among late spans.
         """
-        ordered = _ordered(folded(trace.spans))
+        ordered = self._shown_spans(trace)
+        if not ordered:
+            return []
         limited_spans, _ = self._limited(ordered)
         spans = [reading.read_span(span).record() for span in limited_spans]
-        return PlainTrace(
-            trace.id,
-            ordered[0][0].role,
-            spans[0].name,
-            min(span.start_unix_ns for span in spans),
-            max(span.end_unix_ns for span in spans),
-            spans,
-        )
+        return [
+            PlainTrace(
+                trace.id,
+                ordered[0][0].role,
+                spans[0].name,
+                min(span.start_unix_ns for span in spans),
+                max(span.end_unix_ns for span in spans),
+                spans,
+            )
+        ]
+
+    def _shown_spans(self, trace: ReceivedTrace) -> list[tuple[SpanOrigin, Span]]:
+        """Return the spans of *trace* in order, each log record with messages as an event of its span.
+
+        Records whose span is not among them are left out and counted (``event/no_span``): once the
+        trace is shown, none of them can be.
+        """
+        spans, missing = folded(trace.spans)
+        if missing:
+            self.count("event/no_span", missing)
+        return _ordered(spans)
 
     def _limited(
         self, ordered: Sequence[tuple[SpanOrigin, Span]]

@@ -191,7 +191,7 @@ class RolloutPublisher:
         """
         records: list[Record] = []
         if fate is not OtherTraces.COUNTED:
-            records.append(self._assembler.other(self._store.read(trace)))
+            records += self._assembler.other(self._store.read(trace))
         if fate is not OtherTraces.SHOWN:
             count(self._state, "trace/other")
         self._evaluations.adopt(trace.id, {})
@@ -208,7 +208,8 @@ class RolloutPublisher:
 
         Nothing without spans. Those of a rollout that was sampled out are counted (``span/late``),
         since no tracker shows it; also those of one with too many spans to tell new ones from
-        redelivered ones.
+        redelivered ones. Log records whose span was emitted with the rollout are counted
+        (``event/no_span``).
         """
         if not source.spans:
             return []
@@ -219,12 +220,8 @@ class RolloutPublisher:
             count(self._state, "span/late", len(spans))
             return []
         return [
-            replace(
-                self._assembler.other(source),
-                role=ended.role,
-                rollout_key=ended.key,
-                step=ended.step,
-            )
+            replace(record, role=ended.role, rollout_key=ended.key, step=ended.step)
+            for record in self._assembler.other(source)
         ]
 
     def claim(self, trace_id: str) -> None:

@@ -186,6 +186,17 @@ def evaluation(
     )
 
 
+def message_event(trace: str, number: int) -> LogRecord:
+    """A user's message that an instrumentation logs for the span of that number."""
+    return LogRecord(
+        trace_id=bytes.fromhex(trace_id(trace)),
+        span_id=number.to_bytes(8, "big"),
+        time_unix_nano=NOW,
+        event_name="gen_ai.user.message",
+        body=value({"content": "and now?"}),
+    )
+
+
 def left_out(
     step: int,
     body: Mapping[str, Any],

@@ -144,6 +144,31 @@ def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
     assert (records, bench.counted()) == ([], {"span/late": 1})
 
 
+def test_messages_that_come_after_their_rollout_was_shown_are_counted_once() -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+    message = sample.message_event("a", 2)
+
+    records = [
+        *bench.rollouts.content(sample.FOREIGN, "i2", message, bench.now),
+        *bench.rollouts.content(sample.FOREIGN, "i2", message, bench.now),
+    ]
+
+    assert (records, bench.counted()) == ([], {"event/no_span": 1})
+
+
+def test_messages_of_a_span_that_its_rollout_never_gets_are_counted() -> None:
+    bench = Bench(selection="first")
+    bench.rollouts.content(
+        sample.FOREIGN, "i2", sample.message_event("a", 9), bench.now
+    )
+
+    records = bench.send(*sample.rollout_spans("a"))
+
+    [rollout] = rollouts_in(records)
+    assert (len(rollout.spans), bench.counted()) == (4, {"event/no_span": 1})
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(
     early: bool,
