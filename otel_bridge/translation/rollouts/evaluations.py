@@ -24,7 +24,7 @@ from otel_bridge.translation.decode.attributes import (
 )
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
-from otel_bridge.translation.state import TranslationState
+from otel_bridge.translation.state import TranslationState, count
 
 _PREFIX = "evaluation/"
 _SPAN = "."
@@ -201,8 +201,8 @@ class Evaluations:
         *,
         pending: bool,
         settled: bool,
-    ) -> bool | None:
-        """Store a value.
+    ) -> bool:
+        """Store a value; one beyond `_MAX_VALUES` of its rollout is dropped and counted (``evaluation/too_many``).
 
         Args:
             evaluation: The value.
@@ -212,7 +212,7 @@ class Evaluations:
                 are kept.
 
         Returns:
-            Whether the value is new; ``None`` when the rollout has too many values to keep another.
+            Whether the value is new and stored.
         """
         trace_id = evaluation.trace_id
         entry = self._entry(trace_id) or _Entry(now_unix_ns, pending, settled, {})
@@ -222,7 +222,8 @@ class Evaluations:
         if stored is not None and evaluation.rank <= stored.rank:
             return False
         if stored is None and sum(map(len, entry.values.values())) >= _MAX_VALUES:
-            return None
+            count(self._state, "evaluation/too_many")
+            return False
         if settled:
             # The tracker has the value; only its rank is needed to recognise it again.
             evaluation = evaluation.without_value()

@@ -245,13 +245,11 @@ class RolloutPublisher:
         pending = (
             ended is None and base_of(evaluation.trace_id) not in self._store.traces
         )
-        new = self._evaluations.add(
+        is_new = self._evaluations.add(
             evaluation, now_unix_ns, pending=pending, settled=ended is not None
         )
         records: list[Record] = []
-        if new is None:
-            count(self._state, "evaluation/too_many")
-        elif new:
+        if is_new:
             records += self._new_value(evaluation, ended, pending=pending)
         # At no time: only the values beyond the limit of traces.
         return records + self._overdue(-1)

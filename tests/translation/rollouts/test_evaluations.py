@@ -266,6 +266,23 @@ def test_endless_names_for_one_rollout_are_bounded(
     assert bench.counted() == {"evaluation/too_many": 3}
 
 
+def test_a_value_of_a_span_beyond_the_most_of_its_rollout_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluations, "_MAX_VALUES", 2)
+    bench = Bench(selection="first")
+    for number in range(2):
+        bench.evaluate(sample.evaluation("a", f"part{number}", 1.0, seq=number))
+    of_span = sample.evaluation("a", "answer", 1.0, seq=3)
+    of_span.span_id = (2).to_bytes(8, "big")
+    bench.evaluate(of_span)
+
+    [rollout] = rollouts_in(bench.send(*sample.rollout_spans("a")))
+
+    assert rollout.rewards == {"part0": 1.0, "part1": 1.0}
+    assert bench.counted() == {"evaluation/too_many": 1}
+
+
 def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     bench = Bench(trace_grace_ns=2 * sample.SECOND)
     bench.evaluate(sample.evaluation("http", "reward", 1.0))
