@@ -89,7 +89,10 @@ class AlertRule:
         return self._names(role or "")
 
     def is_met(self, value: float) -> bool:
-        """Return whether *value* is what the rule warns of; NaN meets no bound."""
+        """Return whether *value* is what the rule warns of; NaN meets no bound.
+
+        A stalled rule, which watches no values, raises `KeyError`.
+        """
         if self.kind is AlertKind.NOT_FINITE:
             return not math.isfinite(value)
         return bool(_OPERATORS[self.operator](value, self.bound))

@@ -37,7 +37,8 @@ def put_media(folder: Path, item: MediaItem, *, mode: int = 0o600) -> Path:
         mode: Mode of a new file, before the umask; the folders of some trackers are shared by several users.
 
     Raises:
-        OSError: It cannot be written; no part of it stays.
+        OSError: It cannot be written; no part of it stays. The writer that called passes it on, and
+            its batch is tried again.
     """
     path = folder / file_name(item)
     # The name has the digest of the content: the same size is the same content, another a torn

@@ -34,7 +34,10 @@ class KeyDefinitions(Generic[T]):
         return self._values.get(name)
 
     def put(self, name: str, value: T | None) -> None:
-        """Define *value* for *name*, in place of an earlier one; ``None`` removes it."""
+        """Define *value* for *name*, in place of an earlier one; ``None`` removes it.
+
+        A new name beyond `_MAX_NAMES` is ignored, uncounted: its keys are as if undefined.
+        """
         # A definition may concern any key.
         self._by_key.clear()
         if value is None:

@@ -23,7 +23,10 @@ _TABLE = "table"
 
 
 def limited_media(record: MediaRecord, policy: ContentPolicy) -> MediaRecord:
-    """Return *record* with the texts that *policy* allows."""
+    """Return *record* with the texts that *policy* allows; its items may be none.
+
+    Tables of *record* are those that decoding has checked, so that nothing raises.
+    """
     # Cells are pictures and sounds: none of them goes, so that the numbers in the table stay right.
     return replace(
         record,
@@ -76,7 +79,8 @@ def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
 def _with_cells(item: MediaItem, policy: ContentPolicy) -> MediaItem:
     """Return a table with the texts of its cells under *policy*.
 
-    Names of columns stay, as keys of metrics do. Data that is not the JSON of a table raises.
+    Names of columns stay, as keys of metrics do. Data that is not the JSON of a table raises
+    `ValueError` or `KeyError`; an event with such data is refused before it becomes a record.
     """
     table = cast("dict[str, Any]", orjson.loads(item.data))
     rows: list[list[Json]] = []

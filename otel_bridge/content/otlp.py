@@ -112,9 +112,8 @@ def apply_to_log(record: LogRecord, policy: ContentPolicy) -> int:
     unknown = apply_to_attributes(record.attributes, policy)
     if policy.off:
         for pair in record.attributes:
-            if (
-                pair.key == semconv.EVALUATION_LABEL
-            ):  # an evaluation needs a number or a label
+            # Emptied, not removed: an evaluation needs a number or a label.
+            if pair.key == semconv.EVALUATION_LABEL:
                 pair.value.string_value = ""
     return unknown
 

@@ -64,7 +64,8 @@ def kind_of(key: str) -> TextKind:
 def limit_of(message_content: str) -> Limit:
     """Return the limit that ``full``, ``off`` or ``truncate:N`` means.
 
-    ``None``, no limit, for ``full``.
+    ``None``, no limit, for ``full`` and any other text, which the parser of the setting refuses
+    before.
     """
     if message_content == "off":
         return 0

@@ -32,7 +32,8 @@ def redact_by_setting(env: Mapping[str, str]) -> None:
     An error ends the start: without the function texts would leave that must not.
 
     Raises:
-        ConfigError: The function cannot be imported, or is not a function.
+        ConfigError: The setting cannot be parsed, the function cannot be imported, or it is not a
+            function.
     """
     function_name = next(
         (kind for kind in settings.REDACT.read(env) if ":" in kind), None
@@ -59,8 +60,9 @@ def redact_with(redaction: Redaction | None) -> None:
 
     ``None`` removes the function.
 
-    It applies to all runs of this process, from the next text on. A text for which the function
-    raises, or returns no text, is left out and counted as ``rollout_redaction``.
+    It applies to all runs of this process and of its forked children, from the next text on. A text
+    for which the function raises, or returns no text, is left out and counted as
+    ``rollout_redaction``.
 
     Args:
         redaction: Function from text to text. The thread that records calls it, so it must be

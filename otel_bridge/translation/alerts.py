@@ -291,7 +291,7 @@ class _Stalls:
         self._since_ns = options.watching_since_ns
         self._remote_wait_ns = options.end_of_stream_wait_ns
         self._last: dict[str, int] = named(state, _ROLE)
-        self._raised = {key: number_at(state, key) for key, _ in state.items(_STALLED)}
+        self._raised = dict(state.items(_STALLED))
         self._changed: set[str] = set()
         self._overdue: dict[str, tuple[int, int]] = {}
         self._checked_ns = 0

@@ -30,7 +30,7 @@ from otel_bridge.translation.processes.lifecycle import EndEvent, RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.run_metadata import RunMetadata
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count, identity
+from otel_bridge.translation.state import count, identity, number_at
 
 _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
@@ -56,6 +56,9 @@ class _Event:
 
 class Events:
     """Handles the events of one run.
+
+    No handler raises for what a producer sent: attributes of an unexpected type count as missing,
+    and what cannot be used without them is counted.
 
     Args:
         run: The run.
@@ -147,7 +150,10 @@ class Events:
     def restarted(
         self, role: str | None, attempt: int, time_unix_ns: int
     ) -> list[Record]:
-        """Note in the config that *role* began another attempt."""
+        """Note in the config that *role* began another attempt.
+
+        Nothing where the user's own config has an entry of that name.
+        """
         return [*self._configs.attempt(role, attempt, time_unix_ns)]
 
     def _define_summaries(self, event: _Event) -> Sequence[Record]:
@@ -234,7 +240,7 @@ class Events:
         Nothing without a title (counted: ``alert/title``), and beyond `_MAX_ALERTS` of a run
         (``alert/too_many``).
         """
-        alert_count = cast("int", self._state.get(_ALERTS) or 0)
+        alert_count = number_at(self._state, _ALERTS)
         # Cut here too: the event may come from a producer that knows neither limit nor secrets.
         title = redact_and_cut(
             text_in(event.attributes, semconv.ALERT_TITLE), _MAX_TITLE_CHARS
@@ -274,7 +280,7 @@ def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
 def _values_of(event: _Event) -> ValuesEvent:
     """Return what the body of a config or summary says, by which event, without secrets.
 
-    A body that is not a map of values gives none.
+    A body that is not a map of values gives none: the event then changes nothing, uncounted.
     """
     # Our emitter scrubs its values; a third-party producer may send anything.
     values = cast(

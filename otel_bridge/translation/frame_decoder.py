@@ -78,6 +78,9 @@ class ResourceMetricsInput:
 class FrameReader:
     """Reads the frames of one run.
 
+    A frame that cannot be decoded raises, and the translator counts it (``undecodable``). Attributes
+    of an unexpected type count as missing, so that a frame which can be decoded never raises.
+
     Args:
         state: State in which drops are counted.
         contexts: The producers of the run; new ones are added.
@@ -110,6 +113,8 @@ class FrameReader:
 
     def metrics(self, frame: DecodedFrame) -> list[ResourceMetricsInput]:
         """Return all metrics of a frame, by resource: a list, so that a frame that fails has no effect.
+
+        Empty for a segment of another run, or whose header cannot be read.
 
         Raises:
             google.protobuf.message.DecodeError: The frame cannot be decoded, in whole or in part.
@@ -144,6 +149,9 @@ class FrameReader:
         alone: Callable[[bytes], _T],
     ) -> Iterator[tuple[ProducerContext, Iterable[_T]]]:
         """Yield the data of a frame with their producer; those of another run are counted (``other_run``).
+
+        Nothing of a segment whose header cannot be read, unless the data carry their own resources.
+        A frame that cannot be decoded raises `DecodeError` before anything is yielded.
 
         Args:
             frame: The frame.

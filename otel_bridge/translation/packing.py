@@ -24,6 +24,9 @@ def packed(value: object) -> Json:
 
     A dataclass is the list of its fields, bytes are base 64. A mapping with keys of another type
     than text is a list of pairs.
+
+    Raises:
+        TypeError: A value within is none of these and not JSON; no type that is stored has one.
     """
     if _is_plain(value):
         return cast("Json", value)
@@ -43,12 +46,20 @@ def packed(value: object) -> Json:
 
 
 def unpacked(kind: type[T], value: object) -> T:
-    """Return the value of type *kind* that `packed` turned into *value*."""
+    """Return the value of type *kind* that `packed` turned into *value*.
+
+    Raises:
+        ValueError: *value* was stored by another version, whose fields differ. `LEDGER_FORMAT` rises
+            with them, so that the ledger is refused before its state is read.
+    """
     return cast("T", _unpacked(kind, value))
 
 
 def unpacked_below(kind: type[T], state: TranslationState, prefix: str) -> dict[str, T]:
-    """Return the values of type *kind* that are stored below *prefix*, by the rest of their keys."""
+    """Return the values of type *kind* that are stored below *prefix*, by the rest of their keys.
+
+    Empty without any; raises as `unpacked` does.
+    """
     return {key: unpacked(kind, stored) for key, stored in named(state, prefix).items()}
 
 

@@ -35,7 +35,8 @@ class RunContext:
         """Return the attempt of *role* to which spans of *process* belong.
 
         That of the process itself: after a restart spans of its predecessor may still arrive. The
-        current one while nothing of the process has shown which attempt it belongs to.
+        current one while nothing of the process has shown which attempt it belongs to: 1 for a role
+        that never started anew.
         """
         axis = axis_of(role)
         return process.attempts.get(axis) or self.axes.current(axis)

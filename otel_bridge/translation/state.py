@@ -29,7 +29,13 @@ HASH_BYTES = 8
 
 
 class TranslationState(Protocol):
-    """Maps each key to its value after the last change; never waits and never raises."""
+    """Maps each key to its value after the last change.
+
+    A bridge's state keeps values of a kilobyte and more in its ledger alone when memory is short:
+    `get` and `items` raise `JournalError` when the ledger cannot be read. That error passes through
+    all of translation. The reader then discards state and translator, and begins again at the last
+    commit: nothing is lost or counted twice. `set`, `delete` and small values never raise.
+    """
 
     def get(self, key: str) -> StateValue | None:
         """Return the value, ``None`` when *key* is unknown. Never change the returned value: `set` a new one."""
@@ -52,7 +58,11 @@ class TranslationState(Protocol):
 
 
 def named(state: TranslationState, prefix: str) -> dict[str, Any]:
-    """Return what is stored below *prefix*, in the order of the rest of its keys, to which it maps."""
+    """Return what is stored below *prefix*, in the order of the rest of its keys, to which it maps.
+
+    Empty without any. Values have the type that their module stored: a ledger of another format is
+    refused before.
+    """
     return {key.removeprefix(prefix): value for key, value in state.items(prefix)}
 
 
@@ -76,7 +86,8 @@ def count(
 ) -> None:
     """Add *number* to the drop counter ``drop/<reason>``.
 
-    *name* is the key of what was dropped; the first of each reason is stored as an example.
+    *name* is the key of what was dropped; the first of each reason is stored as an example. It never
+    raises: a count is small, and so in memory.
 
     Counts live in the state, so that a kill of the bridge neither loses nor doubles one.
     """

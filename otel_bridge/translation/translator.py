@@ -76,6 +76,11 @@ class PendingCounts:
 class Translator:
     """Translates one run.
 
+    No method raises for what a producer sent: that is counted (``drop/<reason>``). `JournalError`
+    of the state passes, and its reader begins again at the last commit. Any other exception is a bug:
+    the reader counts the frame as ``translation_errors`` and goes on; one that is not of a frame
+    fails the run's bridge, which tries again.
+
     Args:
         state: Stored state; the translator reads it at the start and relies on being its only
             writer.
@@ -121,6 +126,8 @@ class Translator:
         )
         self._featured = FeaturedKeys(run)
         self._redelivered_before = number_at(state, _REDELIVERED)
+        # None without rules: then the causes of a bridge with rules stay stored, so that none is
+        # alerted twice.
         self._alerts: AlertWatcher | None = None
         if options.alert_rules:
             stragglers = StragglerCauses(state, options.alert_rules)
@@ -132,10 +139,10 @@ class Translator:
         return self._spans.rollouts
 
     # --- what the reader calls --------------------------------------------------------------------
-    def opened(self, source: SegmentInfo, now_unix_ns: int) -> list[Record]:
+    def opened(self, source: SegmentInfo, now_unix_ns: int) -> None:
         """Process the header of a segment: its process is open from then on.
 
-        Nothing of a segment whose resource cannot be read, which is counted (``undecodable``), or
+        No process of a segment whose resource cannot be read, which is counted (``undecodable``), or
         that belongs to another run (``other_run``), and of segments of many processes, whose
         records name theirs.
         """
@@ -143,10 +150,12 @@ class Translator:
             context = self._reader.of_segment(source, now_unix_ns)
             if context is not None:
                 self._lifecycle.on_frame(context.process, now_unix_ns)
-        return []
 
     def mark_drained(self, instances: Iterable[str]) -> None:
-        """Mark processes as dead and fully read, so that a successor counts as the next attempt."""
+        """Mark processes as dead and fully read, so that a successor counts as the next attempt.
+
+        An instance that sent nothing yet, or was forgotten, is ignored.
+        """
         for instance in instances:
             if instance in self._lifecycle.processes:
                 self._lifecycle.processes[instance].mark_drained()
@@ -267,7 +276,11 @@ class Translator:
         return self._spans.phases.take_new()
 
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
-        """Process spans of a rollout of this run that another run received."""
+        """Process spans of a rollout of this run that another run received.
+
+        No record unless they complete the rollout, or it was emitted already; spans that this run
+        has are ignored.
+        """
         records = self.rollouts.adopt(stray, now_unix_ns)
         if records and self._lifecycle.ended:
             self._lifecycle.reopen(now_unix_ns)
@@ -403,6 +416,7 @@ class Translator:
         return records
 
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
+        """Return what waits and the run's end, if it ends now; nothing while a process is awaited."""
         if not self._lifecycle.due(now_unix_ns, closing=closing):
             return []
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]
@@ -412,10 +426,15 @@ class Translator:
         return [*self._metrics.close(now_unix_ns), *self._spans.close(now_unix_ns)]
 
     def _forget(self, process: Process, now_unix_ns: int) -> list[Record]:
+        """Forget a process that has ended; return its rows that waited.
+
+        Its media that wait for parts are counted (``media/incomplete``). Data that still arrive of it
+        begin a new process.
+        """
         rows = self._metrics.forget(process, now_unix_ns)
         self._lifecycle.forget(process)
         self._spans.forget(process.instance)
         self._events.media.forget(process.instance)
         # Its contexts hold the process object; a later frame must make a new one.
         self._reader.forget_producers()
-        return [*rows]
+        return list(rows)

@@ -8,7 +8,7 @@ import pytest
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import MediaRecord
-from otel_bridge.translation.metrics.media import MediaAssembler
+from otel_bridge.translation.metrics import media
 from otel_bridge.translation.options import TranslationOptions
 from support.media_samples import (
     image,
@@ -209,7 +209,7 @@ def test_parts_that_wait_are_bounded_and_the_oldest_go(
     second = parts_of(10, "second", text("b" * 24), size=12)
 
     bench.logs(source("i1"), first)
-    monkeypatch.setattr(assembler, "_max_bytes", assembler._waiting_bytes * 3 // 2)
+    monkeypatch.setattr(media, "_MAX_WAITING_BYTES", assembler._waiting_bytes * 3 // 2)
     bench.logs(source("i2"), second[0])
     (found,) = bench.logs(source("i2"), second[1])
 
@@ -239,9 +239,7 @@ def test_parts_that_nothing_follows_are_counted_when_the_run_is_closed_and_kept_
 def test_beginnings_without_bytes_are_bounded_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000}
-    )
+    monkeypatch.setattr(media, "_MAX_WAITING_BYTES", 20_000)
     bench = Bench()
 
     for number in range(1, 101):
@@ -264,9 +262,7 @@ def test_beginnings_without_bytes_are_bounded_too(
 def test_a_part_that_comes_again_under_another_number_counts_its_bytes_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        MediaAssembler.__init__, "__kwdefaults__", {"max_waiting_bytes": 20_000}
-    )
+    monkeypatch.setattr(media, "_MAX_WAITING_BYTES", 20_000)
     bench, shown = Bench(), text("x" * 8_000)
     first, last = parts_of(1, "k", shown, size=4_000)
 

@@ -286,7 +286,8 @@ class SegmentReader:
                 filled.append((name, tail))
         headers = self._take_headers()
         if headers:  # at once: a process that has not logged yet keeps the run open too
-            return ReadBatch(headers, self._opened(headers), has_more=True)
+            self._open(headers)
+            return ReadBatch(headers, has_more=True)
         records: list[Record] = []
         frames = 0
         size_bytes = 0
@@ -310,15 +311,13 @@ class SegmentReader:
         headers = (tail.take_header() for tail in self.tails.values())
         return [header for header in headers if header is not None]
 
-    def _opened(self, headers: list[SegmentHeader]) -> list[Record]:
-        """Return the records that the beginning of processes gives; raises as `_tick` does."""
-        records: list[Record] = []
+    def _open(self, headers: list[SegmentHeader]) -> None:
+        """Open the processes that begin with *headers*, each at its header's time; raises as `_tick`."""
         for header in headers:
             producer = self.tails[header.instance_id].producer
-            records += self.translator.opened(
+            self.translator.opened(
                 producer, min(header.created_unix_ns, time.time_ns())
             )
-        return records
 
     def _by_append_time(
         self, filled: list[tuple[str, SegmentTailer]]

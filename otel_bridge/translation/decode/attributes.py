@@ -6,7 +6,7 @@ Source: opentelemetry-proto, common.proto, ``AnyValue``, ``KeyValue``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -36,15 +36,13 @@ def value_of(value: AnyValue, depth: int = 0) -> Json:
         return mapping_of(value.kvlist_value.values, depth + 1)
     if kind == "bytes_value":
         return value.bytes_value.hex()
-    return _SCALARS[kind](value) if kind in _SCALARS else None
+    # Newer versions of OTLP have values that only profiles use: they are unset here.
+    if kind not in _SCALARS:
+        return None
+    return cast("Json", getattr(value, kind))
 
 
-_SCALARS: Mapping[str, Callable[[AnyValue], Json]] = {
-    "string_value": lambda value: value.string_value,
-    "int_value": lambda value: value.int_value,
-    "double_value": lambda value: value.double_value,
-    "bool_value": lambda value: value.bool_value,
-}
+_SCALARS = frozenset({"string_value", "int_value", "double_value", "bool_value"})
 
 
 def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:

@@ -129,8 +129,7 @@ def system_message(value: Json) -> Message | None:
         return None
     if not isinstance(parsed, list) or not parsed:
         return None
-    messages = _from_parts("system", parsed, {})
-    return messages[0] if messages else None
+    return _from_parts("system", parsed, {})[0]
 
 
 def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Chat:
@@ -230,7 +229,7 @@ def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
 def _from_parts(
     role: str, parts: list[Json], entry: Mapping[str, Json]
 ) -> list[Message]:
-    """Convert one message of the parts form; each tool result becomes a message of its own.
+    """Convert one message of the parts form to one or more: each tool result becomes one.
 
     Facts beside the known form are kept, because nothing that a producer sent may be lost without a
     count.
@@ -245,12 +244,12 @@ def _from_parts(
     for part in parts:
         sorted_parts.add(part)
     messages = sorted_parts.messages(role, entry.get("name"))
-    if sorted_parts.facts and messages:
-        messages[0][_PART_FACTS] = sorted_parts.facts
+    first = messages[0]
+    if sorted_parts.facts:
+        first[_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
-        if key in _PARTS_KEYS or not messages or too_deep(value):
+        if key in _PARTS_KEYS or too_deep(value):
             continue
-        first = messages[0]
         # What was read from the parts has the name: Vercel's messages have `parts` and `content`.
         if key not in first:
             first[key] = value

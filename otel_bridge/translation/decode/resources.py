@@ -248,10 +248,7 @@ def resource_role(resource_attributes: Mapping[str, object]) -> str | None:
     """Return the role of a process: ``rl.role``, else the service name of a third-party producer."""
     role = text_in(resource_attributes, semconv.ROLE)
     if not role and semconv.INSTANCE_ID not in resource_attributes:
-        service = text_in(resource_attributes, semconv.SERVICE_NAME)
-        role = service
-        if service.startswith(_UNKNOWN_SERVICE):
-            role = ""
+        return _service_role(resource_attributes)
     return role or None
 
 

@@ -236,6 +236,7 @@ class RowAssembler:
         return True
 
     def _in_order(self, process: Process) -> list[Row]:
+        """Write the whole rows that follow the last one written; none behind a missing number."""
         rows: list[Row] = []
         while process.ready:
             row = process.ready.get(process.rows.high + 1)

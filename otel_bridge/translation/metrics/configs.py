@@ -40,7 +40,10 @@ class _Leaf:
 
 
 class Configs:
-    """Merges the configs of one run."""
+    """Merges the configs of one run.
+
+    A stored config that the ledger cannot give raises `JournalError`; see `TranslationState`.
+    """
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
@@ -89,14 +92,17 @@ class Configs:
 
 
 def _id(event: ValuesEvent) -> str:
-    if (
-        event.origin.instance == _OURS
-    ):  # with the role: two roles may have the same attempt
+    # With the role: two roles may have the same attempt.
+    if event.origin.instance == _OURS:
         return f"c:{_OURS}:{event.role or ''}:{event.origin.seq}"
     return event.record_id("c")
 
 
 def _paths(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
+    """Yield each leaf of *config* with its path; an empty map is a leaf.
+
+    It recurses at most 32 deep: decoding leaves out what nests deeper (`value_of`).
+    """
     for key, value in config.items():
         path = f"{prefix}{key.replace(_SEPARATOR, ' ')}"
         if isinstance(value, dict) and value:

@@ -24,10 +24,9 @@ class Deduplicator:
         self._again: dict[bytes, bool] = {}
         self._chunks: dict[int, bytearray] = {}
         self._changed: set[int] = set()
-        for number, value in named(state, _PREFIX).items():
-            if isinstance(value, bytes):
-                self._chunks[int(number)] = bytearray(value)
-                self._again.update(dict.fromkeys(_hashes(value), False))
+        for number, chunk in named(state, _PREFIX).items():
+            self._chunks[int(number)] = bytearray(chunk)
+            self._again.update(dict.fromkeys(_hashes(chunk), False))
         self._last = max(self._chunks, default=0)
 
     def add(self, hash_: bytes) -> bool:

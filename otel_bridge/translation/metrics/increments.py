@@ -199,8 +199,7 @@ def _totals(
         added.max = point.max
 
 
-def _loaded(value: object) -> HistogramPoint:
-    data = value if isinstance(value, bytes) else b""
+def _loaded(data: bytes) -> HistogramPoint:
     if data[:1] == _EXPLICIT:
         return pb.HistogramDataPoint.FromString(data[1:])
     return pb.ExponentialHistogramDataPoint.FromString(data[1:])

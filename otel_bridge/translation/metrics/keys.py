@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from otel_bridge.records import Row, Status, Value, axis_of, key_of
@@ -42,12 +43,11 @@ ATTEMPT = "attempt"
 """Key and config entry that number the second and later attempts of a role."""
 
 
-def is_statistic(key: str) -> bool:
+# Hot path: the same keys come with each row. Bounded, because keys come over the wire.
+@lru_cache(maxsize=4096)
+def _is_statistic(key: str) -> bool:
     """Return whether the statistics of a step may use *key*, in the form that trackers show."""
-    is_candidate = (
-        "rollouts" in key or "time/" in key or "lineage/" in key or "tokens/" in key
-    )
-    return is_candidate and _STATISTICS.search(key) is not None
+    return _STATISTICS.search(key) is not None
 
 
 def keyed(values: Mapping[str, Value], role: str | None) -> dict[str, Value]:
@@ -139,13 +139,13 @@ class StepAxes:
         self._processes = processes
         self._max_keys = max_keys
         self._changed: set[str] = set()
-        self._attempts = _integers(state, "attempt/")
-        self._led = _integers(state, "led/")
-        self._reached = _integers(state, "reached/")
+        self._attempts: dict[str, int] = named(state, "attempt/")
+        self._led: dict[str, int] = named(state, "led/")
+        self._reached: dict[str, int] = named(state, "reached/")
         self._registered = set(named(state, "key/"))
         self._row_statistics = set(named(state, _OWN))
-        self._last = _integers(state, "axis/")
-        self._furthest = _integers(state, "furthest/")
+        self._last: dict[str, int] = named(state, "axis/")
+        self._furthest: dict[str, int] = named(state, "furthest/")
         self.restarted: dict[str, int] = {}
         """Axis to attempt, for roles that began a second or later attempt, until its config is made."""
 
@@ -204,7 +204,7 @@ class StepAxes:
             values: Key to value of one row.
             axis: Axis over which the values are drawn; ``None``: time.
         """
-        for key in filter(is_statistic, values):
+        for key in filter(_is_statistic, values):
             if key not in self._row_statistics:
                 self._row_statistics.add(key)
                 self._state.set(f"{_OWN}{key}", axis)
@@ -288,9 +288,8 @@ class StepAxes:
         if current > max(self._attempts.get(axis, 1), 1):
             self.restarted[axis] = current
         if self._attempts.get(axis, current) != current:
-            self._furthest[axis] = (
-                step  # a further attempt continues from an earlier step
-            )
+            # A further attempt continues from an earlier step.
+            self._furthest[axis] = step
             self._state.set(f"furthest/{axis}", step)
         self._store("attempt/", self._attempts, axis, current)
         # `_starts_again` needs it once the rank 0 of an attempt is forgotten.
@@ -465,8 +464,3 @@ def _ended_after(worker: Process, process: Process) -> bool:
 
 def _ended_after_any(predecessors: Iterable[Process], process: Process) -> bool:
     return any(_ended_after(predecessor, process) for predecessor in predecessors)
-
-
-def _integers(state: TranslationState, prefix: str) -> dict[str, int]:
-    values = named(state, prefix)
-    return {name: value for name, value in values.items() if isinstance(value, int)}

@@ -22,11 +22,17 @@ from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.processes.process import Process
-from otel_bridge.translation.state import TranslationState, count, identity
+from otel_bridge.translation.state import (
+    TranslationState,
+    count,
+    identity,
+    number_at,
+)
 
 INVALID = "media/invalid"
 INCOMPLETE = "media/incomplete"
-MAX_WAITING_BYTES = 128 << 20
+_MAX_WAITING_BYTES = 128 << 20
+"""Most bytes of parts that wait; beyond it the oldest media are dropped."""
 COUNTED = "media-count"
 """Key of the state with the number of media so far."""
 _ENTRY_BYTES = 512
@@ -49,11 +55,12 @@ class MediaEvent:
 class MediaAssembler:
     """Joins the media of one run.
 
+    Stored parts that the ledger cannot give raise `JournalError`; see `TranslationState`.
+
     Args:
         state: State that stores the parts that wait.
         options: Content policy for third-party producers.
         axes: Step axes of the run.
-        max_waiting_bytes: Most bytes of parts that wait.
     """
 
     def __init__(
@@ -61,12 +68,9 @@ class MediaAssembler:
         state: TranslationState,
         options: TranslationOptions,
         axes: StepAxes,
-        *,
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._state = state
         self._axes = axes
-        self._max_bytes = max_waiting_bytes
         self._content_policy = options.content
         self._waiting: dict[str, dict[str, int]] = {}
         self._waiting_bytes = 0
@@ -93,12 +97,12 @@ class MediaAssembler:
             return []
 
     def close(self) -> None:
-        """Drop, and count, what waits for parts, because no more will arrive."""
+        """Drop, and count (``media/incomplete``), what waits for parts, because no more will arrive."""
         for name in list(self._waiting):
             self._drop(name)
 
     def forget(self, instance: str) -> None:
-        """Drop what waits for parts of a process that has ended."""
+        """Drop, and count (``media/incomplete``), what waits for parts of a process that has ended."""
         for name in list(self._waiting):
             if name.startswith(f"{_PREFIX}{instance}/"):
                 self._drop(name)
@@ -130,7 +134,7 @@ class MediaAssembler:
             return self._records(
                 event, head, int_in(head, _TIME) or event.time_unix_ns, data
             )
-        while self._waiting_bytes > self._max_bytes:
+        while self._waiting_bytes > _MAX_WAITING_BYTES:
             self._drop(next(iter(self._waiting)))
         return []
 
@@ -154,9 +158,9 @@ class MediaAssembler:
         self._forget(name)
 
     def _forget(self, name: str) -> None:
-        for key, _ in list(self._state.items(f"{name}/")):
+        for key, _ in self._state.items(f"{name}/"):
             self._state.delete(key)
-        self._waiting_bytes -= sum(self._waiting.pop(name, {}).values())
+        self._waiting_bytes -= sum(self._waiting.pop(name).values())
 
     def _records(
         self,
@@ -167,7 +171,8 @@ class MediaAssembler:
     ) -> list[MediaRecord]:
         """Return the record of an event with all its bytes; nothing if the content policy leaves nothing of it.
 
-        Media do not advance the axis of their role, since a row of an earlier step may follow.
+        Media do not advance the axis of their role, since a row of an earlier step may follow. The
+        policy raises nothing: it reads tables that `items_of` has checked.
 
         Raises:
             InvalidRecordError: Attributes and bytes are not what they claim to be.
@@ -177,9 +182,10 @@ class MediaAssembler:
         items, cells = items_of(attributes, data)
         role = text_in(attributes, semconv.ROLE) or process.role
         step = int_in(attributes, semconv.STEP)
-        axis = None if step is None else axis_of(role)
+        axis = None
         steps = self._axes.steps()
-        if axis is not None and step is not None:
+        if step is not None:
+            axis = axis_of(role)
             steps = self._axes.beside(axis, step)
         record = MediaRecord(
             id=_id(
@@ -202,7 +208,7 @@ class MediaAssembler:
         # The policy left nothing of it.
         if not record.items:
             return []
-        media_count = cast("int", self._state.get(COUNTED) or 0)
+        media_count = number_at(self._state, COUNTED)
         self._state.set(COUNTED, media_count + len(record.items))
         return [record]
 

@@ -12,7 +12,7 @@ from typing import cast
 from otel_bridge.records import Json, Scalar, Summary
 from otel_bridge.translation.decode.rows import full_key
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, number_at
 
 TOO_MANY = "summary/too_many_keys"
 NOT_A_VALUE = "summary/value"
@@ -59,7 +59,7 @@ class Summaries:
 
     def _room(self, key: str) -> bool:
         """Count a new key; return ``False``, counted as ``summary/too_many_keys``, when the run has the most."""
-        number = cast("int", self._state.get(_KEYS) or 0)
+        number = number_at(self._state, _KEYS)
         if number >= _MAX_KEYS:
             count(self._state, TOO_MANY, name=key)
             return False

@@ -52,7 +52,6 @@ _NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
 _MAX_HISTOGRAMS = 10_000
 """Most series of cumulative histograms, whose last points are stored with all their buckets."""
 _TOTALS = "sum/"
-_MAX_STEP = (1 << 63) - 1
 _DELTA = pb.AGGREGATION_TEMPORALITY_DELTA
 _NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
@@ -102,7 +101,10 @@ class _Group:
 
 
 class ThirdPartyPoints:
-    """Turns points of all third-party producers of one run into rows."""
+    """Turns points of all third-party producers of one run into rows.
+
+    Nothing raises: what does not fit a histogram or is not a number is left out of its point.
+    """
 
     def __init__(
         self,
@@ -218,9 +220,8 @@ class ThirdPartyPoints:
             if added:
                 self._note_latest(key, point, hash_)
             return added
-        if (
-            point.time_ns <= latest.time_ns
-        ):  # late, or redelivered: the step keeps its value
+        # Late, or redelivered: the step keeps its value.
+        if point.time_ns <= latest.time_ns:
             return added
         if not added and hash_ != latest.hash:
             # Only once: two producers with one name and without ids would alternate at each export.
@@ -336,9 +337,8 @@ def _read_attributes(
     attributes = mapping_of(point.attributes)
     step: int | None = None
     for name in _STEPS:
-        candidate = int_in(attributes, name)
-        if candidate is not None and abs(candidate) <= _MAX_STEP:
-            step = candidate
+        step = int_in(attributes, name)
+        if step is not None:
             # The step becomes the row's, or each step would be a series of its own.
             del attributes[name]
             break
@@ -410,7 +410,7 @@ def numbers_of(span: Span) -> tuple[int, dict[str, Value]] | None:
     """
     attributes = mapping_of(span.attributes)
     step = as_int(attributes.pop(semconv.DL_ITERATION, None))
-    if step is None or not -(1 << 63) <= step < 1 << 63 or is_rollout(span):
+    if step is None or is_rollout(span):
         return None
     numbers: dict[str, Value] = {}
     for key, value in list(attributes.items())[:_MAX_NUMBERS]:

@@ -246,9 +246,8 @@ class RunLifecycle:
 
     def _closed(self, process: Process) -> None:
         self._open.discard(process.instance)
-        if (
-            self._run.ended
-        ):  # an end that arrives after the run's end may change the run's status
+        # An end that arrives after the run's end may change the run's status.
+        if self._run.ended:
             self._run.ended = False
             self._changed = True
 
@@ -440,8 +439,9 @@ class RunLifecycle:
     def over_limit(self, now_unix_ns: int) -> list[Process]:
         """Return the processes to forget: those that ended first, and those with awaited rows last.
 
-        Empty below `MAX_PROCESSES`. Open local processes are never among them: they still append.
-        The caller releases the rows of these first.
+        Empty below `MAX_PROCESSES`. Open local processes are never among them: they still append, so
+        that a run with more of them stays over the limit. Open remote ones end here, as by silence.
+        The caller releases the rows of all these first.
         """
         over = len(self.processes) - MAX_PROCESSES
         if over <= 0:
@@ -459,17 +459,22 @@ class RunLifecycle:
         # All others are open: silence is assumed for the remote ones that were silent longest.
         if len(ended) < over:
             remote = [
-                p for p in self.processes.values() if p.status is None and p.remote
+                process
+                for process in self.processes.values()
+                if process.status is None and process.remote
             ]
-            remote.sort(key=_last_word)
+            remote.sort(key=lambda process: process.seen_ns)
             silent = remote[: over - len(ended)]
             if silent:
-                self._fall_silent(silent, _last_word(remote[-1]))
+                self._fall_silent(silent, remote[-1].seen_ns)
             ended += silent
         return ended[:over]
 
     def forget(self, process: Process) -> None:
-        """Forget a process that has ended; its part in the run's status stays."""
+        """Forget a process, one of `over_limit`; its part in the run's status stays.
+
+        Later data of it are those of a new process.
+        """
         del self.processes[process.instance]
         self._state.delete(f"{PREFIX}{process.instance}")
         self._run.forgotten.add(process, self._options.owner_role)
@@ -484,7 +489,3 @@ class RunLifecycle:
         if self._changed:
             self._changed = False
             self._state.set(_KEY, packed(self._run))
-
-
-def _last_word(process: Process) -> int:
-    return process.seen_ns

@@ -75,7 +75,8 @@ class ProducerRegistry:
     ) -> ProducerContext | None:
         """Return the producer of a segment; ``None``: the segment belongs to another run.
 
-        The result is kept for the segment, because this runs for each frame.
+        The result is kept for the segment, because this runs for each frame; ``None`` and an error
+        are not, so that the caller counts each frame.
 
         Raises:
             InvalidRecordError: The resource of the segment cannot be read.
@@ -98,7 +99,8 @@ class ProducerRegistry:
 
         ``None``: the resource belongs to another run.
 
-        A segment whose own header cannot be read still gives its records' resources.
+        A segment whose own header cannot be read still gives its records' resources. Never raises:
+        an attribute of an unexpected type counts as missing.
         """
         # Deterministic, because the bytes are the key of the cache.
         data = resource.SerializeToString(deterministic=True)

@@ -24,7 +24,7 @@ class ReceiveClock:
 
         Returns:
             Whether these are the first data since the translator began to receive, so that due
-            times change.
+            times change. ``False`` too for data of before, which another translator received.
         """
         if self._received_ns or now_unix_ns < self.opened_ns:
             return False

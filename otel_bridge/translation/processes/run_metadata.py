@@ -67,7 +67,10 @@ class RunMetadata:
         self.run_id = run_id or text_in(stored, "id")
 
     def mine(self, producer: Producer) -> bool:
-        """Return whether *producer* belongs to this run, and store new facts from its resource."""
+        """Return whether *producer* belongs to this run, and store new facts from its resource.
+
+        ``False``: nothing is stored, and the caller counts its data (``other_run``).
+        """
         if not self.run_id:
             self.run_id = producer.run.id
         # Before its facts are stored: another run's names must not reach this one.

@@ -54,7 +54,7 @@ class SequenceTracker:
         )
 
     def covers(self, time_ns: int) -> bool:
-        """Return whether the row of this time was received."""
+        """Return whether the row of this time was received (or its gap was given up)."""
         return time_ns <= self.high_ns and not any(
             gap.after_ns < time_ns < gap.before_ns for gap in self.gaps
         )

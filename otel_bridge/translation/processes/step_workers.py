@@ -161,7 +161,8 @@ class StepWorkers:
         Return whether an earlier one is now missing.
 
         ``False`` while the same or more are open: only a step without live rollouts may close
-        earlier.
+        earlier. Beyond `_MAX_TRACKS` roles and splits of a process its steps are not remembered, and
+        hold nothing open.
         """
         pace = self._paces.setdefault(instance, WorkerProgress())
         track = (role or "", split)

@@ -92,6 +92,11 @@ class SamplingFacts:
     dataset: str | None = None
     open_steps: tuple[int, ...] | None = None
 
+    @property
+    def track(self) -> tuple[str, str, int]:
+        """Role (empty without one), split and attempt: the track of the rollout's step."""
+        return self.role or "", self.split, self.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutAssembler:

@@ -109,9 +109,8 @@ def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[M
     # The usual case: a client sends the whole history each time.
     if marks[: len(history)] == history:
         return prompt[len(history) :]
-    if (
-        history[: len(marks)] == marks
-    ):  # the same history again: a second sample, or a retry
+    # The same history again: a second sample, or a retry.
+    if history[: len(marks)] == marks:
         return ()
     # The longest overlap first: a shorter one may be a phrase that was said twice.
     for overlap in range(min(len(history), len(marks)), 0, -1):

@@ -180,7 +180,10 @@ def _label(value: Json) -> str | None:
 
 
 class Evaluations:
-    """Holds the received values of each trace, until the trace is forgotten."""
+    """Holds the received values of each trace, until the trace is forgotten.
+
+    Stored values that the ledger cannot give raise `JournalError`; see `TranslationState`.
+    """
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state

@@ -251,11 +251,16 @@ class RolloutPipeline:
         return self._publisher.ended.ids() | waiting
 
     def stray(self, trace_id: str) -> ReceivedTrace:
-        """Return the spans of one of `strays`, which stay here until `give_away`."""
+        """Return the spans of one of `strays`, which stay here until `give_away`.
+
+        Raises:
+            KeyError: The trace no longer waits; the caller asks `strays` before, in the same round.
+            JournalError: The ledger cannot give them; the next round tries again.
+        """
         return self._store.read(self._store.traces[trace_id])
 
     def give_away(self, trace_id: str) -> None:
-        """Forget a stray, after another run has stored its spans."""
+        """Forget a stray, after another run has stored its spans; raises `KeyError` as `stray` does."""
         trace = self._store.traces[trace_id]
         self._workers.complete(trace.sender, trace_id)
         self._store.forget(trace)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 
 from otel_bridge.conventions import switch_of
 from otel_bridge.records import Evaluation, Record, axis_of
@@ -100,7 +101,10 @@ class RolloutPublisher:
         self._store = store
         self._evaluations = evaluations
         self._assembler = RolloutAssembler(
-            options.rollout_key, options.content, options.rollout_bytes, self._count
+            options.rollout_key,
+            options.content,
+            options.rollout_bytes,
+            partial(count, state),
         )
         complete: list[tuple[str, SamplingFacts, int]] = []
         for trace in store.traces.values():
@@ -116,9 +120,6 @@ class RolloutPublisher:
     def waiting(self) -> int:
         """Number of rollouts that wait for their step."""
         return sum(len(step.waiting) for step in self.steps.open())
-
-    def _count(self, reason: str, number: int) -> None:
-        count(self._state, reason, number)
 
     def rollout(
         self, trace: PendingTrace, source: ReceivedTrace, now_unix_ns: int

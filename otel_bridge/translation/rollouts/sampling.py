@@ -84,9 +84,7 @@ class StepSampler:
                 self._changed[step.key] = step
         # Their facts are stored with their traces, and not with the step again.
         for trace_id, facts, came_ns in waiting:
-            step = self._step(
-                (facts.role or "", facts.split, facts.attempt), facts.step, came_ns
-            )
+            step = self._step(facts.track, facts.step, came_ns)
             step.restore(trace_id, facts, came_ns)
 
     def reconsider(self, receive_clock: ReceiveClock) -> None:
@@ -130,9 +128,7 @@ class StepSampler:
 
         A rollout of a closed step takes a seat that is left, since its step was sampled already.
         """
-        step = self._step(
-            (facts.role or "", facts.split, facts.attempt), facts.step, now_unix_ns
-        )
+        step = self._step(facts.track, facts.step, now_unix_ns)
         step.see(now_unix_ns, facts)
         cap = self.cap(facts.split)
         # With ``first``, or without seats, the decision depends on no other rollout.
@@ -168,8 +164,7 @@ class StepSampler:
         self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts
     ) -> None:
         """Replace the facts of a waiting rollout."""
-        track = (facts.role or "", facts.split, facts.attempt)
-        step = self._open.get((track, facts.step))
+        step = self._open.get((facts.track, facts.step))
         if step is not None and trace_id in step.waiting:
             step.revise(trace_id, revised)
 
@@ -273,10 +268,9 @@ class StepSampler:
         identity = f"{STATISTICS_ID}{role}:{split}:{number}"
         identity += f":a{attempt}" if attempt > 1 else ""
         axis = None
+        steps = self._axes.steps()
         if step.number is not None:
             axis = axis_of(step.role)
-        steps = self._axes.steps()
-        if axis is not None and step.number is not None:
             steps[axis] = step.number
         values = step.statistics.values(step.kept, None if split == TRAIN else split)
         if step.attempt > 1:

@@ -320,7 +320,10 @@ class TraceStore:
         """Return *trace* with its spans, in order of arrival.
 
         Spans are read from the state, not kept in memory: waiting traces may hold a gigabyte
-        (``OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES``).
+        (``OTEL_BRIDGE_MAX_OPEN_TRACE_BYTES``). Without any for a trace that was just split off.
+
+        Raises:
+            JournalError: The ledger cannot give them; see `TranslationState`.
         """
         spans: list[tuple[SpanOrigin, Span]] = []
         for number in range(trace.chunks):

@@ -27,7 +27,7 @@ def read_back(base: Path, run_id: str) -> list[Any]:
         source = SegmentInfo(
             header.instance_id, header.kind, header.resource, header.role
         )
-        records += translator.opened(source, header.created_unix_ns)
+        translator.opened(source, header.created_unix_ns)
         for frame in scan.frames:
             now = frame.append_unix_ns
             records += translator.frame(

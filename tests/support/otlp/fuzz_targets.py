@@ -180,7 +180,7 @@ def translation(data: bytes) -> None:
     for what, payload in _frames(data):
         now_ns += 3_600_000_000_000 if what & 64 else 1_000_000_000
         sender = _SOURCES[what >> 3 & 3]
-        records += translator.opened(sender, now_ns)
+        translator.opened(sender, now_ns)
         records += translator.frame(
             sender, what & 3, payload, bool(what & 4), now_ns, now_ns
         )

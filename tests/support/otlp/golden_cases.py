@@ -272,7 +272,7 @@ def play(acts: list[dict[str, Any]]) -> dict[str, Any]:
     for act in acts:
         now_ns = act["now_ns"]
         if act["act"] == "opened":
-            records += translator.opened(_read_source(act["source"]), now_ns)
+            translator.opened(_read_source(act["source"]), now_ns)
         elif act["act"] == "tick":
             records += translator.tick(now_ns)
         else:

@@ -210,7 +210,7 @@ class Bench:
 
     def open(self, *sources: SegmentInfo) -> None:
         for each in sources:
-            self.records += self.translator.opened(each, self.now_ns)
+            self.translator.opened(each, self.now_ns)
 
     def metrics(self, sender: SegmentInfo, *scopes: pb.ScopeMetrics) -> list[Record]:
         """Frames of one process's segment."""
