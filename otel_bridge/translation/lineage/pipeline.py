@@ -21,8 +21,13 @@ from otel_bridge import semconv
 from otel_bridge.records import LINEAGE_ID, Json, Record, Value
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
-from otel_bridge.translation.generated_rollouts import TRAINED_STEP, GeneratedRollouts
+from otel_bridge.translation.generated_rollouts import (
+    TRAINED_STEP,
+    GeneratedRollout,
+    GeneratedRollouts,
+)
 from otel_bridge.translation.lineage.step_values import step_values
+from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
@@ -30,11 +35,13 @@ from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import (
     CollectedStep,
     SpanPipeline,
+    StepKey,
     linked_rollouts,
 )
 
 _Uses: TypeAlias = tuple[list[str], str]
 """Trace ids of rollouts, and the reason for which they are not used; empty: they are consumed."""
+_OUTDATED = "lineage/outdated"
 _MAX_REASON_CHARS = 64
 _MAX_STEPS = 64
 """Most training steps that are remembered of one rollout, the last ones."""
@@ -47,12 +54,14 @@ class TrainStep(CollectedStep):
     Attributes:
         rollouts: Trace id of each rollout to the reason for which the step left it out; empty: the
             step consumed it.
+        newest: Latest step that a consumed rollout was generated for; ``None``: not looked up.
     """
 
     SPACE: ClassVar[str] = "lineage"
     ROW_ID: ClassVar[str] = LINEAGE_ID
 
     rollouts: dict[str, str] = field(default_factory=dict[str, str])
+    newest: int | None = field(default=None, metadata=NOT_STORED)
 
     @property
     def size(self) -> int:
@@ -89,6 +98,9 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         super().__init__(run, TrainStep)
         self._generated = generated
         self._publish = publish
+        self._outdated = set(unpacked(list[StepKey], run.state.get(_OUTDATED) or []))
+        """Steps whose row lacks rollouts that it compares with, and gets them in its last row."""
+        self._is_changed = False
 
     def read(self, span: Span, attributes: Mapping[str, Json]) -> _Uses | None:
         """Return the rollouts that *span* names, ``None`` without any."""
@@ -122,11 +134,28 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         """
         records: list[Record] = []
         for trace_id in self._generated.take_news():
+            rollout = self._generated.get(trace_id)
             for step in self.steps.values():
                 if trace_id in step.rollouts:
                     step.change(now_unix_ns)
                     records += self._assign(trace_id, step, now_unix_ns)
+                elif rollout is not None:
+                    self._outdate(step, rollout)
         return records
+
+    def _outdate(self, step: TrainStep, rollout: GeneratedRollout) -> None:
+        """Note that the row of *step* compares with *rollout*, and had another figure of it or none.
+
+        It is corrected once, by its last row: workers that are behind the trainer send such
+        rollouts all the time, and each of them concerns the rows of many steps.
+        """
+        if not step.revision or rollout.step is None:
+            return
+        if step.newest is None:
+            step.newest = _newest_step(self._known(step))
+        if rollout.step <= step.newest:
+            self._outdated.add(step.key)
+            self._is_changed = True
 
     def is_whole(self, step: TrainStep) -> bool:
         """Return whether all rollouts have arrived that *step* consumed."""
@@ -135,6 +164,9 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
     def flush(self) -> None:
         """Write what changed to the state, with the rollouts that training has used."""
         self._generated.flush()
+        if self._is_changed:
+            self._run.state.set(_OUTDATED, packed(self._outdated))
+            self._is_changed = False
         super().flush()
 
     def _assign(self, trace_id: str, step: TrainStep, now_unix_ns: int) -> list[Record]:
@@ -156,9 +188,13 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
             return []
         self._generated.revise(trace_id, trained_steps=steps)
         for later in self.steps.values():
-            # The row of a later step counts this use as well.
-            if later.number > step.number and later.rollouts.get(trace_id) == "":
+            if later.number <= step.number:
+                continue
+            # The row of a later step counts this use as well, and else does not count it as unused.
+            if later.rollouts.get(trace_id) == "":
                 later.change(now_unix_ns)
+            else:
+                self._outdate(later, rollout)
         # No tracker shows it, so the value would have no place.
         if rollout.is_sampled_out:
             return []
@@ -175,14 +211,32 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         )
         return self._publish(value, now_unix_ns)
 
+    def last_records(self, step: TrainStep, now_unix_ns: int) -> list[Record]:
+        """Return what waits of *step*: its row, also if only rollouts that it did not consume have come since."""
+        if step.key in self._outdated:
+            step.change(now_unix_ns)
+        return super().last_records(step, now_unix_ns)
+
     def values(self, step: TrainStep) -> dict[str, Value]:
-        """Return the values of a row of *step*."""
-        trace_ids = step.consumed
-        consumed = list(filter(None, map(self._generated.get, trace_ids)))
+        """Return the values of a row of *step*, which has all that is known of its rollouts then."""
+        self._outdated.discard(step.key)
+        self._is_changed = True
+        consumed = self._known(step)
+        step.newest = _newest_step(consumed)
         return step_values(
             step.number,
             consumed,
-            unknown=len(trace_ids) - len(consumed),
+            unknown=len(step.consumed) - len(consumed),
             end_unix_ns=step.end_unix_ns,
             generated=self._generated.all(),
         )
+
+    def _known(self, step: TrainStep) -> list[GeneratedRollout]:
+        """Return the rollouts that *step* consumed, as far as they have arrived and are remembered."""
+        return list(filter(None, map(self._generated.get, step.consumed)))
+
+
+def _newest_step(rollouts: Iterable[GeneratedRollout]) -> int:
+    """Return the latest step that any of *rollouts* was generated for; -1 when none has a step."""
+    steps = [rollout.step for rollout in rollouts if rollout.step is not None]
+    return max(steps, default=-1)

@@ -236,6 +236,30 @@ def test_a_rollout_that_is_complete_only_when_the_run_ends_is_in_the_last_row_of
     assert isinstance(bench.records[-1], End)
 
 
+def test_a_rollout_that_no_step_used_is_in_the_last_row_of_a_step_however_late_it_arrives(
+    bench: Bench, run: MemoryRun
+) -> None:
+    log_rollouts(run, [rollout(0, 3, reward=1.0)])
+    train_on(run, 3, ["3-0"])
+    deliver(bench, run)
+    train_on(run, 4, ["3-0"])
+    deliver(bench, run)
+    first = values_of(lineage_rows(bench.tick(60))[3])
+    log_rollouts(run, [rollout(1, 3, reward=0.0), rollout(0, 2, reward=0.0)])
+
+    deliver(bench, run)
+    bench.tick(1)
+    bench.restart()
+    still_open = lineage_rows(bench.tick(60))
+    last = values_of(lineage_rows(bench.close())[3])
+
+    assert first["lineage/reward/generated"] == 1.0
+    assert "lineage/unused" not in first
+    # Once, at the end: a worker that is behind would else correct many rows again and again.
+    assert still_open == {}
+    assert (last["lineage/reward/generated"], last["lineage/unused"]) == (0.5, 1.0)
+
+
 def test_a_reward_that_a_newer_one_has_overtaken_does_not_count(
     bench: Bench, run: MemoryRun
 ) -> None:
@@ -326,6 +350,11 @@ class Truth:
     consumed: dict[int, list[str]]
 
 
+def step_of(name: str) -> int:
+    """The step that a rollout of `replay_job` was generated for."""
+    return int(name.partition("-")[0])
+
+
 def replay_job(run: MemoryRun, seed: int) -> Truth:
     """A job with a replay buffer: most rollouts are sampled out, some are used up to four times, two steps behind."""
     draw = random.Random(seed)
@@ -341,9 +370,7 @@ def replay_job(run: MemoryRun, seed: int) -> Truth:
         }
         log_rollouts(run, rollouts)
         if step >= 2:
-            ids = [
-                name for name in truth.rewards if int(name.split("-")[0]) >= step - 4
-            ]
+            ids = [name for name in truth.rewards if step_of(name) >= step - 4]
             truth.consumed[step] = draw.sample(ids, 48)
             for start in range(0, 48, 16):  # three ranks
                 train_on(run, step, truth.consumed[step][start : start + 16])
@@ -391,6 +418,27 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
         assert values["lineage/reward/consumed"] == pytest.approx(
             np.mean([truth.rewards[name] for name in consumed])
         )
+        steps = {step_of(name) for name in consumed}
+        of_same_steps = [
+            reward for name, reward in truth.rewards.items() if step_of(name) in steps
+        ]
+        assert values["lineage/reward/generated"] == pytest.approx(
+            np.mean(of_same_steps)
+        )
+        used = {
+            name
+            for past in truth.consumed
+            if past <= step
+            for name in truth.consumed[past]
+        }
+        older = [name for name in truth.rewards if step_of(name) < min(steps)]
+        unused = values.get("lineage/unused")
+        if older:
+            assert unused == pytest.approx(
+                np.mean([name not in used for name in older])
+            )
+        else:
+            assert unused is None
     kept = {record.id for record in bench.records if isinstance(record, RolloutRecord)}
     expected = {
         trace_id_of(RUN, name): ",".join(
