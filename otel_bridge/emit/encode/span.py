@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from otel_bridge.emit.encode.protobuf import (
@@ -29,9 +30,8 @@ _NO_REMOTE_PARENT = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
 _STATUS_UNSET = b"\x7a\x00"
 _PLAIN_TAIL = _STATUS_UNSET + _NO_REMOTE_PARENT
-_MAX_CACHED = 4096
-_MAX_CACHED_CHARS = 64
-_KEYS: dict[str, bytes] = {}
+_CACHED_KEYS = 4096
+"""Keys whose bytes are kept: those of metadata are the program's own, and may be ever new."""
 
 
 class Utf8(NamedTuple):
@@ -66,15 +66,10 @@ def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> bytes:
     return b"".join(fields)
 
 
+@lru_cache(_CACHED_KEYS)
 def _key(name: str) -> bytes:
     """Encode the key of a ``KeyValue``; a known key costs one lookup."""
-    packed = _KEYS.get(name)
-    if packed is None:
-        packed = text(1, name)
-        # Keys of metadata are the program's own, and may be ever new.
-        if len(_KEYS) < _MAX_CACHED and len(name) <= _MAX_CACHED_CHARS:
-            _KEYS[name] = packed
-    return packed
+    return text(1, name)
 
 
 def span(

@@ -17,7 +17,7 @@ from otel_bridge.values.plain import Losses
 
 UNREAD = "rollout_message"
 """Reason of values in no known shape, which are kept as text."""
-_MAX_MEDIUM_BYTES = 32 << 20
+MAX_MEDIUM_BYTES = 32 << 20
 _MAX_MEDIA = 100
 """Most media of one rollout: the training loop waits for their encoding."""
 _PLAIN = frozenset({str, int, float, bool, type(None), dict})
@@ -106,7 +106,7 @@ def _parts(medium: object) -> list[Json]:
         raise MediaDropped("media_mixed")
     if not isinstance(medium, (Image, Audio, Video)):
         return [{"type": "text", "content": str(medium.value)}]
-    mime, data = file_of(medium, _MAX_MEDIUM_BYTES)
+    mime, data = file_of(medium, MAX_MEDIUM_BYTES)
     content = base64.b64encode(data).decode()
     parts: list[Json] = [
         {"type": "blob", "mime_type": mime, "modality": medium.kind, "content": content}

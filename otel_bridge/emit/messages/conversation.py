@@ -22,7 +22,7 @@ from otel_bridge.emit.messages.fields import (
     plain,
     text_or_none,
 )
-from otel_bridge.emit.messages.parts import Parts, ToolAnswer, ToolCall
+from otel_bridge.emit.messages.parts import EMPTY, Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, messages_of, read
 from otel_bridge.errors import any_error
 from otel_bridge.records import Json
@@ -31,7 +31,6 @@ from otel_bridge.values.scalars import any_text
 
 _MAX_FACTS = 100
 _RESERVED = ("role", shapes.PARTS_KEY)
-_EMPTY: Sequence[Json] = (None, "", [], {})
 _NO_FACTS: Mapping[str, Json] = {}
 
 
@@ -168,7 +167,7 @@ def _facts_of(fields: ReadFields, parts: Parts) -> dict[str, Json]:
     for key in beyond:
         del other_fields[key]
     facts = parts.content_filter.facts(other_fields, "message")
-    return {key: fact for key, fact in facts.items() if fact not in _EMPTY}
+    return {key: fact for key, fact in facts.items() if fact not in EMPTY}
 
 
 def _says_nothing(key: str, value: object) -> bool:

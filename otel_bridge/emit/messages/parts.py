@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.emit.media.pictures import MediaDropped, image_bytes, is_picture
+from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media
 from otel_bridge.emit.messages import shapes
-from otel_bridge.emit.messages.attachments import UNREAD, parts_of
+from otel_bridge.emit.messages.attachments import MAX_MEDIUM_BYTES, UNREAD, parts_of
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.fields import (
     ReadFields,
@@ -27,6 +27,7 @@ from otel_bridge.emit.messages.fields import (
     text_or_none,
 )
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
+from otel_bridge.errors import any_error
 from otel_bridge.records import Json
 from otel_bridge.values.plain import CLIPPED, dumps
 from otel_bridge.values.scalars import any_text
@@ -34,8 +35,7 @@ from otel_bridge.values.scalars import any_text
 MAX_NAME_CHARS = 256
 _TEXT_TYPES = ("text", "reasoning")
 _TEXT_KEYS = frozenset({"type", "content"})
-_EMPTY: Sequence[Json] = (None, "", [], {})
-_MAX_MEDIUM_BYTES = 32 << 20
+EMPTY: Sequence[Json] = (None, "", [], {})
 
 
 class ToolCall(NamedTuple):
@@ -247,7 +247,7 @@ class Parts:
             return
         part = self.parts[index]
         for key, fact in self.content_filter.facts(facts, "part").items():
-            if fact not in _EMPTY and part.get(key) != fact:
+            if fact not in EMPTY and part.get(key) != fact:
                 part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
@@ -430,8 +430,8 @@ class Parts:
         ):
             return None
         try:
-            mime, data = image_bytes(value, _MAX_MEDIUM_BYTES)
-        except MediaDropped:
+            mime, data = image_bytes(value, MAX_MEDIUM_BYTES)
+        except any_error():  # a broken picture costs itself alone, not its message
             return None
         return self._blob(mime, "image", base64.b64encode(data).decode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,22 @@ def test_a_picture_in_the_metadata_is_a_part_of_the_question_and_no_fact(
     facts = dict(root_attributes(rollout, content, LIMITS))
     assert (facts["rl.metadata.level"], "rl.metadata.image" in facts) == (3, False)
     assert set(rollout.metadata) == {"image", "level"}
+
+
+def test_a_picture_of_a_broken_file_costs_itself_and_not_its_message() -> None:
+    file = io.BytesIO()
+    PIL.Image.effect_noise((64, 64), 50).save(file, "PNG")
+    # Pillow reads the pixels later, and raises then.
+    broken = PIL.Image.open(io.BytesIO(file.getvalue()[:2000]))
+    parts = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image", "image": broken},
+    ]
+
+    content = content_of([{"role": "user", "content": parts}], LIMITS)
+
+    assert kinds_of(content) == [["What is it?", "[image: PngImageFile]"]]
+    assert unread(content) == 1
 
 
 def test_pictures_take_the_places_that_a_template_has_for_them() -> None:
