@@ -23,6 +23,7 @@ from otel_bridge.emit.console import notify
 from otel_bridge.emit.emit_run import current_run, set_current_run
 from otel_bridge.emit.process_end import status_at_exit, watch_process_end
 from otel_bridge.errors import ConfigError
+from otel_bridge.exporter import NONE
 from otel_bridge.settings import (
     DIR,
     GENERATED_NAME,
@@ -264,7 +265,7 @@ class ProcessRuns:
             and set(exporters) != set(facts.choice.names)
             and not launcher_alive(facts.env)
         ):
-            ignored.append(f"exporters={','.join(exporters)}")
+            ignored.append(f"exporters={','.join(exporters) or NONE}")
         for name, value in request.attributes.items():
             if name == "rank":
                 begun_with = facts.identity.rank

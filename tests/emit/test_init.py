@@ -171,6 +171,16 @@ def test_the_line_of_init_says_run_role_and_what_is_held_and_no_place_that_shows
     )
 
 
+def test_a_second_init_without_exporters_says_that_it_does_not_take_them_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_in(tmp_path, exporters="console"):
+        capsys.readouterr()
+        otel_bridge.init("gsm8k", "ppo", exporters="none")
+
+    assert "exporters=none ignored; call finish() first" in capsys.readouterr().err
+
+
 def test_a_second_init_of_a_run_says_which_arguments_it_does_not_take_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
