@@ -236,6 +236,7 @@ def test_every_odd_key_arrives_as_it_is_on_its_axis(
     )
 
 
+@pytest.mark.parametrize("limits", [{"FINISH_TIMEOUT_S": "120"}])
 def test_a_config_of_ten_thousand_entries_arrives(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
