@@ -89,6 +89,17 @@ UNCHOSEN_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _FolderState:
+    """Holds what a run finds at its start, before it adds to its folder.
+
+    Attributes:
+        before: Report of an earlier start; ``None`` at the first one, or if it cannot be read.
+        delivered: Whether a process delivers the run now.
+        launched: Whether that is, or will be, a launcher around this process.
+        hold: Whether records are only kept: this process starts no bridge.
+        unchosen: Whether they are kept because nobody has chosen an exporter.
+        other: Interpreter of another environment for the bridge; ``None``: this process's own.
+    """
+
     base: BaseDir
     folder: RunFolder
     before: Report | None
@@ -219,6 +230,9 @@ def _open(
 ) -> Recorder:
     """Open the segment of this process, and ensure a bridge; return the recorder.
 
+    A bridge that cannot be started is printed, and stops nothing: rows are kept. One that is
+    blocked for lack of a credential that this process has is asked to hand the run over.
+
     Raises:
         ConfigError: The folder or the segment cannot be made, or a setting cannot be parsed.
     """
@@ -276,7 +290,7 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
     """Return what makes the header of each instance of this process.
 
     A fork, or a folder that was deleted, begins another instance. What all of them share is read
-    once.
+    once. It does not raise: `check_settings` has refused what it could not read.
     """
     identity = facts.identity
     choice = facts.choice

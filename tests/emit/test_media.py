@@ -373,6 +373,16 @@ def test_media_from_a_signal_handler_follow_the_row_that_was_being_logged(
     assert seen.event("rl.media").body == b"inside"
 
 
+def test_every_medium_of_a_long_list_beyond_the_limit_is_counted(
+    tmp_path: Path,
+) -> None:
+    with run_in(tmp_path, {"OTEL_BRIDGE_MAX_MEDIA_PER_STEP": "1"}) as run:
+        run.log({"samples": [otel_bridge.Text("x")] * 12_000})
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.event("rl.dropped").body == {"media_rate": 11_999}
+
+
 def test_a_full_directory_takes_no_media(tmp_path: Path) -> None:
     with run_in(tmp_path, {"OTEL_BRIDGE_MAX_BYTES": "1"}) as run:
         run.log({"first": 1.0})

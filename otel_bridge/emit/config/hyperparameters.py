@@ -37,7 +37,8 @@ def config_of(
 ) -> dict[str, Attribute]:
     """Return *config* as nested plain values; empty, counted, when it has no fields.
 
-    What `mapping_of` raises of the program's own objects is raised: `Run.log_config` counts it.
+    What `mapping_of` or ``len()`` of the program's own objects raises is raised: `Run.log_config`
+    counts it as ``internal_error``.
 
     Args:
         config: A mapping, dataclass, attrs class, namespace, or an object with ``to_dict()`` or

@@ -105,7 +105,8 @@ def encode_resource(
         started_unix_ns: Time at which this process joined the run.
 
     Raises:
-        ConfigError: A variable with the attempt is not a number.
+        ConfigError: A variable with the attempt is not a number. `check_settings` has refused it
+            when the run began.
     """
     arguments = identity.request
     values: dict[str, Attribute] = {

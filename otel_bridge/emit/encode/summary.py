@@ -1,6 +1,7 @@
 """Arguments of ``run.summary()`` -> flat keys with numbers, texts and bools, without secrets.
 
-Nothing raises.
+Nothing raises but a mapping's own ``len()``: `Run.summary` then counts the call as
+``internal_error``.
 """
 
 from __future__ import annotations

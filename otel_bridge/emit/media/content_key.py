@@ -38,7 +38,7 @@ def content_key(
 ) -> bytes:
     """Return bytes that are equal for values of equal content, whatever their types, in every process.
 
-    Nothing raises but what reading a picture or an object of the program raises.
+    It never raises: what raises when it is read counts as ``[unreadable]``, like any other such.
 
     Args:
         value: Anything.
@@ -89,7 +89,8 @@ class _ContentReader(PlainReader):
 def _numbers_of(value: Array) -> bytes:
     """Return the numbers of an array as bytes, with their type.
 
-    Those of an array of objects, or of no bytes, as text. What ``tolist()`` then raises is raised.
+    Those of an array of objects, or of no bytes, as text. What ``tolist()`` then raises is raised;
+    the reader shows such an array as ``[unreadable]``.
     """
     array: Any = value
     try:

@@ -1,6 +1,8 @@
 """What a program calls an image -> the bytes of an image file. Pixels become PNG by pillow.
 
 Files and their bytes stay as they are, so that nothing is lost or spent by encoding them again.
+What pillow, numpy or an object of the program raises is raised: of a row it is counted as
+``media_unreadable``, of a message as ``rollout_message``.
 Source of the first bytes: PNG specification 5.2; ITU-T T.81 B.1.1; GIF89a 17; RFC 9649.
 """
 
@@ -187,7 +189,7 @@ def _shown_of_numbers(image: Any) -> Any:
     """Return an image of floats or wide integers as grey.
 
     Converted by pillow, all above 255 would be white. 16 bits stay 16 bits, which PNG has; wide
-    integers up to 255 are labels and become 8 bits.
+    integers up to 255 are labels and become 8 bits. Numbers beyond that are black or white.
     """
     if image.mode == "I;16":
         return image

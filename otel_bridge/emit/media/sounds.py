@@ -1,6 +1,6 @@
 """Sounds and films of a program -> the bytes of files. Files and their bytes stay as they are.
 
-Samples become WAV.
+Samples become WAV. What pillow, numpy or an object of the program raises is raised, as of pictures.
 
 Source of the first bytes: RFC 2361 and 9639, RFC 3533; ISO/IEC 14496-12 4.3; RFC 8794 4; ISO/IEC
 11172-3 2.4.1.

@@ -9,7 +9,7 @@ cannot be encoded is dropped then, counted and printed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 
 class Media:
@@ -171,17 +171,15 @@ class Table(Media):
             self.value.append(row)  # pyright: ignore[reportUnknownMemberType]  # rows of anything
 
 
-MAX_LISTED = 10_000
-"""Most media of one list that are checked."""
-
-
-def media_in(value: object) -> Sequence[Media] | None:
+def media_in(value: object) -> Sequence[object] | None:
     """Return the media that *value* is or holds as a list, ``None`` when it is anything else.
 
-    The first entry decides; the others are checked when they are encoded, which counts them.
+    The first entry decides; the others are checked when they are encoded, which counts those that
+    are not media, and those beyond the limit of a step.
     """
     if isinstance(value, Media):
         return (value,)
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], Media):
-        return value[:MAX_LISTED]  # pyright: ignore[reportUnknownVariableType]  # checked when it is encoded
+        # A copy: a queued row is encoded later, when the program may have changed its list.
+        return tuple(cast("Sequence[object]", value))
     return None

@@ -140,7 +140,8 @@ class ContentFilter:
         Keys leave also without content, so a secret in a key is redacted under every policy. Of
         keys that are equal then the last counts, the others are counted as ``same_key``. Entries
         beyond the budget (``clipped``) and those whose key is empty (``empty_key``) or raises
-        (``bad_key``) are left out and counted. What a mapping's own ``len()`` raises is raised.
+        (``bad_key``) are left out and counted. What a mapping's own ``len()`` raises is raised: it
+        costs the message, the rollout or the span that has it.
         """
         mapping = mapping_of(values)
         if mapping is None:

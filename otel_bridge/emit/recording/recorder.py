@@ -266,7 +266,8 @@ class Recorder:
     def add_part(self, row: OpenRow, values: Mapping[str, object], step: int) -> None:
         """Append *values* to *row*; a later value of a key replaces an earlier one.
 
-        *step* may change until the end.
+        *step* may change until the end. Only of rank 0, as captured runs are: rows of other ranks
+        are not left out here.
         """
         self._do(self._add_part, row, values, step)
 

@@ -224,7 +224,7 @@ def emit(
 
     Only kept rollouts are built: of a batch of 1,024 with 16 seats the others cost a few
     microseconds each. The choice has no random number but a seed of run and step, so that it is
-    the same after a restart.
+    the same after a restart. Without seats for the split all are left out, and only count.
 
     Args:
         run: The run.

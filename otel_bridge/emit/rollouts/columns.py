@@ -233,7 +233,7 @@ def group_names(prompts: Sequence[object]) -> list[str]:
     """Return the group of each prompt: equal prompts share one in every process and at every step.
 
     So the samples of a prompt meet although several workers log them. Different prompts have
-    different groups. What reading a prompt's picture raises is raised: `Run.log_generations` then
+    different groups. What ``tolist()`` of a prompt raises is raised: `Run.log_generations` then
     counts the whole call.
     """
     names: dict[object, str] = {}

@@ -95,7 +95,7 @@ def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
 
     What others have set has the content policy of the run; texts that it cuts without knowing their
     names are counted as ``unknown_text``. What the SDK's encoder raises is raised, also for a span
-    that is not the SDK's.
+    that is not the SDK's: `LiveTracer.end` counts it as ``rollout_span``.
     """
     request = encode_spans([well_formed(cast("ReadableSpan", span))])
     scope_spans = request.resource_spans[0].scope_spans[0]

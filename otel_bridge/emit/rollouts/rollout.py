@@ -88,7 +88,8 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
     """Make a `Rollout` of a mapping with its field names; other keys become metadata.
 
     A field that is ``None`` has its default: rows of tables have every column. What reading
-    metadata raises is raised.
+    metadata raises is raised: a finished rollout is then counted as ``rollout_unreadable``, a live
+    one is not opened.
     """
     field_values: dict[str, Any] = {}
     extra: dict[Any, Any] = {}

@@ -72,7 +72,7 @@ class AppendingReader(PeriodicExportingMetricReader):
     """
 
     def __init__(self, appender: SdkAppender | None) -> None:
-        """Begin to collect, every ten seconds unless a variable says otherwise.
+        """Begin to collect, on a thread of the SDK, every ten seconds unless a variable says otherwise.
 
         Without an *appender* never.
         """
