@@ -171,7 +171,8 @@ class PendingTrace:
             if span.span_id not in self.span_ids:
                 by_id.setdefault(span.span_id, span)
         fresh = list(by_id.values())
-        room = MAX_SPANS - len(self.span_ids)
+        # Not below 0 where the root came beyond the limit.
+        room = max(MAX_SPANS - len(self.span_ids), 0)
         if len(fresh) > room and self.root_ns is None:
             # The root first, and beyond the limit too: without it the others are useless.
             fresh.sort(key=lambda span: not reading.is_root(span))

@@ -74,6 +74,21 @@ def test_a_span_source_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert bench.counted() == {"span/too_many": 6}
 
 
+def test_a_root_beyond_the_bound_of_its_trace_does_not_lift_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("otel_bridge.translation.rollouts.trace_store.MAX_SPANS", 10)
+    bench = Bench(selection="first")
+    bench.send(*(sample.span("a", n + 2, "chat m") for n in range(10)))
+    bench.send(sample.span("a", 1, "rollout"))
+
+    bench.send(*(sample.span("a", n + 20, "chat m") for n in range(3)))
+    records = bench.close()
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [11]
+    assert bench.counted() == {"span/too_many": 3}
+
+
 NAMES = ("a", "b", "c", "d", "e")
 FOREIGN_SPANS = [
     sample.span(
