@@ -106,10 +106,11 @@ class AlertRule:
 
 
 def alert_rules(raw: str) -> tuple[AlertRule, ...]:
-    """Parse rules separated by commas; duplicates are dropped.
+    """Parse rules separated by commas; duplicates are dropped. Empty without any.
 
     Raises:
-        ValueError: A text is not a rule.
+        ValueError: A text is not a rule, or there are more than `_MAX_RULES`. Reading the setting
+            makes it a `ConfigError`.
     """
     texts = list(dict.fromkeys(part.strip() for part in raw.split(",") if part.strip()))
     if len(texts) > _MAX_RULES:

@@ -209,7 +209,8 @@ class Translator:
     def close(self, now_unix_ns: int, status: Status | None = None) -> list[Record]:
         """Release everything that waits, since no more data will arrive.
 
-        Remote processes end. The run ends when no process remains open.
+        Remote processes end. The run ends when no process remains open. Data that arrive all the
+        same reopen it; a second call without any gives nothing.
 
         Args:
             now_unix_ns: Now.
@@ -363,7 +364,11 @@ class Translator:
         return records
 
     def _logs(self, frame: DecodedFrame) -> list[Record]:
-        """Return the records of a frame of events; see `_traces`."""
+        """Return the records of a frame of events; log lines and unknown events give none.
+
+        Raises:
+            google.protobuf.message.DecodeError: The frame cannot be decoded; nothing has changed.
+        """
         records: list[Record] = []
         for context, scopes in self._reader.logs(frame):
             # A bridge's statement about a dead process is not a heartbeat.

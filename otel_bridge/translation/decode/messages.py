@@ -185,7 +185,10 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
 
 
 def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
-    """Return one entry of OpenAI's ``tool_calls``, with *arguments* as JSON text."""
+    """Return one entry of OpenAI's ``tool_calls``, with *arguments* as JSON text.
+
+    Empty texts stand for missing arguments and a name that is not a text; such an id is left out.
+    """
     function: dict[str, Json] = {
         "name": name if isinstance(name, str) else "",
         "arguments": as_text(arguments),
@@ -306,7 +309,10 @@ class _Parts:
             self.facts[str(self._number)] = facts
 
     def messages(self, role: str, name: Json) -> list[Message]:
-        """Return the message, unless it has nothing but tool results, and a message for each of these."""
+        """Return the message, unless it has nothing but tool results, and a message for each of these.
+
+        At least one: without any part a message without content.
+        """
         # Results alone become the messages of the tools, without an empty one before them.
         if self._results and not (self._content or self._reasoning or self._calls):
             return [{**self._results[0], **_named(name)}, *self._results[1:]]
@@ -324,7 +330,10 @@ def _named(name: Json) -> Message:
 
 
 def _facts_of(part: dict[str, Json]) -> dict[str, Json]:
-    """Return what a part holds beside the keys that are read of its type."""
+    """Return what a part holds beside the keys that are read of its type; empty for an unknown type.
+
+    A part of an unknown type stays as it is, so that nothing of it is left over.
+    """
     read_keys = _READ_KEYS.get(str(part.get("type")))
     if read_keys is None or part.keys() <= read_keys:
         return {}

@@ -122,6 +122,7 @@ class DefinedSummaries:
     def _summaries(self, end: End) -> list[Record]:
         """Return the summaries that changed since the run last ended; nothing when none did.
 
+        Beyond the keys that a run's summary may have they are counted (``summary/too_many_keys``).
         Without the kind ``last``: trackers show the last value anyway. A value that a program set
         under such a name itself stays.
         """

@@ -377,7 +377,8 @@ class StepAxes:
             role: Role of the row.
             step: Its step; ``None``: the row is placed by time, and belongs to no attempt.
             time_unix_ns: Its time.
-            values: Full key to value; those of keys beyond the limit are counted and left out.
+            values: Full key to value; those of keys beyond the limit are counted and left out, so
+                that a row may have none.
             late: Whether a later row was written before: the row shows its own step, and must not
                 take the axis back.
         """

@@ -249,6 +249,7 @@ class ThirdPartyPoints:
         added = self._increments.of(process.instance, point.key, point.cumulative)
         if added is None:
             return None
+        # A histogram has one value, whatever it lacks.
         return next(_values(added))[1]
 
     def _total(self, point: MetricPoint) -> Value:
@@ -272,7 +273,10 @@ class ThirdPartyPoints:
         return total
 
     def _row(self, group: _Group) -> Row:
-        """Return the row of a group, with an id made of its points, in whatever order they were sent."""
+        """Return the row of a group, with an id made of its points, in whatever order they were sent.
+
+        Keys beyond the limit of the run are counted and left out (`StepAxes.row`).
+        """
         # Sorted: a redelivered request may hold its points in another order.
         digest = hashlib.blake2b(
             b"".join(sorted(group.hashes)), digest_size=8

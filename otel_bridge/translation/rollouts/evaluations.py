@@ -107,6 +107,8 @@ def read_evaluation(
 ) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
+    The caller counts such an event (``evaluation/invalid``). A value that is not finite is one too.
+
     Only a process that numbers its events is remembered with the value: a later one of it replaces
     it. Values of other producers stand beside each other, each once by its content.
 

@@ -124,7 +124,7 @@ class RolloutPublisher:
     def rollout(
         self, trace: PendingTrace, source: ReceivedTrace, now_unix_ns: int
     ) -> list[Record]:
-        """Emit, sample out or hold a complete rollout.
+        """Emit, sample out or hold a complete rollout; return its record, if any, behind those of steps that it closes.
 
         Args:
             trace: The rollout; it may close earlier steps of its role and split.
@@ -362,7 +362,7 @@ class RolloutPublisher:
     def close_oldest(self) -> list[Record]:
         """Close the oldest step with waiting rollouts before it is due.
 
-        Requires `waiting` above 0.
+        Requires `waiting` above 0, and raises `StopIteration` else.
         """
         return self._close_steps(
             [next(step for step in self.steps.open() if step.waiting)]

@@ -180,7 +180,10 @@ class PendingTrace:
         return fresh[:room], max(len(fresh) - room, 0)
 
     def add(self, spans: Iterable[Span], now_unix_ns: int) -> None:
-        """Update the state of the trace from new spans."""
+        """Update the state of the trace from new spans, those of `fresh`; never raises.
+
+        A span that is given twice would count twice as a log record (`contents`).
+        """
         self.last_ns = max(self.last_ns, now_unix_ns)
         for span in spans:
             self.span_ids.add(span.span_id)
