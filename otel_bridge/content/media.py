@@ -57,11 +57,7 @@ def _limited(item: MediaItem, policy: ContentPolicy) -> MediaItem | None:
     A picture stays, with the caption that may leave. HTML above the limit goes whole: half of it is
     not valid.
     """
-    caption = policy.allowed(item.caption, TextKind.MESSAGE)
-    if caption == item.caption:
-        captioned = item
-    else:
-        captioned = replace(item, caption=caption)
+    captioned = replace(item, caption=policy.allowed(item.caption, TextKind.MESSAGE))
     if item.kind == _TABLE:
         return _with_cells(captioned, policy)
     if item.kind not in _CUT and item.kind != _HTML:

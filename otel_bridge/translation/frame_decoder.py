@@ -90,13 +90,6 @@ class FrameReader:
         self._state = state
         self._registry = contexts
 
-    def forget_producers(self) -> None:
-        """Forget all producers, so that their next frames read them anew.
-
-        They hold the objects of processes, also of one that was just forgotten.
-        """
-        self._registry.clear()
-
     def of_segment(
         self, source: SegmentInfo, now_unix_ns: int
     ) -> ProducerContext | None:

@@ -31,12 +31,15 @@ class RunContext:
     processes: Mapping[str, Process]
     receive_clock: ReceiveClock
 
-    def attempt_of(self, process: Process, role: str | None) -> int:
-        """Return the attempt of *role* to which spans of *process* belong.
+    def attempt_of(self, instance: str, role: str | None) -> int:
+        """Return the attempt of *role* to which spans of the process *instance* belong.
 
         That of the process itself: after a restart spans of its predecessor may still arrive. The
-        current one while nothing of the process has shown which attempt it belongs to: 1 for a role
-        that never started anew.
+        current one while nothing of the process has shown which attempt it belongs to, and for a
+        process that is not known: 1 for a role that never started anew.
         """
         axis = axis_of(role)
-        return process.attempts.get(axis) or self.axes.current(axis)
+        process = self.processes.get(instance)
+        if process is not None and axis in process.attempts:
+            return process.attempts[axis]
+        return self.axes.current(axis)

@@ -356,7 +356,7 @@ class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
             role = (
                 text_in(attributes, semconv.ROLE) or context.producer.third_party_role
             )
-            track = role or "", self._run.attempt_of(context.process, role)
+            track = role or "", self._run.attempt_of(context.process.instance, role)
             step = self.find(track, number)
             span_id = span.span_id.hex()
             # Before the limit: a redelivered span of a full step is not a further drop.

@@ -102,7 +102,8 @@ class Translator:
         receive_clock = ReceiveClock(opened_unix_ns, options.end_of_stream_wait_ns)
         self._lifecycle = RunLifecycle(state, options, receive_clock)
         metadata = RunMetadata(state, options.run_id)
-        self._reader = FrameReader(state, ProducerRegistry(metadata, self._lifecycle))
+        self._producers = ProducerRegistry(metadata, self._lifecycle)
+        self._reader = FrameReader(state, self._producers)
         processes = self._lifecycle.processes
         self._axes = StepAxes(state, options.max_keys, processes)
         run = RunContext(state, options, self._axes, processes, receive_clock)
@@ -441,5 +442,5 @@ class Translator:
         self._spans.forget(process.instance)
         self._events.media.forget(process.instance)
         # Its contexts hold the process object; a later frame must make a new one.
-        self._reader.forget_producers()
+        self._producers.clear()
         return list(rows)

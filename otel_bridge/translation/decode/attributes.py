@@ -50,6 +50,16 @@ def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:
     return {pair.key: value_of(pair.value, depth) for pair in pairs}
 
 
+def is_trace_id(data: bytes) -> bool:
+    """Return whether *data* is a valid trace id: 16 bytes that are not all 0."""
+    return len(data) == 16 and any(data)
+
+
+def is_span_id(data: bytes) -> bool:
+    """Return whether *data* is a valid span id: 8 bytes that are not all 0."""
+    return len(data) == 8 and any(data)
+
+
 def keys_of(pairs: Iterable[KeyValue]) -> set[str]:
     """Return the keys of *pairs*, whose values may be long and are not read."""
     return {pair.key for pair in pairs}

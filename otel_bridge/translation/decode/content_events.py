@@ -18,7 +18,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge import semconv
 from otel_bridge.otlp.json_text import parsed_json
 from otel_bridge.records import Json
-from otel_bridge.translation.decode.attributes import mapping_of, text_in
+from otel_bridge.translation.decode.attributes import (
+    is_span_id,
+    is_trace_id,
+    mapping_of,
+    text_in,
+)
 from otel_bridge.translation.decode.messages import Chat, read_chat
 
 _ROLES: Mapping[str, str] = {
@@ -44,12 +49,7 @@ def content_span(record: LogRecord) -> Span | None:
 
     The caller counts such a record (``event/no_span``).
     """
-    if (
-        len(record.trace_id) != 16
-        or len(record.span_id) != 8
-        or not any(record.trace_id)
-        or not any(record.span_id)
-    ):
+    if not (is_trace_id(record.trace_id) and is_span_id(record.span_id)):
         return None
     # The id is made of the content, so that a redelivered record is the same span.
     digest = hashlib.blake2b(

@@ -316,7 +316,7 @@ class StepAxes:
         )
         if (
             step <= last
-            and _is_worker(process)
+            and process.is_rank
             and self._starts_again(process, axis, current, behind=step < last)
         ):
             return current + 1
@@ -355,7 +355,7 @@ class StepAxes:
         return [
             worker
             for worker in self._processes.values()
-            if _is_worker(worker) and worker is not process
+            if worker.is_rank and worker is not process
         ]
 
     def row(
@@ -409,11 +409,6 @@ class StepAxes:
             self._state.set(f"axis/{axis}", self._last[axis])
             self._state.set(f"furthest/{axis}", self._furthest[axis])
         self._changed.clear()
-
-
-def _is_worker(process: Process) -> bool:
-    """Return whether a process is a rank of its job, not a forked child or a launcher."""
-    return not process.forked and not process.launcher
 
 
 def _keeps_attempt(

@@ -161,13 +161,18 @@ class Process:
     dirty: bool = field(default=True, metadata=NOT_STORED)
 
     @property
+    def is_rank(self) -> bool:
+        """Return whether the process is a rank of its job, not a forked child or a launcher."""
+        return not self.forked and not self.launcher
+
+    @property
     def determines_status(self) -> bool:
         """Return whether the end of this process may decide the run's status.
 
         Forked children and ranks above 0 decide only while no other process of the run has ended.
         Launchers count apart (`run_status`).
         """
-        return not self.forked and self.rank == 0 and not self.launcher
+        return self.is_rank and self.rank == 0
 
     @property
     def start_order(self) -> tuple[int, int]:

@@ -110,13 +110,6 @@ class StepWorkers:
         self._paces = unpacked_below(WorkerProgress, state, space)
         self._changed: set[str] = set()
 
-    def attempt(self, instance: str, axis: str) -> int | None:
-        """Return the attempt of the role of *axis* that a process belongs to, ``None`` while unknown."""
-        process = self._processes.get(instance)
-        if process is not None:
-            return process.attempts.get(axis)
-        return None
-
     def rooted(self, instance: str, trace_id: str, step: int) -> None:
         """Note that the root of a rollout arrived, while its other spans are still awaited."""
         # Not stored: after a restart the waiting traces give it again.
@@ -271,7 +264,7 @@ class StepWorkers:
 
     def _is_worker(self, process: Process) -> bool:
         if self._every_rank:
-            return not process.forked and not process.launcher
+            return process.is_rank
         return process.determines_status
 
     def _has_sent(self, instance: str, role: str) -> bool:

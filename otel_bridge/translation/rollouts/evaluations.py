@@ -20,6 +20,8 @@ from otel_bridge.translation.decode.attributes import (
     as_float,
     as_name,
     int_in,
+    is_span_id,
+    is_trace_id,
     mapping_of,
 )
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
@@ -119,7 +121,7 @@ def read_evaluation(
     """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
-    if len(trace_id) != 32 or not any(log_record.trace_id):
+    if not is_trace_id(log_record.trace_id):
         # A scorer outside the trace names the rollout by its id.
         trace_id = _as_trace_id(attributes.get(semconv.ROLLOUT_ID))
     score = EvaluationScore(
@@ -163,8 +165,7 @@ def _as_trace_id(rollout_id: Json) -> str:
 
 
 def _span_id(log_record: LogRecord) -> str:
-    is_valid = len(log_record.span_id) == 8 and any(log_record.span_id)
-    if is_valid:
+    if is_span_id(log_record.span_id):
         return log_record.span_id.hex()
     return ""
 

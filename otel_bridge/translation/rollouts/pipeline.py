@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_log
 from otel_bridge.records import Record
+from otel_bridge.translation.decode.attributes import is_span_id, is_trace_id
 from otel_bridge.translation.decode.content_events import content_span
 from otel_bridge.translation.decode.resources import (
     SpanOrigin,
@@ -124,12 +125,7 @@ class RolloutPipeline:
         origin = origin_of(resource_attributes, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
         for span in scope_spans.spans:
-            if (
-                len(span.trace_id) == 16
-                and len(span.span_id) == 8
-                and any(span.trace_id)
-                and any(span.span_id)
-            ):
+            if is_trace_id(span.trace_id) and is_span_id(span.span_id):
                 by_trace.setdefault(span.trace_id, []).append(span)
             else:
                 count(self._state, "span/invalid")

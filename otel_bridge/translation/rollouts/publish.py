@@ -94,9 +94,8 @@ class RolloutPublisher:
         state = run.state
         options = run.options
         self._generated = generated
+        self._run = run
         self._state = state
-        self._options = options
-        self._axes = run.axes
         self._workers = workers
         self._store = store
         self._evaluations = evaluations
@@ -106,12 +105,7 @@ class RolloutPublisher:
             options.rollout_bytes,
             partial(count, state),
         )
-        complete: list[tuple[str, SamplingFacts, int]] = []
-        for trace in store.traces.values():
-            if trace.facts is not None:
-                came_ns = trace.complete_ns or trace.last_ns
-                complete.append((trace.id, trace.facts, came_ns))
-        self.steps = StepSampler(run, iter(complete), workers, self._reward)
+        self.steps = StepSampler(run, store.traces.values(), workers, self._reward)
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT, store.owners)
         self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
@@ -133,7 +127,7 @@ class RolloutPublisher:
         """
         facts = self._assembler.facts(source)
         # The root does not know how often its role was started; its process does.
-        facts = replace(facts, attempt=self.steps.attempt(trace.sender, facts.role))
+        facts = replace(facts, attempt=self._run.attempt_of(trace.sender, facts.role))
         records: list[Record] = []
         current = _revised(facts, self._evaluations.scores(trace.id))
         # Training consumes no rollouts of an evaluation.
@@ -289,7 +283,7 @@ class RolloutPublisher:
         Nothing unless this closes steps. A redelivered event changes no statistics, but may still
         advance its process.
         """
-        attempt = self.steps.attempt(instance_id, sampled_out.role)
+        attempt = self._run.attempt_of(instance_id, sampled_out.role)
         new = self.steps.sampled_out(sampled_out, attempt, now_unix_ns)
         # A redelivered event adds nothing, and must not count its rollouts again.
         if new:
@@ -327,7 +321,7 @@ class RolloutPublisher:
             instance_id, role, split, sent.open_steps
         )
         if has_advanced and sent.step is not None:
-            self._axes.reached(axis_of(role), sent.step)
+            self._run.axes.reached(axis_of(role), sent.step)
         if has_advanced or was_awaited or has_closed:
             return self._close_steps(self.steps.passed(role, split, now_unix_ns))
         return []
@@ -337,7 +331,7 @@ class RolloutPublisher:
         records = self._close_steps(self.steps.due(now_unix_ns))
         for step in self.steps.corrected(now_unix_ns):
             records.append(self._row(step))
-        return records + self._overdue(now_unix_ns - self._options.trace_timeout_ns)
+        return records + self._overdue(now_unix_ns - self._run.options.trace_timeout_ns)
 
     def close(self) -> list[Record]:
         """Release everything that `tick` would eventually release."""
@@ -400,7 +394,9 @@ class RolloutPublisher:
     def _row(self, step: SampledStep) -> Record:
         row = self.steps.row(step)
         # Not `admit`: a key that a program uses itself keeps the program's values.
-        return replace(row, values=self._axes.admit_statistics(row.values, row.axis))
+        return replace(
+            row, values=self._run.axes.admit_statistics(row.values, row.axis)
+        )
 
     def _emit(
         self, trace: PendingTrace, source: ReceivedTrace, facts: SamplingFacts
@@ -411,7 +407,7 @@ class RolloutPublisher:
         that recorded none.
         """
         rollout = self._assembler.rollout(
-            source, facts, self._evaluations.scores(trace.id), self._axes.steps()
+            source, facts, self._evaluations.scores(trace.id), self._run.axes.steps()
         )
         if not rollout.messages and not self._assembler.content.off:
             self._note_scope(source)
@@ -482,7 +478,7 @@ class RolloutPublisher:
         """
         records: list[Record] = []
         for values in self._evaluations.overdue(
-            before_ns, self._options.max_open_traces
+            before_ns, self._run.options.max_open_traces
         ):
             for waiting in values:
                 value = replace(waiting, trace_id=base_of(waiting.trace_id))

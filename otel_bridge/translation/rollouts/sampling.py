@@ -12,7 +12,7 @@ rollouts get the seats is the rule of `otel_bridge.sampling_rule`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from itertools import islice
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from otel_bridge.translation.processes.step_workers import StepProgress, StepWor
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
+from otel_bridge.translation.rollouts.trace_store import PendingTrace
 from otel_bridge.translation.run_context import RunContext
 
 _DETAILED = 256
@@ -53,8 +54,7 @@ class StepSampler:
 
     Args:
         run: The run; key spaces ``step/``, ``stepless/`` of its state.
-        waiting: Rollouts that waited for their step when the state was written, and their times of
-            arrival.
+        traces: All stored traces, some of which are rollouts that wait for their step.
         workers: Progress of each worker.
         reward_of: Callable that returns the reward of a waiting rollout, evaluations included.
     """
@@ -62,7 +62,7 @@ class StepSampler:
     def __init__(
         self,
         run: RunContext,
-        waiting: Iterator[tuple[str, SamplingFacts, int]],
+        traces: Iterable[PendingTrace],
         workers: StepWorkers,
         reward_of: Callable[[str, SamplingFacts], float | None],
     ) -> None:
@@ -83,19 +83,17 @@ class StepSampler:
             if step.changed_ns is not None:
                 self._changed[step.key] = step
         # Their facts are stored with their traces, and not with the step again.
-        for trace_id, facts, came_ns in waiting:
-            step = self._step(facts.track, facts.step, came_ns)
-            step.restore(trace_id, facts, came_ns)
+        for trace in traces:
+            facts = trace.facts
+            if facts is not None:
+                came_ns = trace.complete_ns or trace.last_ns
+                step = self._step(facts.track, facts.step, came_ns)
+                step.restore(trace.id, facts, came_ns)
 
     def reconsider(self, receive_clock: ReceiveClock) -> None:
         """Compute the due time of each step again, by *receive_clock*."""
         self._receive_clock = receive_clock
         self._next_ns = 0
-
-    def attempt(self, instance: str, role: str | None) -> int:
-        """Return the attempt of *role* that a process's rollout belongs to."""
-        axis = axis_of(role)
-        return self._workers.attempt(instance, axis) or self._axes.current(axis)
 
     def passed(
         self, role: str | None, split: str, now_unix_ns: int
