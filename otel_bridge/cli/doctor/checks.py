@@ -78,7 +78,7 @@ def abilities(
     """Import the tracker of a chosen exporter, and show what its installed version lacks.
 
     A tracker that cannot be imported, or lacks what every run needs, is wrong. Nothing happens for
-    an exporter without a tracker.
+    an exporter without a tracker. Nothing is raised, whatever the import raises.
     """
     if exporter.probe is None:
         return
@@ -136,18 +136,20 @@ def tracker(
             credential = masked(env[variable])
             findings.lines.append(f"{name}: {variable} is set ({credential})")
     for address in dict.fromkeys(destination.values()):
-        if urlsplit(address).scheme in _DEFAULT_PORTS:
+        # Not by `urlsplit`, which raises for some addresses: `_ask` reports those as wrong.
+        if address.partition("://")[0].lower() in _DEFAULT_PORTS:
             _ask(findings, name, address)
 
 
 def _ask(findings: Findings, name: str, address: str) -> None:
     """Show whether a server answers, and that its clock differs by more than a minute.
 
-    Rows carry the times of this machine, by which trackers order runs.
+    One that does not answer within `_TIMEOUT_S`, or whose address is malformed, is wrong. Rows
+    carry the times of this machine, by which trackers order runs.
     """
-    parts = urlsplit(address)
     server = without_credentials(address).partition("?")[0]
     try:
+        parts = urlsplit(address)
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
         # A connection only: a request could need credentials, or have an effect.
         socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
@@ -168,7 +170,7 @@ def _ask(findings: Findings, name: str, address: str) -> None:
 def _skew_s(url: str) -> float:
     """Return how many seconds the server's clock is ahead, by the Date of its answer.
 
-    It is 0 without a Date.
+    It is 0 without an answer or a Date that can be read.
     """
     try:
         answer = HttpSession().head(url, timeout=_TIMEOUT_S, allow_redirects=False)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import orjson
 import requests
@@ -58,9 +57,13 @@ def overview_of(
     env: Mapping[str, str],
     reader: StateReader | None = None,
 ) -> Overview:
-    """Return the overview of *folders*, all in *base*.
+    """Return the overview of *folders*, all in *base*; without room if *base* is not there.
 
-    A *reader* that is used again reads only what changed.
+    A *reader* that is used again reads only what changed. What of a folder cannot be read is left
+    out of its state.
+
+    Raises:
+        ConfigError: The limit of the directory, or a setting of the reader, cannot be read.
     """
     reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
@@ -71,8 +74,8 @@ def overview_of(
 
 
 def is_url(location: str) -> bool:
-    """Return whether *location* names a service."""
-    return urlsplit(location).scheme in {"http", "https"}
+    """Return whether *location* names a service, be its address valid or not: `from_service` reports that."""
+    return location.lower().startswith(("http://", "https://"))
 
 
 def from_service(url: str, env: Mapping[str, str]) -> Overview:

@@ -97,6 +97,15 @@ def test_no_secret_is_shown_and_a_short_token_is_wrong() -> None:
     assert masked("hunter2") == "7 characters"
 
 
+def test_a_malformed_address_is_wrong_and_ends_no_check() -> None:
+    findings = Findings()
+
+    tracker(findings, "mlflow", {"MLFLOW_TRACKING_URI": "http://[bad"}, {})
+
+    (line,) = findings.wrong
+    assert line.startswith("mlflow: http://[bad does not answer (Invalid IPv6 URL); ")
+
+
 def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

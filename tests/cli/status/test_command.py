@@ -380,6 +380,15 @@ def _with(wanted: str, done: subprocess.CompletedProcess[str]) -> str | None:
     )
 
 
+def test_a_malformed_address_of_a_service_is_said_in_one_line(tmp_path: Path) -> None:
+    done = otel_bridge("status", "http://[bad", cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: http://[bad does not answer (InvalidURL); is `otel-bridge serve` there?\n",
+    )
+
+
 def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
     train = program(tmp_path, "train.py", TRAIN)
     env = environment(
