@@ -131,10 +131,9 @@ def _not_received(report: Report, requested: Collection[str]) -> list[str]:
 
 def _living(remaining: RunStatus | None) -> list[str]:
     """Return a line on processes of the run that have not ended; nothing without any."""
-    living = 0 if remaining is None else remaining.living
-    if not living:
+    if remaining is None or not remaining.living:
         return []
-    return [f"{living} of its processes still {'runs' if living == 1 else 'run'}"]
+    return [f"its processes have not ended: {remaining.living}"]
 
 
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:

@@ -170,7 +170,7 @@ def test_a_service_names_the_runs_from_before_ahead_of_their_delivery(
         found = running.before
 
     assert (
-        f"found 1 run in {tmp_path / '.otel-bridge'}, 1 not wholly delivered, which follows now: "
+        f"found 1 run in {tmp_path / '.otel-bridge'}, of which 1 will be delivered now: "
         in found
     )
 

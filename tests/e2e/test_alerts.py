@@ -65,7 +65,7 @@ def test_the_bridge_of_a_plain_program_takes_the_rules_of_its_environment(
     shown = command("status", runs, env=env, cwd=tmp_path).stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert alerts(runs) == RAISED
-    assert "2 alerts, the last one" in shown
+    assert "2 alerts, last " in shown
     assert "trainer/kl is NaN (error)" in shown
 
 

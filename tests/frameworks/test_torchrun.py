@@ -86,7 +86,7 @@ def test_figures_of_eight_ranks_equal_numpy_in_three_trackers_and_the_slow_rank_
 
     with job.no_bridge_left(base):
         ranks = _start(tmp_path, env, [str(truth), str(STEPS), str(SLOW)])
-        awaited = f"trainer: {WORLD - 1} ranks wait for rank {SLOW} for "
+        awaited = f"trainer: rank {SLOW} delays {WORLD - 1} rank"
         job.until(lambda: awaited in _shown(env, tmp_path, "status"), HANG_S)
         (truth / "go").touch()
         _, errors = ranks.communicate(timeout=HANG_S)

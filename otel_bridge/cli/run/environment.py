@@ -159,7 +159,4 @@ def replaced_trackers(
             titles.append(title)
     if not titles:
         return ""
-    subject = " and ".join(f"{title} itself" for title in titles)
-    if len(titles) == 1:
-        return f"{subject} gets nothing; add --tee to keep it as well"
-    return f"{subject} get nothing; add --tee to keep them as well"
+    return f"captured calls do not reach {' and '.join(titles)}; add --tee to send them there as well"

@@ -34,7 +34,7 @@ from otel_bridge.errors import ConfigError, MissingExtraError
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report, unread_bytes
-from otel_bridge.text.counts import counted
+from otel_bridge.text.counts import counted, first_ones
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -132,14 +132,9 @@ def earlier_runs_line(base: Path) -> str:
             names.append(f"{report.project}/{report.name}")
     if not names:
         return ""
-    unnamed = (
-        f" and {len(names) - _NAMED_RUNS} more" if len(names) > _NAMED_RUNS else ""
-    )
-    runs = counted(len(folders), "run")
-    follow = "follows" if len(names) == 1 else "follow"
     return (
-        f"found {runs} in {base}, {len(names)} not wholly delivered, which {follow} now: "
-        f"{', '.join(names[:_NAMED_RUNS])}{unnamed}; --dir serves another folder"
+        f"found {counted(len(folders), 'run')} in {base}, of which {len(names)} will be delivered now: "
+        f"{first_ones(names, _NAMED_RUNS)}; --dir serves another folder"
     )
 
 
@@ -349,7 +344,10 @@ class _Service:
             )
 
     def _metrics(self) -> list[Metric]:
-        """Return what ``/metrics`` shows: the service, and each run that a bridge has read."""
+        """Return what ``/metrics`` shows: the service, and each run that a bridge has read.
+
+        In a thread of the receiver, which calls one page at a time.
+        """
         from otel_bridge_collector.telemetry.service_metrics import of_host, of_runs  # noqa: PLC0415  # an extra
 
         reports: dict[str, Report] = {}

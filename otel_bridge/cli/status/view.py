@@ -492,11 +492,9 @@ def _recent(report: Report, now_ns: int) -> Iterator[str]:
     for role, rank in sorted(report.awaited_ranks.items()):
         waited_s = (now_ns - int(rank["since_unix_ns"])) / 1e9
         if waited_s >= _AWAITED_S and not report.ended:
-            ranks = "1 rank waits"
-            if rank["others"] != 1:
-                ranks = f"{rank['others']} ranks wait"
+            ranks = counted(int(rank["others"]), "rank")
             phase = f"{shown(str(rank['phase']))} of step {rank['step']}"
-            yield f"{role or 'the run'}: {ranks} for rank {rank['rank']} for {age(waited_s)}: {phase}"
+            yield f"{role or 'the run'}: rank {rank['rank']} delays {ranks} for {age(waited_s)}: {phase}"
     for role, slow in sorted(report.slow_ranks.items()):
         yield (
             f"{role or 'the run'}: the others wait for rank {slow['rank']}, "
@@ -508,12 +506,10 @@ def _recent(report: Report, now_ns: int) -> Iterator[str]:
         yield f"{counted(len(problems), 'problem')} of engines: {shown(first_ones(problems, 3))}"
     time_ns = report.last_alert.get("time_unix_ns")
     if report.alerts and isinstance(time_ns, int):
-        count = "1 alert"
-        if report.alerts > 1:
-            count = f"{report.alerts:,} alerts, the last one"
+        alerts = counted(report.alerts, "alert")
         title = shown(str(report.last_alert.get("title")))
         level = report.last_alert.get("level")
-        yield f"{count} {age((now_ns - time_ns) / 1e9)} ago: {title} ({level})"
+        yield f"{alerts}, last {age((now_ns - time_ns) / 1e9)} ago: {title} ({level})"
 
 
 def _notes(report: Report) -> Iterator[str]:

@@ -366,7 +366,7 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(
         folder = only_folder(tmp_path / ".otel-bridge")
         assert (so_far.returncode, values(folder)) == (1, {"trainer/loss": [(1, 0.5)]})
         assert (
-            "not everything is delivered: 1 of its processes still runs"
+            "not everything is delivered: its processes have not ended: 1"
             in so_far.stdout
         )
         (tmp_path / "go").touch()
@@ -515,7 +515,7 @@ def test_records_that_a_hanging_tracker_took_and_did_not_say_that_it_holds_are_i
     assert re.fullmatch(
         r"gated did not confirm in time that it holds the last \d+ records?", doubt
     )
-    assert living == "1 of its processes still runs"
+    assert living == "its processes have not ended: 1"
 
 
 @pytest.mark.long

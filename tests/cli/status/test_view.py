@@ -245,8 +245,8 @@ def test_processes_are_counted_while_the_run_goes_on(status: str, said: str) -> 
 @pytest.mark.parametrize(
     ("count", "line"),
     [
-        (1, "1 alert 5 min ago: kl above [redacted] (warn)"),
-        (3, "3 alerts, the last one 5 min ago: kl above [redacted] (warn)"),
+        (1, "1 alert, last 5 min ago: kl above [redacted] (warn)"),
+        (3, "3 alerts, last 5 min ago: kl above [redacted] (warn)"),
     ],
 )
 def test_a_line_has_the_number_of_alerts_and_the_last_one(
@@ -287,11 +287,9 @@ def test_the_rank_that_all_others_wait_for_is_named_after_some_seconds() -> None
     console.print(run_table(LIVE, report, now_ns))
 
     lines = [
-        line.strip()
-        for line in console.export_text().splitlines()
-        if "wait for" in line
+        line.strip() for line in console.export_text().splitlines() if "delays" in line
     ]
-    assert lines == ["trainer: 7 ranks wait for rank 3 for 42 s: generate of step 12"]
+    assert lines == ["trainer: rank 3 delays 7 ranks for 42 s: generate of step 12"]
 
 
 def test_the_rank_that_is_slow_in_most_steps_is_named() -> None:
