@@ -187,7 +187,8 @@ def _carry_out(
     """Wait until each run is done with its letters, print the counts, and exit.
 
     The exit code is 1 when some still wait, because no bridge can take them now, or were refused
-    again.
+    again. An `OtelBridgeError` of a run (its request cannot be written, its ledger is locked) ends
+    the command: runs after it are left as they are.
 
     Args:
         selection: Chooses the letters.
@@ -209,6 +210,11 @@ def _carry_out(
 
 
 def _retry(letters: _RunDeadLetters) -> None:
+    """Request that the letters of a run are tried again; without a bridge, drain its folder.
+
+    Raises:
+        JournalError: The request cannot be written, or the lock cannot be asked for.
+    """
     send_control(letters.folder, "retry", dead_letters=letters.by_exporter())
     # The request waits in the folder, so a bridge that starts meanwhile carries it out too.
     if not probe(letters.folder.lock_path):
@@ -216,6 +222,11 @@ def _retry(letters: _RunDeadLetters) -> None:
 
 
 def _discard(letters: _RunDeadLetters) -> None:
+    """Delete the letters of a run, or request it of the bridge that has the ledger.
+
+    Raises:
+        OtelBridgeError: The ledger cannot be used, or the request cannot be written.
+    """
     lock = letters.folder.lock()
     # Without a bridge the ledger may be opened here; else only the bridge writes to it.
     if not lock.acquire():
@@ -270,7 +281,8 @@ def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLet
 def _left(letters: _RunDeadLetters, timeout_s: float) -> int:
     """Wait until the ledger has none of the chosen dead letters.
 
-    Return how many are left after *timeout_s*, or earlier when no bridge will take them.
+    Return how many are left after *timeout_s*, or earlier when no bridge will take them. Raises as
+    `_letters`.
     """
     # The chosen ones only: a record that is refused again has another id.
     ids = [dead_letter.id for dead_letter in letters.dead_letters]
@@ -343,6 +355,7 @@ def _line(dead_letter: StoredDeadLetter) -> str:
 
 
 def _facts(dead_letter: StoredDeadLetter) -> str:
+    """Return step, role and id of the record, as far as it has them, each with spaces behind it."""
     content = _content(dead_letter)
     step = content.get("step")
     role = str(content.get("role") or "")

@@ -206,7 +206,8 @@ class Drains:
     def drain(self, folders: Sequence[RunFolder]) -> list[int]:
         """Drain *folders*, show how much is left, and return the exit codes of their processes.
 
-        Four at a time, since each process imports its trackers and needs their memory.
+        Four at a time, since each process imports its trackers and needs their memory. Raises as
+        `_drain_one`, once the other folders are done.
         """
         reports = ReportCache()
         with (
@@ -223,6 +224,10 @@ class Drains:
 
         0 when all is delivered; else the reason is printed after the table of the run. After `stop`
         the process of a folder that was still in the queue starts, and is stopped at once.
+
+        Raises:
+            ConfigError: A variable that names exporters cannot be used.
+            OSError: No process or pipe can be made, as at a limit of the system.
         """
         code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         # Lines come by a pipe, because only this process knows where its bars are.
@@ -277,7 +282,10 @@ class Drains:
         return reason
 
     def _prints(self, folder: RunFolder) -> bool:
-        """Return whether the exporter ``console`` gets the folder, by the call, the environment, or the folder."""
+        """Return whether the exporter ``console`` gets the folder, by the call, the environment, or the folder.
+
+        Raises as `_named_here`.
+        """
         names = _named_here(
             settings.names(self._exporters), settings.environment(), Path.cwd()
         )
@@ -319,7 +327,13 @@ class _Messages:
             os.set_inheritable(descriptor, False)
 
     def log(self, line: str) -> None:
-        """Send or print one line, from any thread."""
+        """Send or print one line, from any thread.
+
+        Raises:
+            OSError: The command that started this process has died. The supervisor's thread goes
+                on without the line; at the end it is the traceback of a process that nobody waits
+                for.
+        """
         if self._descriptor is None:
             echo(line)
         else:
@@ -405,7 +419,7 @@ def _other_server(folder: RunFolder) -> str:
     """Return who else delivers *folder*, and what to do; empty if no process does.
 
     A bridge of this machine that serves one run is requested to hand it over instead
-    (``takeover``).
+    (``takeover``). Raises as `service_of`.
     """
     holder = _remote_holder(folder)
     # Without a heartbeat within a minute it no longer runs.
@@ -455,6 +469,9 @@ def _options(
     """Return the options of the bridge that delivers *folder* once.
 
     Those that are not set differ from a job's.
+
+    Raises:
+        ConfigError: A setting, or an exporter that the environment names, cannot be used.
     """
     env = settings.environment()
     cwd = Path.cwd()
@@ -483,7 +500,8 @@ def _named_here(
     It is ``None`` when the folder decides.
 
     Raises:
-        ConfigError: A variable that names exporters cannot be read.
+        ConfigError: A variable that names exporters cannot be used, or one of these is not
+            installed.
     """
     # The call wins over the environment, and that over the folder.
     if exporters:

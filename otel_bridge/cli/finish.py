@@ -58,7 +58,8 @@ def command(run: str, directory: Path | None, status: str) -> None:
         name = None
     (folder,) = only_one(chosen_folders(directory, name))
     console = Terminal()
-    # Before the request: a report from before it says nothing about the answer.
+    # Before the request: a report from before it says nothing about the answer. A request that
+    # cannot be written (`JournalError`: a folder of another user, a full disk) ends the command.
     request_ns = time.time_ns()
     send_control(folder, "finish", status=status)
     if not _answered(console, folder, request_ns):
@@ -77,6 +78,9 @@ def _answered(console: Terminal, folder: RunFolder, since_unix_ns: int) -> bool:
     Return ``False`` when no bridge can do it: the request is still there, and no process holds the
     folder. ``True`` after the time as well; the caller sees by the report what has become of it.
     The report must be newer than the request, because an older one may show an earlier end.
+
+    Raises:
+        JournalError: Whether the folder is held cannot be asked, as on a file system without locks.
     """
     deadline = time.monotonic() + _WAIT_S
     with console.wait_display() as display:

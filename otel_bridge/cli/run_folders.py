@@ -60,6 +60,7 @@ def existing_folders(directory: Path | None, run: str | None = None) -> list[Run
 
     Raises:
         WrongCallError: There are none, and the call names the directory or a run.
+        ConfigError: As in `folders_of`.
     """
     folders = folders_of(directory)
     if folders:
@@ -81,6 +82,7 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     Raises:
         WrongCallError: The call names a folder or a run that is not there; the message lists the
             runs that exist.
+        ConfigError: As in `folders_of`.
     """
     folders = existing_folders(directory, run)
     if run is None or not folders:

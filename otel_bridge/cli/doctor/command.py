@@ -188,7 +188,8 @@ def _exporters(findings: Findings, env: Mapping[str, str]) -> None:
     """Show the chosen exporters, or all of them, and the environment of their bridge.
 
     A chosen exporter with wrong settings, or of an unknown name, is wrong. One whose package is
-    missing here is not, as long as there is another environment in which its bridge can run.
+    missing here is not, as long as there is another environment in which its bridge can run. What
+    is wrong with one that is not chosen is only shown in its place.
     """
     chosen = chosen_exporters(env)
     available = exporter.available()
@@ -280,6 +281,10 @@ def _directory(findings: Findings, env: Mapping[str, str]) -> None:
     """Show where run folders are made, and check its space and permissions.
 
     Nothing is created. Less than 1 GiB of free space is wrong: a run could soon drop rows.
+
+    Raises:
+        ConfigError: The name of the directory is not UTF-8, which ends the command: nothing could
+            be stored there.
     """
     base = find_base(env, Path.cwd())
     # The folder may not exist yet: its disk is that of the nearest one above.

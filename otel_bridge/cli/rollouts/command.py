@@ -305,7 +305,7 @@ def _show(
 
 
 def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bool:
-    """Print a rollout, and return whether it was still there."""
+    """Print a rollout, and return whether it was still there. Raises as `StoredRollout.whole`."""
     payload = rollout.whole()
     # Deleted since it was listed, because every tracker has it by now.
     if payload is None:

@@ -57,7 +57,11 @@ class StoredRollout:
     evaluations: Mapping[str, Payload]
 
     def whole(self) -> Payload | None:
-        """Return the complete rollout, or ``None`` when it has been deleted."""
+        """Return the complete rollout, or ``None`` when it has been deleted since it was listed.
+
+        Raises:
+            OtelBridgeError: The ledger is damaged or locked.
+        """
         payload = self.read()
         if payload is None:
             return None
@@ -140,7 +144,7 @@ class RolloutSource:
         """Return the newest page of tokens of each of *rollouts* that has one, by its id.
 
         One pass for all, from the oldest to the newest: a page is written again when later values
-        arrive.
+        arrive. Raises as `rollouts`.
         """
         trace_ids = {str(rollout.facts["id"]) for rollout in rollouts}
         pages: dict[str, str] = {}
@@ -197,6 +201,7 @@ class RolloutSource:
                     offset += len(line)
 
     def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
+        """Yield rollouts and evaluations of the ledger; nothing without one. Raises as `_records`."""
         for record in self._records(ROLLOUT, EVALUATION):
             if isinstance(record, (RolloutRecord, Evaluation)):
                 yield (
@@ -205,7 +210,10 @@ class RolloutSource:
                 )
 
     def _rollout_at(self, position: int) -> Payload | None:
-        """Return a rollout of the ledger again; ``None`` when it was deleted since it was listed."""
+        """Return a rollout of the ledger again; ``None`` when it was deleted since it was listed.
+
+        Raises as `_records`.
+        """
         if self._view is None:
             return None
         batch = self._view.records(
@@ -218,7 +226,13 @@ class RolloutSource:
         return None
 
     def _records(self, *kinds: int) -> Iterator[Record]:
-        """Yield the records of *kinds* that the ledger has, in their order, without broken ones."""
+        """Yield the records of *kinds* that the ledger has, in their order, without broken ones.
+
+        Nothing without a ledger.
+
+        Raises:
+            OtelBridgeError: The ledger is damaged or locked.
+        """
         position = 0
         while self._view is not None:
             # In batches: a ledger may hold more than the memory of this machine.

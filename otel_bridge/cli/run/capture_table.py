@@ -41,7 +41,8 @@ class CaptureTable:
     def show(self, console: Terminal, *, recorded: bool = True) -> None:
         """Print the table, or why nothing was captured, and remove the folder; nothing without a capture.
 
-        The table is how a user sees that calls of his program are left out.
+        The table is how a user sees that calls of his program are left out. A process whose counts
+        cannot be read is left out of them.
         """
         if self._folder is None:
             return

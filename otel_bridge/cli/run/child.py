@@ -73,7 +73,10 @@ class Child:
                 return code
 
     def status(self) -> Status:
-        """Return how the command ended: killed by a signal, failed by its code, or finished."""
+        """Return how the command ended: killed by a signal, failed by its code, or finished.
+
+        Only after `wait`: a command that runs would count as finished.
+        """
         code = self._process.returncode
         if code is not None and code < 0:
             return Status.KILLED

@@ -48,7 +48,10 @@ class LaunchedRuns:
         self._ended: Status | None = None
 
     def folders(self) -> list[RunFolder]:
-        """Return the folders that this launcher's children or its receiver write to, the first ones first."""
+        """Return the folders that this launcher's children or its receiver write to, the first ones first.
+
+        A folder that cannot be joined now, as on a full disk, is missing until a later call.
+        """
         with self._lock:
             for folder in run_folders(self._base):
                 if folder.path not in self._folders:

@@ -24,6 +24,10 @@ class LauncherReceiver:
     Attributes:
         environment: These variables.
         host: Where the command's processes reach the receiver.
+
+    Raises:
+        ConfigError: *listen* needs gRPC, which is not installed, is not an address, or is not free;
+            or a setting of the receiver cannot be used. The command is not started then.
     """
 
     def __init__(self, env: Mapping[str, str], base: Path, listen: str) -> None:

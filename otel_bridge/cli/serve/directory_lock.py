@@ -17,6 +17,9 @@ class ServiceLock:
 
     Args:
         base: The directory; created when it is missing.
+
+    Raises:
+        ConfigError: The directory cannot be created or written, or another user owns it.
     """
 
     def __init__(self, base: Path) -> None:
@@ -28,6 +31,7 @@ class ServiceLock:
 
         Raises:
             ConfigError: Another service holds the lock.
+            JournalError: The file system has no record locks, or the lock's file cannot be used.
         """
         if not self._lock.acquire():
             raise ConfigError(
@@ -44,6 +48,9 @@ def service_of(base: Path) -> str:
     """Return which process of this machine serves the directory *base*, as text.
 
     It is empty when none does.
+
+    Raises:
+        JournalError: Whether the lock is held cannot be asked, as on a file system without locks.
     """
     path = base / _NAME
     # The file of a service that was killed stays; only its lock shows whether one runs.

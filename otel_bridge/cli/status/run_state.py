@@ -108,9 +108,12 @@ class DirectoryUse:
 def room_of(
     base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()
 ) -> DirectoryUse:
-    """Measure the directory of run folders.
+    """Measure the directory of run folders; what cannot be read of it counts as 0.
 
     Sizes of the folders in *states* are taken from there.
+
+    Raises:
+        ConfigError: The limit of the directory cannot be read.
     """
     max_bytes = settings.MAX_BYTES.read(env)
     measured = {Path(state.folder).name: state.total_bytes for state in states}
@@ -206,7 +209,10 @@ class StateReader:
     def _read_ledger(
         self, path: Path, stamps: tuple[Stamp | None, ...]
     ) -> tuple[dict[str, KeptRecords], int | None]:
-        """Return what the ledger at *path* has, as `_in_ledger` does, in a dict of its own."""
+        """Return what the ledger at *path* has, as `_in_ledger` does, in a dict of its own.
+
+        Raises as `_in_ledger`; what raised is read again at the next call.
+        """
         size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
         held, since_ns = self._ledgers.get(
             path, stamps, lambda: _in_ledger(path, size_bytes)
@@ -265,7 +271,12 @@ def _holds_nothing(report: Report) -> bool:
 
 
 def _in_ledger(ledger: Path, size_bytes: int) -> _InLedger:
-    """Return from *ledger* the kept records by exporter, and the time of its oldest record."""
+    """Return from *ledger* the kept records by exporter, and the time of its oldest record.
+
+    Raises:
+        FormatVersionError: Another version wrote it.
+        OtelBridgeError: It is missing, damaged, or locked by its bridge on a shared file system.
+    """
     view = LedgerView(open_for_reading(ledger))
     try:
         return _held(view, size_bytes)
