@@ -18,13 +18,15 @@ from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
+from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView
-from otel_bridge.bridge.ledger.run_ledger import Ledger, open_or_rebuild
+from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.bridge.report.writer import ReportWriter
 from otel_bridge.bridge.serving.shutdown import ShutdownState
+from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -77,7 +79,7 @@ def open_pipeline(
     wake: Callable[[], None],
     log_line: Callable[[str], None],
 ) -> RunPipeline:
-    """Build the parts of one run; each is given only parts that exist by then.
+    """Build the parts of one run. A damaged ledger is set aside and made anew, which is logged.
 
     What was opened before an error is closed again.
 
@@ -91,12 +93,53 @@ def open_pipeline(
 
     Raises:
         FormatVersionError: Another version wrote the ledger.
-        JournalError: The folder cannot be used.
+        JournalError: The folder cannot be used, or a damaged ledger cannot be renamed.
     """
+    build = partial(
+        _built,
+        folder,
+        options,
+        shutdown=shutdown,
+        fullness=fullness,
+        wake=wake,
+        log_line=log_line,
+    )
+    try:
+        return build()
+    except LedgerDamagedError:
+        # Here, not where the file is opened: the first part that reads a damaged page finds it.
+        aside = set_aside(folder.ledger_path)
+        log_line(
+            f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again"
+        )
+        return build()
+
+
+def _built(
+    folder: RunFolder,
+    options: BridgeOptions,
+    *,
+    shutdown: ShutdownState,
+    fullness: Fullness,
+    wake: Callable[[], None],
+    log_line: Callable[[str], None],
+) -> RunPipeline:
+    """Build the parts of one run; each is given only parts that exist by then.
+
+    Raises as `open_pipeline` does, and `LedgerDamagedError`, after all that was opened is closed.
+    """
+    # WAL needs memory shared by all processes, which a file system of several hosts does not have.
+    is_shared = options.exclusive or network_file_system(folder.path) is not None
     with contextlib.ExitStack() as closing:
         # Entered first, so closed last: every other part may still commit or read while it closes.
         ledger = closing.enter_context(
-            contextlib.closing(_open_ledger(folder, options, log_line))
+            contextlib.closing(
+                Ledger(
+                    folder.ledger_path,
+                    exclusive=is_shared,
+                    timeline_bytes=options.timeline_bytes,
+                )
+            )
         )
         view = closing.enter_context(contextlib.closing(ledger.view()))
         other_traces = OtherTracePolicy(log_line)
@@ -231,27 +274,6 @@ class _WorkerFactory:
         # Marked before the bridge is woken, which would otherwise find no report to write.
         self.report.set_due()
         self.wake()
-
-
-def _open_ledger(
-    folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
-) -> Ledger:
-    """Open the ledger of a run; a damaged one is set aside and made anew, which is logged.
-
-    Raises:
-        FormatVersionError: Another version wrote it.
-        JournalError: It cannot be used.
-    """
-    # WAL needs memory shared by all processes, which a file system of several hosts does not have.
-    shared = options.exclusive or network_file_system(folder.path) is not None
-    ledger, aside = open_or_rebuild(
-        folder.ledger_path, exclusive=shared, timeline_bytes=options.timeline_bytes
-    )
-    if aside is not None:
-        log_line(
-            f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again"
-        )
-    return ledger
 
 
 def _content_limits(

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import orjson
 
-from otel_bridge.errors import InvalidRecordError
+from otel_bridge.errors import InvalidRecordError, LedgerDamagedError
 from otel_bridge.records import (
     TOKENS_ID,
     Alert,
@@ -105,11 +105,14 @@ def decode_value(data: bytes) -> object:
     """Decode bytes that `encode_value` returned.
 
     Raises:
-        InvalidRecordError: *data* holds anything else.
+        LedgerDamagedError: *data* holds anything else. Unlike a record, it cannot be left out.
     """
     if data[:1] == _BYTES:
         return data[1:]
-    return _load(data)
+    try:
+        return _load(data)
+    except InvalidRecordError as exc:
+        raise LedgerDamagedError(f"a value of the ledger's state: {exc}") from exc
 
 
 def encode(record: Record) -> tuple[int, bytes]:

@@ -8,6 +8,7 @@ created, else deleted pages never return to the disk.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
@@ -270,10 +271,13 @@ def set_aside(path: Path) -> Path:
 def sqlite_errors(path: Path) -> Generator[None]:
     """Translate SQLite's errors into errors of this package, by their text.
 
-    A missing table or column means damage too: the version was checked before.
+    A missing table or column means damage too: the version was checked before. So does a stored text
+    that is not JSON any more.
     """
     try:
         yield
+    except json.JSONDecodeError as exc:
+        raise LedgerDamagedError(f"{path}: the ledger is damaged: {exc}") from exc
     except sqlite3.Error as exc:
         text = str(exc)
         # sqlite_errorcode exists only from Python 3.11 on.

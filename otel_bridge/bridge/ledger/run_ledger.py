@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from otel_bridge.bridge.ledger.codec import encode
-from otel_bridge.bridge.ledger.database import Database, set_aside
+from otel_bridge.bridge.ledger.database import Database
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import (
     LedgerView,
@@ -31,7 +31,6 @@ from otel_bridge.bridge.ledger.queries import (
     put_source,
 )
 from otel_bridge.bridge.ledger.timeline import TimelineStore
-from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.records import Position, Record, RolloutRecord, Row
 from otel_bridge.translation.phases.timeline import TimelinePhase
 
@@ -493,24 +492,3 @@ def _insert(
         part = encoded[start : start + _INSERT_RECORDS]
         marks = ",".join(["(?,?,?)"] * len(part))
         sql.execute(f"INSERT INTO records VALUES {marks}", [*chain.from_iterable(part)])  # noqa: S608
-
-
-def open_or_rebuild(
-    path: Path, *, exclusive: bool = False, timeline_bytes: int = 0
-) -> tuple[Ledger, Path | None]:
-    """Open the ledger. A damaged ledger is set aside and a new one created, to be filled from the remaining segments.
-
-    Args are those of `Ledger`.
-
-    Returns:
-        The ledger, and the new path of the damaged one, ``None`` when the ledger was sound.
-
-    Raises:
-        FormatVersionError: Another version wrote it.
-        JournalError: It cannot be used, or, damaged, cannot be renamed.
-    """
-    try:
-        return Ledger(path, exclusive=exclusive, timeline_bytes=timeline_bytes), None
-    except LedgerDamagedError:
-        aside = set_aside(path)
-        return Ledger(path, exclusive=exclusive, timeline_bytes=timeline_bytes), aside

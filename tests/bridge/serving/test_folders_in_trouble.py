@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -80,6 +81,38 @@ def test_a_damaged_ledger_is_set_aside_and_made_anew_from_the_segments_that_rema
     assert [
         path.suffix[:9] for path in folder.path.glob("ledger.sqlite.damaged-*")
     ] == [".damaged-"]
+    assert any("was damaged" in line for line in host.lines)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", ["page", "value", "fact"])
+def test_damage_of_what_a_bridge_remembers_is_mended_when_the_next_one_begins(
+    tmp_path: Path, place: str
+) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    process = Process.start(folder, "memory")
+    with serving(tmp_path, options(("memory", recorder))):
+        process.log(3)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+    with contextlib.closing(sqlite3.connect(folder.ledger_path)) as sql, sql:
+        if place == "value":
+            sql.execute("UPDATE state SET value = x'ff00' WHERE key = 'run'")
+        elif place == "fact":
+            sql.execute("UPDATE meta SET value = '{' WHERE key = 'rows_by_axis'")
+        else:
+            keys = [(f"drop/{number:03}", b"1" * 60) for number in range(400)]
+            sql.executemany("INSERT INTO state VALUES (?, ?)", keys)
+    if place == "page":
+        # Deep in the table: its first row, and the other tables, can still be read.
+        position = folder.ledger_path.read_bytes().rindex(b"drop/200")
+        with folder.ledger_path.open("r+b") as file:
+            file.seek(position // 4096 * 4096)
+            file.write(b"\xff" * 4096)
+    process.log(2)
+    process.end()
+
+    host = served(tmp_path, options(("memory", recorder)))
+
+    assert written(recorder) == process.row_ids
     assert any("was damaged" in line for line in host.lines)  # type: ignore[attr-defined]
 
 
