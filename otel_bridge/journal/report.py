@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -263,7 +263,12 @@ def write_report(folder: RunFolder, report: Report) -> None:
         JournalError: The report cannot be written; the last one stays.
     """
     try:
-        put_file(folder.report_path, orjson.dumps(report))
+        data = orjson.dumps(report)
+    except TypeError:
+        # A name that is not UTF-8, as the folder of a tracker may have; readers show it like this.
+        data = orjson.dumps(all_printable(asdict(report)))
+    try:
+        put_file(folder.report_path, data)
     except OSError as exc:
         raise JournalError(
             f"{folder.report_path} cannot be written: {exc.strerror}; is the disk full?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
@@ -203,3 +204,18 @@ def test_a_tracker_that_was_named_after_all_records_were_deleted_shows_no_run() 
     assert [link.label for link in view_links(Report(exporters={"wandb": partly}))] == [
         "wandb"
     ]
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_in_the_report_all_the_same(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    odd = os.fsdecode(b"/data/\xff")
+    trackio = ExporterReport(destination={"TRACKIO_DIR": odd}, view=f"show {odd}")
+
+    write_report(folder, Report(position=7, exporters={"trackio": trackio}))
+
+    report = read_report(folder)
+    assert report is not None
+    assert report.position == 7
+    assert report.exporters["trackio"].view == r"show /data/\udcff"

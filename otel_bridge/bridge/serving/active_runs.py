@@ -173,9 +173,12 @@ class ActiveRuns:
             self.find()
 
     def write_reports(self) -> None:
-        """Write the reports that are due."""
-        for run in self._runs.values():
-            run.write_report()
+        """Write the reports that are due; an error is the failure of its run alone."""
+        for path, run in self._runs.items():
+            try:
+                run.write_report()
+            except Exception as exc:  # noqa: BLE001, PERF203  # a failing run must not harm the others
+                self.failures.failed(path, exc)
 
     def allow_leave(self) -> bool:
         """Close runs whose writers have closed, and let more runs give way.
@@ -337,10 +340,10 @@ class ActiveRuns:
         ``False`` after an error, which is logged and counted, and for a run that waits since an
         error. A damaged ledger is replaced at once, because no later try would find it sound.
         """
-        if not self.failures.due(path):
-            run.write_report()
-            return False
         try:
+            if not self.failures.due(path):
+                run.write_report()
+                return False
             return self._served(path, run, run.poll())
         except LedgerDamagedError as exc:
             self._rebuild(run, exc)

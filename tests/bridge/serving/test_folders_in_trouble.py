@@ -506,3 +506,26 @@ def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_
         [],
         0,
     ]
+
+
+def test_a_run_whose_report_cannot_be_made_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recorder = run_folder(tmp_path, "bad"), RecordingTracker()
+    write_report = RunBridge.write_report
+
+    def failing(self: RunBridge, *, now: bool = False) -> None:
+        if self.folder.run_id == "bad":
+            raise RuntimeError("no report of this run")
+        write_report(self, now=now)
+
+    monkeypatch.setattr(RunBridge, "write_report", failing)
+    bad = Process.start(folder, "memory")
+    good = Process.start(run_folder(tmp_path), "memory")
+    with serving(tmp_path, options(("memory", recorder))) as host:
+        bad.log(1)
+        until(lambda: host.state().failures >= 3)
+        good.log(2)
+        recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+
+    assert not any("reading run folders failed" in line for line in host.lines)  # type: ignore[attr-defined]
