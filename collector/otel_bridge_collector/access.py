@@ -65,14 +65,14 @@ class Tls:
                 )
         try:
             context.load_cert_chain(self.certificate, self.key)
-        except (ssl.SSLError, OSError) as exc:
+        except OSError as exc:  # `ssl.SSLError` is one
             raise ConfigError(
                 f"{self.certificate} with {self.key}: {exc}; expected a certificate and its key"
             ) from exc
         try:
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
-        except (ssl.SSLError, OSError) as exc:
+        except OSError as exc:
             raise ConfigError(
                 f"{self.client_ca}: {exc}; expected certificates in PEM"
             ) from exc

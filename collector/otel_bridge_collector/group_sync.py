@@ -26,6 +26,9 @@ class SyncedFile:
     Args:
         fd: Its descriptor, which is duplicated, so that the writer may close its own.
         folders: Folders in which the file was just created, whose entries must be on the disk too.
+
+    Raises:
+        OSError: This process may open no more files.
     """
 
     def __init__(self, fd: int, folders: tuple[Path, ...]) -> None:
@@ -65,7 +68,10 @@ class GroupSync:
             os.close(file.fd)
 
     async def stop(self) -> None:
-        """Sync all files that requests wait for, and end the threads."""
+        """Sync all files that requests wait for, and end the threads.
+
+        Only when no more requests are accepted: a later `wait` would never be answered.
+        """
         await asyncio.gather(*self._tasks)
         self._threads.shutdown()
 

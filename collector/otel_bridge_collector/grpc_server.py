@@ -123,7 +123,7 @@ class GrpcServer:
             return True
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no new request and wait for running ones, at most *grace_s*."""
+        """Accept no new request and wait for running ones, at most *grace_s*; the rest is cancelled."""
         await self._server.stop(grace_s)
 
 
@@ -138,6 +138,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """Return the handler of a method; for ``None`` gRPC itself answers UNIMPLEMENTED."""
         return self._methods.get(handler_call_details.method)
 
     def _method(self, signal: Signal) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -235,7 +236,10 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return the server's TLS; clients need a certificate if there is a CA for them."""
+    """Return the server's TLS; clients need a certificate if there is a CA for them.
+
+    The files were read before, by `Tls.check`; raises `OSError` if one is gone since.
+    """
     ca = None
     if tls.client_ca is not None:
         ca = tls.client_ca.read_bytes()

@@ -177,6 +177,7 @@ class Ingest:
                 scopes.
             UnavailableError: The receiver is closing, or the directory's limit is reached.
             JournalError: The request could not be stored.
+            OSError: No more files can be opened to sync the request; clients may retry.
         """
         if self._refusing:
             raise UnavailableError(self._refusing)
@@ -219,7 +220,7 @@ class Ingest:
         return None
 
     def refuse(self, reason: str) -> None:
-        """Refuse all requests from now on; clients get *reason* and may retry."""
+        """Refuse all requests from now on, also those not yet appended; clients get *reason* and may retry."""
         self._refusing = reason
 
     def close_idle(self, now_s: float | None = None) -> None:
@@ -270,7 +271,8 @@ class Ingest:
     ) -> tuple[dict[RunIdentity, bytes], Rejected]:
         """Split a request by run; a request of a single run stays unchanged.
 
-        Resources whose names are too long are the rejected part.
+        Resources whose names are too long are the rejected part. A request without any resource has
+        no run: nothing is stored, and it is acknowledged.
 
         Raises:
             InvalidRecordError: None of it can be accepted.
@@ -446,7 +448,11 @@ def _checked_parts(signal: Signal, body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _identity(resource: bytes) -> RunIdentity | InvalidRecordError:
-    """Return the run of a resource, or why it can have none."""
+    """Return the run of a resource, or why it can have none.
+
+    Returned and not raised, since the other resources of the request are stored. A resource that
+    names no run belongs to one that is derived from its names, see `run_of`.
+    """
     identity = run_of(attributes_of(resource))
     longest = max(len(identity.id), len(identity.project), len(identity.name))
     if longest > _NAME_CHARACTERS:
@@ -491,7 +497,8 @@ class _FolderCount:
 def _reject(rejected: Rejected, signal: Signal, part: bytes, error: Exception) -> None:
     """Add a part of a request to the rejected one; the first reason counts.
 
-    Only this part is parsed for its points: those of an accepted one are counted by the bridge.
+    Only this part is parsed for its points: those of an accepted one are counted by the bridge. It
+    can be parsed, because `_checked_parts` has checked the whole request.
     """
     rejected.items += count_items(REQUESTS[signal].FromString(part))
     rejected.reason = rejected.reason or str(error)

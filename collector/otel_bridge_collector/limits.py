@@ -5,11 +5,11 @@ A request above a limit is asked to come again.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from otel_bridge.bridge.serving.process_limits import descriptor_limit
 from otel_bridge_collector.error_table import ThrottledError
 
 HEAD_BYTES = 64 << 10
@@ -25,10 +25,7 @@ def max_connections() -> int:
 
     The rest is for segments, syncs and files of the bridge.
     """
-    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS
-    return min(CONNECTIONS, max(soft // 4, _FEWEST))
+    return min(CONNECTIONS, max(descriptor_limit() // 4, _FEWEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
         GrpcServer,
     )  # needs the extra `collector`
 
-__all__ = ["Receiver", "ReceiverSettings", "is_loopback"]
-
 _log = logging.getLogger("otel_bridge_collector")
 _GRACE_S = 5.0
 _LOOK_S = 10.0
@@ -135,6 +133,7 @@ class Receiver:
 
     Raises:
         ConfigError: An address cannot be bound.
+        TimeoutError: The event loop did not begin to listen within half a minute.
     """
 
     def __init__(
@@ -212,7 +211,8 @@ class Receiver:
         """Return why data cannot be accepted now, one line per reason.
 
         Empty when it can. Space is only asked for when nothing else is wrong, since that writes a
-        file. Blocks for up to a second; not for the event loop.
+        file. Blocks for up to a second; not for the event loop. Raises `TimeoutError` when the loop
+        does not answer within half a minute, which ``/readyz`` answers with 500.
         """
         base = self._chosen.ingest.base
         reasons: list[str] = []
@@ -234,12 +234,16 @@ class Receiver:
         """Close the segments after `refuse`, so that bridges see their ends.
 
         Running requests are completed. A bridge waits for the receiver as for any process of its
-        run, until its segment is closed.
+        run, until its segment is closed. Raises `TimeoutError` when the loop does not answer.
         """
         self._on_loop(self._release_connections()).result(_START_S)
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Refuse new requests (clients retry elsewhere or later), complete running ones, and close the segments."""
+        """Refuse new requests (clients retry elsewhere or later), complete running ones, and close the segments.
+
+        May be called twice. Raises `TimeoutError` when the loop hangs: what it holds open ends with the
+        process.
+        """
         if self._loop.is_closed():
             return
         self._on_loop(self._close(grace_s)).result(grace_s + _START_S)

@@ -25,6 +25,7 @@ class RunSegment:
         sync: Syncs appended data to the disk; ``None`` when requests do not wait for that.
 
     Raises:
+        FormatVersionError: A newer version wrote the folder, or it holds another run.
         JournalError: The folder cannot be used.
     """
 
@@ -81,6 +82,8 @@ class RunSegment:
 
         Raises:
             JournalError: The request could not be stored.
+            OSError: It is stored, but no more files can be opened to sync it; it is not
+                acknowledged, and comes again.
         """
         self.used_s = time.monotonic()
         # "whole": an export request with its resources, where a frame of a trainer holds one scope.
@@ -95,7 +98,7 @@ class RunSegment:
     def close(self) -> None:
         """Close the segment and release its liveness lock.
 
-        Data that requests wait for is still synced.
+        Data that requests wait for is still synced. May be called twice.
         """
         if not self._open:
             return

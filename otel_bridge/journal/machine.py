@@ -145,6 +145,7 @@ def file_system(path: Path, mountinfo: str | None = None) -> str | None:
 
 
 def _mounts() -> list[tuple[str, str]]:
+    """Return mount point and type of each file system, from psutil where ``/proc`` is missing."""
     with contextlib.suppress(OSError):
         return _parse(_MOUNTINFO.read_text(errors="surrogateescape"))
     import psutil  # noqa: PLC0415  # costs 15 ms, and only where /proc is missing

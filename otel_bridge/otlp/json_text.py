@@ -30,7 +30,7 @@ def parsed_json(value: Json) -> Json:
 def parsed_text(value: Json) -> Json:
     """Return the content of a JSON text as `parsed_json` does, at any depth of nesting.
 
-    Any other value, and text that is not an object or array, is returned as it is. NaN and lone
+    Any other value, and text that is not a valid object or array, is returned as it is. NaN and lone
     surrogates are read too, since programs write them.
     """
     # Hot path: the first character decides for most texts. 64, because JSON may begin with spaces.

@@ -34,6 +34,9 @@ class RequestSize:
         least: Items of the smallest request; a smaller one is not tried.
         memory: Where a size below *most* is kept; ``None``: in this object alone.
         key: Its key there.
+
+    Raises:
+        JournalError: *memory* cannot be read, or, after a request, not be written.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class RequestSize:
             self._set(min(self._size * 2, self._most))
 
     def _set(self, size: int) -> None:
+        """Take *size* from now on, and keep it in the memory; raises what that raises."""
         if size == self._size:
             return
         self._size = size

@@ -148,7 +148,10 @@ class HttpServer:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no new request and wait for running ones, at most *grace_s*."""
+        """Accept no new request and wait for running ones, at most *grace_s*; the rest is cancelled.
+
+        Raises what ended the server's task, if an error did.
+        """
         self._server.config.timeout_graceful_shutdown = max(int(grace_s), 1)
         self._server.should_exit = True
         if self._task is not None:
@@ -186,7 +189,7 @@ class HttpServer:
         """Answer with a page that only clients that may send can see.
 
         Others get the refusal of the table as text. Nothing is counted: it is not a request of
-        OTLP.
+        OTLP. An error of *make* is answered with 500.
         """
         try:
             self._serving.access.check(request.headers, is_page=True)
@@ -254,7 +257,8 @@ class HttpServer:
             # limit.
             token = serving.access.check(headers)
             check_type(media_type(headers.get("content-type", "")))
-            # Everything that the head shows is checked before the body is read.
+            # Everything that the head shows is checked before the body is read. httptools has refused a
+            # length that is not a number.
             announced_bytes = int(headers.get("content-length", 0))
             if announced_bytes > serving.request_bytes:
                 raise TooLargeError(

@@ -63,6 +63,9 @@ class Delivery(ExporterWorker):
         requests: Requests of other threads, carried out by the steps.
         progressed: See `ExporterWorker`.
 
+    Raises:
+        JournalError: The ledger cannot be opened for reading.
+
     Attributes:
         dead_letters: Its dead letters to retry.
         pausing: Whether it pauses after its last step, so that more records collect and new ones

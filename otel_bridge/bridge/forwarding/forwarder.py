@@ -47,7 +47,8 @@ _ACCEPTING = "otlp_accepting"
 class Forwarder(ExporterWorker):
     """Serves ``otlp`` for one run.
 
-    What belongs to one signal is in its `SignalLane`.
+    What belongs to one signal is in its `SignalLane`. A setting that cannot be used raises nothing
+    here: the first request of its signal finds that, and the signal is blocked.
 
     Args:
         folder: The run folder.
@@ -190,7 +191,8 @@ class Forwarder(ExporterWorker):
     def _list(self) -> None:
         """List the segments, follow new processes, and forget those whose segments are gone.
 
-        The folder is listed, not asked of the bridge's reader, which runs on another thread.
+        The folder is listed, not asked of the bridge's reader, which runs on another thread. One that
+        cannot be listed now, as without a free file, changes nothing.
         """
         listed: set[str] = set()
         for segment in self._folder.segments():
@@ -203,6 +205,10 @@ class Forwarder(ExporterWorker):
                     lane.positions[instance_id] = SegmentOffset(segment.number, 0)
             self._segments[instance_id].segments.listed(segment.number)
         for instance_id in self._segments.keys() - listed:
+            segments = self._segments[instance_id].segments
+            # Listed or not: a process that is forgotten would be sent again from its first segment.
+            if segments.size(segments.last_number) is not None:
+                continue
             del self._segments[instance_id]
             # Its segments are gone, so its position is of use to no later bridge.
             self._unstored.discard(instance_id)
@@ -242,6 +248,7 @@ class Forwarder(ExporterWorker):
 
         Signals at the same position are read and sent together, in the order in which they were
         written: an event may be the statistics of a step, which rollouts of the next would close.
+        Raises as `_forward_lanes` does, or `JournalError` when the ledger fails.
         """
         has_moved = False
         lanes = [lane for lane in self._lanes if self._may_send(lane)]

@@ -81,6 +81,10 @@ class SegmentReader:
         caught_up: Whether everything that existed at the last read has been read.
         consistent: Whether memory holds the same as the ledger. It does not between collecting and
             committing a batch, or while the ledger cannot be read.
+
+    Raises:
+        LedgerDamagedError: The stored state is damaged.
+        JournalError: The ledger cannot be read.
     """
 
     def __init__(

@@ -182,7 +182,10 @@ class SegmentTailer:
         return frame
 
     def behind(self) -> bool:
-        """Return whether there is more than was used; an unfinished frame counts as more."""
+        """Return whether there is more than was used; an unfinished frame counts as more.
+
+        ``False`` for segments of a newer version, which this one never reads.
+        """
         if self.segments.refused:
             return False
         size = self.segments.size(self.number) or 0

@@ -269,8 +269,9 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def sqlite_errors(path: Path) -> Generator[None]:
-    """Translate SQLite's errors into errors of this package, by their text.
+    """Translate SQLite's errors into errors of this package, by their text; others pass.
 
+    A full disk is a `JournalFullError`, damage a `LedgerDamagedError`, anything else a `JournalError`.
     A missing table or column means damage too: the version was checked before. So does a stored text
     that is not JSON any more.
     """

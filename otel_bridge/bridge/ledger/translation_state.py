@@ -33,6 +33,10 @@ class LedgerState:
     Args:
         view: Reads the ledger; used by this state alone.
         limit_bytes: Limit of large values in memory.
+
+    Raises:
+        LedgerDamagedError: A stored value cannot be decoded.
+        JournalError: The ledger cannot be read, here and in `get` and `items`.
     """
 
     def __init__(self, view: LedgerView, *, limit_bytes: int = LIMIT_BYTES) -> None:

@@ -57,6 +57,9 @@ class ReportWriter:
         reader: Its reader.
         describe: Describes the run.
         launcher: Whether the bridge is ``otel-bridge run``.
+
+    Raises:
+        JournalError: The ledger cannot be opened for reading.
     """
 
     def __init__(
@@ -254,7 +257,10 @@ class ReportWriter:
     def _exporter(
         self, state: ExporterState, dead_letters: Mapping[int, int], run: RunInfo
     ) -> ExporterReport:
-        """Return the report of an exporter, with the *dead_letters* that the ledger has of its destination."""
+        """Return the report of an exporter, with the *dead_letters* that the ledger has of its destination.
+
+        Without its settings, as before its first step, it has no link. Raises what its settings raise.
+        """
         view = ""
         upload = ""
         if state.settings is not None:

@@ -38,7 +38,7 @@ class LauncherReceiver:
                 "without --listen programs of this machine are received over HTTP"
             )
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only for this command
-        from otel_bridge_collector.receiver import is_loopback  # noqa: PLC0415
+        from otel_bridge_collector.access import is_loopback  # noqa: PLC0415
 
         host, port = _address(listen)
         token = ",".join(settings.TOKEN.read(env))

@@ -24,7 +24,7 @@ from otel_bridge.errors import PermanentError, RetryableError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.segment import SegmentWriter, read_segment
+from otel_bridge.journal.segment import SegmentFile, SegmentWriter, read_segment
 from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
@@ -181,6 +181,34 @@ def test_a_new_lane_goes_on_where_the_last_one_was(
     there.stop()
 
     assert received(tmp_path / "there") == [float(n) for n in range(51)]
+
+
+def test_nothing_is_sent_again_after_a_moment_in_which_the_folder_could_not_be_listed(
+    sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = receiver(tmp_path / "there")
+    unlisted = threading.Event()
+
+    def none_listed(_folder: RunFolder) -> list[SegmentFile]:
+        unlisted.set()
+        return []
+
+    sender.log(1, 2, 3)
+    worker = sender.worker(there.grpc_endpoint)
+    worker.start()
+    sender.wait(worker, lambda: worker.exporter_state.state == "idle")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "segments", none_listed)
+        worker.notify()
+        assert unlisted.wait(HANG_S)
+    sender.log(4)
+    worker.notify()
+    sender.wait(worker, lambda: 4.0 in received(tmp_path / "there"))
+    worker.stop()
+    worker.join(10)
+    there.stop()
+
+    assert received(tmp_path / "there") == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_an_endpoint_that_is_too_slow_for_a_full_request_gets_smaller_ones(
