@@ -34,6 +34,9 @@ class SharedAxes:
 class WandbAxes:
     """Binds the keys of an open run to their axes.
 
+    Calls that declare a name raise wandb's own exceptions. The name counts as declared then, and
+    is declared again only by the next writer of the run.
+
     Args:
         define: Binds a name to an axis; without an axis it declares a hidden axis.
         shared: In shared mode, binds a whole prefix, for the roles whose axes are declared from the

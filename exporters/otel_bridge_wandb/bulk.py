@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,9 +31,7 @@ class BulkLogger:
 
     def __init__(self, run: Any) -> None:
         self._interface: Any = getattr(run, "_interface", None)
-        self._publish: Callable[..., None] | None = getattr(
-            self._interface, "_publish", None
-        )
+        self._publish: Any = getattr(self._interface, "_publish", None)
         self._assign: Any = getattr(self._interface, "_assign", None)
         self._asyncer: Any = getattr(self._interface, "_asyncer", None)
         self._client: Any = getattr(self._interface, "_client", None)
@@ -79,9 +77,7 @@ class BulkLogger:
         Only the thread of the block waits at its end, so that no other thread may depend on that.
         """
         # "nowait" is set where wandb calls from its own asyncio thread (wandb_run.py, 0.31).
-        if self._publish is not None and (
-            nowait or threading.get_ident() != self._owner
-        ):
+        if nowait or threading.get_ident() != self._owner:
             self._publish(record, nowait=nowait)
             return
         messages: Any = importlib.import_module("wandb.proto.wandb_server_pb2")

@@ -77,7 +77,11 @@ class Definitions:
             self._interface._publish_telemetry = self._publish_telemetry
 
     def send_definitions(self, *, now: bool = False) -> None:
-        """Send definitions that are not sent yet; without *now*, not too often."""
+        """Send definitions that are not sent yet; without *now*, not too often.
+
+        Raises wandb's own exceptions. Names whose entry did not arrive are missing until the next
+        one, or until the end of the run, where the writer asks the server for them.
+        """
         if not self._undeclared:
             return
         since_s = time.monotonic() - self._declared_s
@@ -85,7 +89,10 @@ class Definitions:
             self._send()
 
     def _note(self, name: str, axis: str | None) -> None:
-        """Add the entry of *name*, in the form that wandb's service gives it: keys are numbers of protobuf fields."""
+        """Add the entry of *name*, in the form that wandb's service gives it: keys are numbers of protobuf fields.
+
+        Raises `KeyError` for an *axis* that was not declared; `WandbAxes` declares it first.
+        """
         sent = sdk.undotted(name)
         if axis is None:
             entry: dict[str, object] = {"1": sent, "6": _HIDDEN, "7": []}

@@ -134,7 +134,7 @@ def refused(message: str, position: int) -> PermanentError:
 
 
 def status_of(text: str) -> int | None:
-    """Return the HTTP status (400 and above) that *text* names."""
+    """Return the first HTTP status of 400 or above that *text* names; ``None`` when it names none."""
     for match in _STATUS.finditer(text):
         status = int(match[1] or match[2])
         if status >= 400:

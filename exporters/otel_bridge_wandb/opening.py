@@ -118,7 +118,10 @@ def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
 
 
 def _warn_of_resume(resume: str) -> None:
-    """Which machine comes first is chance: "never" and "must" would each block one of them."""
+    """Warn that shared mode ignores "never" and "must".
+
+    Which machine comes first is chance, so that each would block one of them.
+    """
     if resume in {"never", "must"}:
         _log.warning(
             "W&B: WANDB_RESUME=%s is ignored in shared mode, where each machine joins or creates the run",
@@ -132,7 +135,7 @@ def _open_offline(
     """Open an offline run in a directory of its own, which replaces that of the writer before.
 
     Raises:
-        RetryableError: As `sdk.init`.
+        RetryableError: As `sdk.init`. The next try then knows a directory that was left.
         BlockedError: As `sdk.init`.
     """
     store = OfflineStore(
@@ -163,9 +166,10 @@ def _open_shared(
     """
     require_safe_sharing(str(wandb.__version__))
     _warn_of_resume(resume_of(run, settings))
+    sharing_now = sharing
     if became_primary(memory) and sharing.primary in sharing.roles:
-        sharing = dataclasses.replace(sharing, primary="1")
-    shared = dataclasses.replace(settings, sharing=sharing)
+        sharing_now = dataclasses.replace(sharing, primary="1")
+    shared = dataclasses.replace(settings, sharing=sharing_now)
 
     def open_own(role: str | None) -> WandbRunWriter:
         alone = dataclasses.replace(settings, sharing=None)
@@ -180,11 +184,11 @@ def _open_shared(
     main = _open_online(wandb, run, shared, memory)
     try:
         return SharedWriter(
-            settings.sharing or sharing,
+            sharing,
             main,
             open_own=open_own,
             memory=memory,
-            primary=sharing.is_primary(run),
+            primary=sharing_now.is_primary(run),
         )
     except BaseException:
         # Opened already: without this, the next try finds its run id in use in wandb's service.
@@ -358,7 +362,14 @@ def _init(
 
 
 def _settle(lines: LineLedger, server: Server) -> None:
-    """Find out which increments of the previous writer are committed; the others are sent again."""
+    """Find out which increments of the previous writer are committed; the others are sent again.
+
+    The server is not asked when none is pending.
+
+    Raises:
+        RetryableError: The server did not answer; the opening is tried again.
+        BlockedError: The server refuses the question.
+    """
     if lines.pending:
         with as_bridge_errors("asking for the tables"):
             increments = server.committed_of(lines.awaited_tables())
@@ -381,7 +392,8 @@ def _carry_over(opened: Any, folder: Path | None, run_id: str) -> None:
     """Send the files of media that killed writers left once more, and delete their copies.
 
     The server may hold the line of a picture and not its file, which wandb sends later. Everything
-    else is in the ledger, or confirmed. Nothing without a *folder*, which is the user's then.
+    else is in the ledger, or confirmed. Nothing without a *folder*, which is the user's then. What
+    cannot be deleted stays.
 
     Raises:
         OSError: A file cannot be moved.
@@ -498,6 +510,7 @@ def _writer(
 
 
 def _url(opened: Any, settings: WandbSettings) -> str | None:
+    """Return the address of the run's page; ``None`` offline, or when wandb knows none."""
     if settings.offline:
         return None
     return str(opened.url or "") or None
@@ -511,8 +524,8 @@ def _log_file(opened: Any) -> Path:
 def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | None:
     """Return how many names are defined one by one, ``None`` for all.
 
-    Offline, definitions cost nothing. In a shared run, patterns cover most names. Definitions that
-    did not arrive once are all sent one by one.
+    Offline, definitions cost nothing. In a shared run, patterns cover most names. All are sent one
+    by one, too, after an end at which the server lacked axes or config (`_missed`).
     """
     if (
         settings.offline

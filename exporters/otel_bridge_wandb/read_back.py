@@ -28,6 +28,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     Raises:
         RetryableError: The server did not answer.
         BlockedError: No key, no access, or W&B does not have the run.
+        OSError: An offline file cannot be read. Without one, all counts are 0.
     """
     chosen = cast("WandbSettings", settings)
     if chosen.offline:
@@ -55,9 +56,10 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
-    """Yield key and JSON of each value.
+    """Yield key and JSON of each value; nothing when *folder* has no file of the run.
 
-    Of one that wandb writes in parts, the type of a table alone.
+    Of one that wandb writes in parts, the type of a table alone. Raises `OSError` for a file that
+    cannot be read; a damaged one ends at its damage.
     """
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     # By the file, since the folder's name may end in a number, and another run's id may begin with

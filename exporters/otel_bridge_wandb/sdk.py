@@ -130,6 +130,10 @@ def init(
         exists: Whether the server has the run, so that a generated name must not replace its name.
         resume: Treatment of an existing run; ``None`` offline.
         config: What the server holds of a sweep's trial, which the first upload would replace.
+
+    Raises:
+        RetryableError: wandb's service or the server did not answer in time.
+        BlockedError: wandb refused: no access, a deleted run, or a setting that it does not accept.
     """
     identity = run.identity
     values: dict[str, object] = {
@@ -222,7 +226,8 @@ def _shared(run: RunInfo, settings: WandbSettings) -> Mapping[str, object]:
 def api(wandb: Wandb, settings: WandbSettings) -> Any:
     """Return ``wandb.Api`` for the server of *settings*.
 
-    The key is given, because a session that began earlier may know another one.
+    The key is given, because a session that began earlier may know another one. Raises wandb's own
+    exceptions. Without a key it would prompt, which `require_credentials` prevents.
     """
     overrides = {}
     if settings.base_url:
@@ -244,7 +249,7 @@ def define(run: WandbRun, name: str, axis: str | None) -> None:
     """Bind *name* to *axis*, or declare *name* a hidden axis.
 
     By its exact name, a ``*`` or a dot in it included. A name with a ``*`` is left without an axis
-    when wandb lacks the private call for its record.
+    when wandb lacks the private call for its record. Raises wandb's own exceptions.
     """
     name = undotted(name)
     axis = axis and undotted(axis)
@@ -275,7 +280,7 @@ def undotted(name: str) -> str:
 
 
 def sync_dir(run: WandbRun) -> Path:
-    """Return the folder in which wandb keeps this run's files."""
+    """Return the folder in which wandb keeps this run's files; wandb makes it at ``init()``."""
     return Path(str(run.settings.sync_dir))
 
 
@@ -302,9 +307,9 @@ _QUIET: Mapping[str, object] = {
 def _settings(wandb: Wandb, values: Mapping[str, object]) -> object:
     """Return wandb's settings of *values* that this wandb has.
 
-    Without ``None``, which would replace a default.
-
-    `abilities` has checked those that must not be missing.
+    Without ``None``, which would replace a default. `abilities` has checked those that must not be
+    missing. Raises pydantic's ``ValidationError`` for a value that wandb does not accept, which
+    `as_bridge_errors` makes a `BlockedError`.
     """
     fields = cast("Mapping[str, object]", wandb.Settings.model_fields)
     return wandb.Settings(**present(only(values, fields)))
@@ -337,7 +342,8 @@ def staging_in(folder: Path) -> Generator[None, None, None]:
     """Let wandb put the files of an increment into *folder*, not into the user's home, unless the user names a folder.
 
     An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
-    at each use (``get_data_dir`` in wandb/env.py) and has no setting for it.
+    at each use (``get_data_dir`` in wandb/env.py) and has no setting for it. Another run that loads
+    wandb, or stages files, waits until the block ends.
     """
     if os.environ.get("WANDB_DATA_DIR"):
         yield
@@ -380,7 +386,8 @@ def leave_open(run: Any) -> None:
     """Make the next ``finish()`` upload everything without marking the run complete, so that it can be continued.
 
     wandb has no public call for that; its exit record has the field (``not_complete``, read in
-    sender.go).
+    sender.go). Nothing changes for a wandb without its private interface: the page then shows the
+    run as finished.
     """
     _mark_exit(getattr(run, "_interface", None))
 

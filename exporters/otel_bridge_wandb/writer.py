@@ -95,7 +95,12 @@ class OpenRun:
 
 
 class WandbRunWriter:
-    """Writes one run to Weights & Biases, from one delivery thread."""
+    """Writes one run to Weights & Biases, from one delivery thread.
+
+    Once it was closed, or its end failed, each call but `durable`, `close` and a second `end` after
+    a success raises `RetryableError`: the bridge then opens another writer. A memory that cannot be
+    written raises `JournalError`, and the bridge makes the call again.
+    """
 
     def __init__(self, opened: OpenRun) -> None:
         self._opened = opened
@@ -151,6 +156,11 @@ class WandbRunWriter:
 
         Neighbours with one key share an increment, because each increment is a line and an upload
         of its own.
+
+        Raises:
+            RetryableError: The upload is dead or late, or wandb failed; the increments before it
+                are logged.
+            BlockedError: A person must act.
         """
         opened = self._open()
         for key, grouped in groupby(_due(rollouts, opened.store), attrgetter("key")):
@@ -196,7 +206,8 @@ class WandbRunWriter:
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Log one increment of the table of evaluations for each rollout key among *values*.
 
-        In a table of their own, since a logged row of a table cannot be changed.
+        In a table of their own, since a logged row of a table cannot be changed. A rollout that W&B
+        does not have makes no difference. Raises as `write_rollouts`.
         """
         opened = self._open()
         for key, grouped in groupby(
@@ -211,7 +222,11 @@ class WandbRunWriter:
         """Set the config of *role*: under the role's name, without a role at the top.
 
         An entry at the top with the name of a role is shown as ``<role>_value``, like a key with
-        the name of an axis.
+        the name of an axis. In shared mode the server is first asked for the others' entries.
+
+        Raises:
+            RetryableError: wandb's service or the server did not answer.
+            BlockedError: A person must act.
         """
         opened = self._open()
         role_name = utf8(role or "")
@@ -252,7 +267,10 @@ class WandbRunWriter:
     def _keep_summary(
         self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
     ) -> None:
-        """Set entries again that rows replaced: W&B makes each row's values the summary's."""
+        """Set entries again that rows replaced: W&B makes each row's values the summary's.
+
+        Raises as `write_summary`; the rows are logged already, and are not logged again.
+        """
         keys = set[str]().union(*(line for _, line in lines))
         replaced = only(self._summary, keys)
         if replaced:
@@ -260,7 +278,12 @@ class WandbRunWriter:
                 opened.run.summary.update(replaced)
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Raise *alerts*, each once."""
+        """Raise *alerts*, each once.
+
+        Raises:
+            RetryableError: wandb did not queue one; it is raised again.
+            BlockedError: A person must act.
+        """
         opened = self._open()
         with as_bridge_errors("raising an alert", alerts[0].position):
             opened.alerts.write(alerts)
@@ -269,6 +292,7 @@ class WandbRunWriter:
         """Note that records up to *position* that this writer did not get belong to another writer.
 
         Without this a run that shares its destination with another would wait for their lines.
+        Raises `RetryableError` when this writer is closed.
         """
         self._open().store.passed(position)
 
@@ -277,6 +301,10 @@ class WandbRunWriter:
 
         Also sends what is deferred: the bridge asks regularly, so that no thread is needed for it.
         A closed writer returns what was last known.
+
+        Raises:
+            RetryableError: The upload is dead, or wandb did not take the deferred definitions.
+            BlockedError: The upload was refused, or another process writes the run.
         """
         if self._is_open:
             self._durable = self._opened.store.durable()
@@ -307,7 +335,11 @@ class WandbRunWriter:
         self._ended = True
 
     def close(self) -> None:
-        """Upload what was logged, within the finish timeout, and leave the run open in W&B."""
+        """Upload what was logged, within the finish timeout, and leave the run open in W&B.
+
+        Nothing happens when it is closed already. Raises as `_finish`; the bridge logs that, and
+        the next writer sends what the server lacks.
+        """
         if not self._is_open:
             return
         with as_bridge_errors("closing the run"):
@@ -459,7 +491,10 @@ def _log_table(
 
 
 def _due(records: Sequence[R], store: RunStore) -> Sequence[R]:
-    """Return the *records* that the store does not hold: after a kill the bridge gives some again."""
+    """Return the *records* that the store does not hold: after a kill the bridge gives some again.
+
+    Empty when it holds all of them; offline it holds none.
+    """
     positions = [record.position for record in records]
     due = store.due(positions)
     if len(due) == len(positions):

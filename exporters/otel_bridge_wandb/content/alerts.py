@@ -36,6 +36,7 @@ class WandbAlerts:
         """Raise those of *alerts* that were not raised before.
 
         Offline all of them are raised, because a new writer writes the whole directory again.
+        Raises as `_raise`; the bridge then gives all of *alerts* again.
         """
         if self._once is not None:
             self._once.write(alerts, self._raise)

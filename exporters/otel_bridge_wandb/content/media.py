@@ -84,7 +84,9 @@ class WandbMedia:
             folder: Empty folder for their files, which exists while the values are logged.
 
         Raises:
-            PermanentError: The bytes are not what they claim to be.
+            PermanentError: The bytes are not what they claim to be, or wandb makes no object of
+                them, as of a picture without Pillow.
+            OSError: A file cannot be written, as on a full disk.
         """
         try:
             values = [self._shown(record, item, folder) for item in record.items]
@@ -182,7 +184,10 @@ class WandbMedia:
         return self._wandb.Html(text)
 
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
-        """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default."""
+        """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default.
+
+        Raises `ValueError` or `KeyError` when the bytes are not a table, and as `_file` for a cell.
+        """
         columns, rows = record.table(item)
         data: list[list[object]] = []
         for row in rows:

@@ -145,10 +145,7 @@ def _renamed(line: Mapping[str, object], row: Row) -> dict[str, object]:
 
 
 def _exact_bytes(line: Mapping[str, object]) -> int:
-    """Return an upper bound of the JSON of *line*, near to it: 26 bytes for a number, each quote escaped.
-
-    Only called for lines that may be too long, because it encodes every key.
-    """
+    """Return an upper bound of the JSON of *line*, near to it: 26 bytes for a number, each quote escaped."""
     total = 2
     for key, value in line.items():
         bins = cast("Sized", getattr(value, "histogram", ()))
@@ -196,6 +193,7 @@ def clean(value: Json) -> Json:
 
 
 def _cleaned(value: Json) -> Json:
+    """Return NaN and infinities as text; anything else as `sound_leaf` does."""
     # wandb would send NaN as a bare token, which is not JSON.
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

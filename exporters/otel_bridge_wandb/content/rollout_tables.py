@@ -96,7 +96,10 @@ class Tables:
         self._open: dict[str, _Open] = {}
 
     def rollouts(self, key: str, rollouts: Sequence[RolloutRecord]) -> Increment:
-        """Return the increment of *rollouts*, all of *key*; nothing is in the table yet."""
+        """Return the increment of *rollouts*, all of *key*; nothing is in the table yet.
+
+        Raises wandb's own exceptions when a new table cannot be made.
+        """
         rows = [rollout_cells(rollout, self._cell_chars) for rollout in rollouts]
         return self._increment(key, COLUMNS, rows)
 

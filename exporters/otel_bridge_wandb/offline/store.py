@@ -132,7 +132,8 @@ class OfflineStore:
     ) -> Generator[list[object]]:
         """Make room for lines of the records at *positions*, which the block logs.
 
-        Files that wandb writes for them stay in the directory, if it *has_files*.
+        Files that wandb writes for them stay in the directory, if it *has_files*. Raises what the
+        block raises, and `JournalError` before it when the memory cannot be written.
         """
         self._replace_older(positions)
         staging: AbstractContextManager[None] = nullcontext()
@@ -172,7 +173,12 @@ class OfflineStore:
         """
 
     def ended(self) -> Position | None:
-        """Wait until the directory is whole; it may still be replaced by a later one."""
+        """Wait until the directory is whole; it may still be replaced by a later one.
+
+        Raises:
+            RetryableError: Its exit record is not there after `_FLUSH_S` seconds; the bridge ends
+                the run again, through a new writer.
+        """
         if self._current is not None and not wait_for_exit(
             self._current.path, _FLUSH_S
         ):
@@ -182,7 +188,8 @@ class OfflineStore:
     def left(self) -> Position | None:
         """Do the same as `ended`.
 
-        ``finish()`` returns before the file is whole, whether the run ends or is left open.
+        ``finish()`` returns before the file is whole, whether the run ends or is left open. Raises
+        as `ended`.
         """
         return self.ended()
 

@@ -60,6 +60,9 @@ class LineEntry:
 class LineLedger:
     """Tracks the lines of one run that are not confirmed yet, oldest first. For one thread.
 
+    Methods that change the memory raise `JournalError` when it cannot be written. The writer's call
+    fails then, and its records are given again.
+
     Args:
         memory: Memory of this destination.
         server_lines: Lines that the server held when the run was opened.
@@ -110,7 +113,10 @@ class LineLedger:
         return self._position
 
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
-        """Return the positions of *positions* that were neither confirmed at open nor logged since."""
+        """Return the positions of *positions* that were neither confirmed at open nor logged since.
+
+        Those of lost increments are due again although they were logged.
+        """
         # Hot path: the usual call, in which nothing is redelivered.
         if positions and positions[0] > self._logged:
             return positions
@@ -203,7 +209,10 @@ class LineLedger:
         self._logged = max(self._logged, self._position)
 
     def awaited_tables(self) -> dict[str, int]:
-        """Return the tables with pending increments and the time (Unix milliseconds) of the oldest."""
+        """Return the tables with pending increments and the time (Unix milliseconds) of the oldest.
+
+        Empty when no artifact is awaited.
+        """
         first_times: dict[str, int] = {}
         for entry in self._pending:
             first_times[entry.table] = min(

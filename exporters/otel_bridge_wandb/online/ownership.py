@@ -30,7 +30,7 @@ class RunOwnership:
 
     Args:
         memory: Memory of this destination.
-        found: The run as the server has it now; ``None`` when it does not exist.
+        existing: The run as the server has it now; ``None`` when it does not exist.
         assigned: Whether the server assigned the run to this job, as a sweep's trial: it then made
             the run itself.
     """

@@ -34,7 +34,10 @@ class RefusedFiles:
         """Reason to number of files, or of requests for the addresses of files."""
 
     def look(self) -> None:
-        """Count what was refused since the last look; nothing while the log cannot be read."""
+        """Count what was refused since the last look; nothing while the log cannot be read.
+
+        Of more than `_MAX_READ_BYTES`, the rest is read at the next look.
+        """
         try:
             with self._log_file.open("rb") as opened:
                 opened.seek(self._offset)

@@ -98,7 +98,12 @@ class OnlineStore:
             self._expect()
 
     def durable(self) -> Position | None:
-        """Return the last position that the server holds; raise when no more will arrive."""
+        """Return the last position that the server holds, as of its last answer.
+
+        Raises:
+            RetryableError: The upload is dead, so that no more will arrive.
+            BlockedError: The upload was refused, or another process writes the run.
+        """
         self._apply(self._uploads.progress())
         # After the answer is applied: lines that did arrive are durable, whatever comes next.
         self._raise_dead()
@@ -154,7 +159,8 @@ class OnlineStore:
 
         What did not arrive is found when the run is opened again. ``finish()`` returned in time, so
         that the next wait is the usual one again. It does not wait for the server's count: the
-        records are delivered again if a line is missing.
+        records are delivered again if a line is missing. Raises `BlockedError` when another process
+        writes the run.
         """
         self._timeouts.completed()
         self._apply(self._uploads.progress())
@@ -172,7 +178,7 @@ class OnlineStore:
         return RetryableError(f"W&B holds {size} after the end of the run")
 
     def close(self) -> None:
-        """Stop watching the upload."""
+        """Stop watching the upload; may be called twice."""
         self._uploads.close()
 
     def _make_room(self, position: Position, count: int) -> None:

@@ -70,6 +70,9 @@ class Server:
         entity: The entity; empty for the API key's default.
         marker: In shared mode, the key under which this writer numbers its own lines, which are the
             only ones counted.
+
+    Raises:
+        Exception: wandb's own, when it does not know the default entity without the server.
     """
 
     def __init__(
@@ -99,13 +102,15 @@ class Server:
                         lines = self._marked(run)
                     return ServerRun(lines, str(run.state))
         except Exception as exc:
-            if _MISSING.search(str(exc)):
-                return None
-            raise
+            if not _MISSING.search(str(exc)):
+                raise
         return None
 
     def parameters(self) -> dict[str, Any]:
-        """Return the user's part of the run's config: of a sweep's trial that has not begun, its parameters."""
+        """Return the user's part of the run's config: of a sweep's trial that has not begun, its parameters.
+
+        Raises as `stored`.
+        """
         return dict(self._run().config)
 
     def stored(self) -> Stored:
@@ -132,7 +137,7 @@ class Server:
         """Return the highest number of a line of this writer that the server names.
 
         The server's history is sampled, and its summary is the last derived value. Each may lag;
-        neither runs ahead.
+        neither runs ahead. 0 when it names none.
         """
         sampled = run.history(samples=_SAMPLES, keys=[self._marker], pandas=False)
         highest = 0
@@ -143,7 +148,7 @@ class Server:
         return highest
 
     def history(self, lines: int) -> list[dict[str, object]]:
-        """Return the run's history, *lines* lines of it."""
+        """Return the run's history, *lines* lines of it; raises as `stored`."""
         return list(self._run().history(samples=max(1, lines), pandas=False))
 
     def committed_of(self, tables: Mapping[str, int]) -> dict[str, list[int]]:
@@ -154,11 +159,14 @@ class Server:
         return {key: self.committed(key, first_ms) for key, first_ms in tables.items()}
 
     def committed(self, key: str, since_unix_ms: int) -> list[int]:
-        """Return the times (Unix milliseconds) in the names of committed increments of table *key*, new ones first.
+        """Return the times (Unix milliseconds) in the names of committed increments of table *key*, in order.
 
         Each increment is a version of one artifact. Versions may be made concurrently, so that a
         later version need not list the files of an earlier one. So all versions are read, back to
-        one without files since *since_unix_ms*.
+        one without files since *since_unix_ms*. Empty when the server has no such artifact yet.
+
+        Raises:
+            Exception: wandb's own, for any other failure.
         """
         name = f"{self._path}/{artifact_name(self._run_id, key)}"
         times: set[int] = set()
@@ -175,9 +183,8 @@ class Server:
                 if version_times and max(version_times) < since_unix_ms:
                     break
         except Exception as exc:
-            if _MISSING.search(str(exc)):
-                return sorted(times)
-            raise
+            if not _MISSING.search(str(exc)):
+                raise
         return sorted(times)
 
     def _versions(self, name: str) -> Iterable[Any]:
@@ -272,22 +279,21 @@ class Uploads:
             return self._progress
 
     def wait(self, last_progress: ServerProgress, timeout_s: float) -> bool:
-        """Wait for an answer other than *last_progress*; return whether there is one."""
+        """Wait for an answer other than *last_progress*; return whether one came in time.
+
+        A failed question is an answer too, with its error.
+        """
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._progress is not last_progress, timeout_s
             )
 
-    def wait_lines(self, lines: int, timeout_s: float) -> bool:
-        """Wait until the server holds *lines* or the upload is dead.
-
-        Return whether it holds them.
-        """
+    def wait_lines(self, lines: int, timeout_s: float) -> None:
+        """Wait until the server holds *lines*, the upload is dead, or the time is over."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._progress.lines >= lines or bool(self._fatal), timeout_s
             )
-            return self._progress.lines >= lines
 
     def dead(self) -> RetryableError | BlockedError | None:
         """Return the error because of which no more data of this run arrives, ``None`` while the upload works.
@@ -321,7 +327,7 @@ class Uploads:
         )
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching; may be called twice. A question that is under way ends by itself."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -32,6 +32,7 @@ class SharedRun:
 
     Every upload of a writer replaces the whole config of the run, axes included. So each writer
     also sends the config of the other writers, and an axis for each key of the run's history.
+    All methods but `look` raise wandb's own exceptions when the server or its service fails.
 
     Args:
         run: ``wandb.Run``.
@@ -102,7 +103,8 @@ class SharedRun:
         """Check from time to time what the server stores: adopt new entries, and send lost entries again.
 
         A server that does not answer is asked at the next turn. Repairs stop after `_MAX_REPAIRS`
-        in a row, since two machines with one role may disagree for good.
+        in a row, since two machines with one role may disagree for good. Raises wandb's own
+        exceptions when its service does not take the entries.
         """
         now_s = self._clock_s()
         if now_s < self._next_look_s:
@@ -138,7 +140,8 @@ class SharedRun:
 
         A writer that has not seen an entry of the config replaces it by its next upload, and a
         writer that ended sends nothing again. So a new entry is watched until all other writers
-        have seen it. Axes need no watching: all writers declare those of all roles.
+        have seen it. Axes need no watching: all writers declare those of all roles. Empty when the
+        server has both.
         """
         stored = self._stored()
         defined = defined_names(stored.config)
@@ -158,7 +161,7 @@ class SharedRun:
         return parts
 
     def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the keys of *keys* that belong to a listed role, with its axis."""
+        """Yield the keys of *keys* that belong to a listed role, with its axis; others are left out."""
         for key in keys:
             for prefix, axis in self._prefixes.items():
                 if key.startswith(prefix) and key != axis:

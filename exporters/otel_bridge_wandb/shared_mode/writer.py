@@ -41,6 +41,8 @@ R = TypeVar("R", Row, RolloutRecord, Evaluation, MediaRecord)
 class SharedWriter:
     """Writes one run to Weights & Biases beside other machines, from one delivery thread.
 
+    Each call raises as the same one of `WandbRunWriter`, and calls that write as `_writer`.
+
     Args:
         sharing: Settings of shared mode.
         main: Writes the shared run.
@@ -120,7 +122,7 @@ class SharedWriter:
         self._writer_of_role(role).write_summary(role, values)
 
     def durable(self) -> Position | None:
-        """Return the last position up to which every run holds its records."""
+        """Return the last position up to which every run holds its records; ``None`` when none can know."""
         slowest = None
         for writer in (self._main, *self._own.values()):
             position = writer.durable()
@@ -130,7 +132,10 @@ class SharedWriter:
         return slowest
 
     def end(self, status: Status) -> None:
-        """End the runs of single roles, and the shared one if this is the primary."""
+        """End the runs of single roles, and the shared one if this is the primary.
+
+        A run that cannot be ended keeps those after it from ending, until the bridge ends all again.
+        """
         # The shared run last: its end is that of the job.
         for writer in (*self._own.values(), self._main):
             writer.end(status)
@@ -138,7 +143,7 @@ class SharedWriter:
     def close(self) -> None:
         """Release all runs.
 
-        One that cannot be closed must not keep the others open.
+        One that cannot be closed must not keep the others open. Its exception is raised in the end.
         """
         with contextlib.ExitStack() as stack:  # each is called, whatever another raises
             for writer in (self._main, *self._own.values()):
