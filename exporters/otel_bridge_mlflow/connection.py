@@ -292,14 +292,17 @@ def _connect(settings: MlflowSettings) -> Connection:
 
 
 def _store_of(client: Any, uri: str) -> Any:
-    """Return the tracking store behind *client*; MLflow has no public name for it."""
+    """Return the tracking store behind *client*; MLflow has no public name for it.
+
+    Raises `AttributeError` where neither name exists; `connect` makes that a `BlockedError`.
+    """
     with suppress(ImportError, AttributeError):
         return importlib.import_module("mlflow.tracing.client").TracingClient(uri).store
     return client._tracking_client.store
 
 
 def _make_store(package: Package, uri: str) -> None:
-    """Let MLflow create the tables of a new store, and close it."""
+    """Let MLflow create the tables of a new store, and close it; raises MLflow's own errors."""
     # Else MLflow 3.17 prints two lines on this, which `otel-bridge run` would show between those of
     # its command.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
@@ -376,7 +379,10 @@ def _wait_less(store: Any) -> None:
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:
-    """Set the variables of `_ENVIRONMENT` and remove those of OTLP, for the whole process."""
+    """Set the variables of `_ENVIRONMENT` and remove those of OTLP, for the whole process.
+
+    The bridge has read its own settings before, so that it misses none of them.
+    """
     # Before the import, because MLflow reads some of them once.
     os.environ.update(_ENVIRONMENT)
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = str(int(settings.timeout_s))

@@ -138,7 +138,11 @@ class Names:
         return name
 
     def store(self) -> None:
-        """Store the new names in memory. Call it before data is sent under these names."""
+        """Store the new names in memory. Call it before data is sent under these names.
+
+        Raises `JournalError` when the memory cannot be written; the names are stored by the next
+        call.
+        """
         if not self._new:
             return
         self._memory.put(

@@ -194,7 +194,10 @@ class MetricWriter:
     def _by_name(
         self, numbers: Mapping[str, float], distributions: Mapping[str, Distribution]
     ) -> dict[str, float]:
-        """Return the numbers of a row, and the parts of its distributions, by their names in MLflow."""
+        """Return the numbers of a row, and the parts of its distributions, by their names in MLflow.
+
+        Of a distribution without counts nothing is known, so that it has no part.
+        """
         # All plain keys first, so that the part of a distribution does not take the name of one.
         self._names.add_keys(numbers)
         values_by_name: dict[str, float] = {}

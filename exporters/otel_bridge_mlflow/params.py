@@ -49,7 +49,8 @@ class ParamWriter:
     def write(self, role: str | None, config: Mapping[str, Json]) -> None:
         """Set the config of *role*; an entry that MLflow does not accept is left out and logged.
 
-        What differs from what the run has is sent: new entries as params, changed ones as tags.
+        What differs from what the run has is sent: new entries as params, changed ones as tags. A
+        repeated call sends what did not arrive.
 
         Raises:
             RetryableError: As `Connection.request`.

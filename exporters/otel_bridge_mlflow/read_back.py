@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from otel_bridge import semconv
 from otel_bridge.errors import PermanentError
 from otel_bridge.exporter import (
@@ -12,8 +10,9 @@ from otel_bridge.exporter import (
     TrackerCounts,
     settings_as,
 )
-from otel_bridge_mlflow.connection import connect
+from otel_bridge_mlflow.connection import Connection, connect
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.runs import experiment_name
 from otel_bridge_mlflow.settings import MlflowSettings
 
 _TRACES = 500
@@ -31,18 +30,19 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     connection = connect(settings_as(settings, MlflowSettings))
     try:
         with as_bridge_errors(f"reading run {run.name!r} back from {connection.shown}"):
-            return _held(connection.client, run)
+            return _held(connection, run)
     except Refused as exc:
         raise PermanentError(str(exc)) from exc
 
 
-def _held(client: Any, run: RunInfo) -> TrackerCounts:  # MLflow's client is untyped
+def _held(connection: Connection, run: RunInfo) -> TrackerCounts:
     """Count what MLflow shows of *run*; 0 without its experiment. Raises MLflow's own errors.
 
     A run without otel-bridge's tag is not counted: it belongs to somebody else.
     """
-    project = run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project
-    experiment = client.get_experiment_by_name(project)
+    client = connection.client
+    name = experiment_name(run, connection.rules.experiment_length)
+    experiment = client.get_experiment_by_name(name)
     if experiment is None:
         return TrackerCounts(0, 0)
     place = [experiment.experiment_id]

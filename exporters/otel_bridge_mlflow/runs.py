@@ -70,7 +70,8 @@ def open_run(
 
     Raises:
         RetryableError: The store cannot be reached now.
-        BlockedError: The run or its experiment was deleted, or no run has the requested id.
+        BlockedError: The run or its experiment was deleted, no run has the requested id, or MLflow
+            refuses a name.
     """
     try:
         with as_bridge_errors(f"opening run {run.name!r} in {connection.shown}"):
@@ -133,7 +134,7 @@ def _found_line(mlflow_run: Any, *, is_adopted: bool) -> str:
 
 
 def experiment_name(run: RunInfo, limit: int) -> str:
-    """Return the experiment of *run*: the producer's ``MLFLOW_EXPERIMENT_NAME``, else its project."""
+    """Return the experiment of *run*: the producer's ``MLFLOW_EXPERIMENT_NAME``, else its project, else ``default``."""
     return _shortened(
         run.identity.get(semconv.MLFLOW_EXPERIMENT) or run.project or "default", limit
     )
@@ -373,7 +374,10 @@ def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError
 
 
 def _artifacts(connection: Connection, name: str) -> str | None:
-    """Return where artifacts of other programs are stored: beside the database, not in the bridge's working folder."""
+    """Return where artifacts of other programs are stored: beside the database, not in the bridge's working folder.
+
+    ``None`` without a file, where MLflow or its server decides.
+    """
     database = connection.settings.database
     if database is None:
         return None

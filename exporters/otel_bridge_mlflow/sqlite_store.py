@@ -87,7 +87,8 @@ class _Tables:
 def revisions_of(migrations: Path, version: str) -> Revisions:
     """Return the revisions of the folder *migrations* of the installed MLflow.
 
-    Reads the files as text: Alembic imports all of them, which costs half a second.
+    Reads the files as text: Alembic imports all of them, which costs half a second. From a folder
+    that cannot be read, or has no single newest revision, `Revisions.newest` is ``None``.
     """
     names: set[str] = set()
     parents: set[str] = set()
@@ -284,6 +285,7 @@ def _copy_tables(database: sqlite3.Connection) -> None:
     """Copy all tables of the attached template with their rows, then what is built on them.
 
     As SQL and not as a file, so that it is one transaction of the file that others may have open.
+    Raises `sqlite3.Error`; the transaction is then undone, and the file is as before.
     """
     parts: list[tuple[str, str, str]] = database.execute(
         "SELECT type, name, sql FROM template.sqlite_master WHERE sql IS NOT NULL AND substr(name, 1, 7) != 'sqlite_'"
@@ -317,7 +319,10 @@ def _quoted(name: str) -> str:
 
 
 def _connected(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Open the file, in which each statement is a transaction; it is created only with *create*."""
+    """Open the file, in which each statement is a transaction; it is created only with *create*.
+
+    Raises `sqlite3.OperationalError` for a file that cannot be opened.
+    """
     # "rw" creates no file: looking at a store must not leave an empty one.
     mode = "rwc" if create else "rw"
     return sqlite3.connect(

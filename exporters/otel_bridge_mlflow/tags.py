@@ -161,6 +161,7 @@ class SummaryWriter:
         A text that became a number loses its tag, or both would be shown.
 
         Raises:
+            PermanentError: As `MetricWriter.write`; the texts are not written then.
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """
@@ -198,6 +199,7 @@ class SummaryWriter:
         One that comes again sets the same tag and point.
 
         Raises:
+            PermanentError: As `MetricWriter.write`.
             RetryableError: As `Connection.request`.
             BlockedError: As `Connection.request`.
         """

@@ -51,7 +51,10 @@ _DELETED = "'active' state"
 class MlflowRunWriter:
     """Writes one run to MLflow, from one delivery thread.
 
-    When a call returns, its data is in the store.
+    When a call returns, its data is in the store. A call raises `PermanentError` for a record, or a
+    config, that MLflow refuses for good; `RetryableError` when the store cannot be reached now; and
+    `BlockedError` when a person must act. A memory that cannot be written raises `JournalError`,
+    and the bridge makes the call again.
 
     Args:
         connection: The store.
@@ -76,10 +79,7 @@ class MlflowRunWriter:
             memory,
         )
         self._assessments = AssessmentWriter(connection)
-        trace_tags = Names("trace tag", connection.rules, memory)
-        self._traces = TraceWriter(
-            connection, opened, self._assessments, trace_tags, memory
-        )
+        self._traces = TraceWriter(connection, opened, self._assessments, memory)
         self._params = ParamWriter(
             connection, opened, Names("param", connection.rules, memory)
         )
@@ -114,13 +114,17 @@ class MlflowRunWriter:
         return f"{server}/{self._run.page}"
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Log *rows*, merged into batches."""
+        """Log *rows*, merged into batches; a bad value is refused after the good ones of its row are written."""
         with self._outcomes():
             self._roles.note(rows)
             self._metrics.write(rows)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Store *rollouts* as traces linked to the run, with their rewards as assessments."""
+        """Store *rollouts* as traces linked to the run, with their rewards as assessments.
+
+        Left out and counted by an MLflow that cannot show them, as their evaluations and late spans
+        are.
+        """
         if self._leaves_out("rollouts", len(rollouts)):
             return
         with self._outcomes():
@@ -142,14 +146,14 @@ class MlflowRunWriter:
             self._media.write(media)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Set *values* as assessments of their traces."""
+        """Set *values* as assessments of their traces; one without its trace is refused for good."""
         if self._leaves_out("evaluations", len(values)):
             return
         with self._outcomes():
             self._assessments.write_evaluations(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Log the changes of the config of *role* as params."""
+        """Log the changes of the config of *role* as params; refused entries are left out, with a warning."""
         with self._outcomes():
             self._params.write(role, config)
 
@@ -169,7 +173,7 @@ class MlflowRunWriter:
         return None
 
     def end(self, status: Status) -> None:
-        """Set the run's status and its end time."""
+        """Set the run's status and its end time; may be repeated after an error."""
         with self._outcomes(), as_bridge_errors(f"ending MLflow run {self._run.id}"):
             self._roles.confirm()
             self._connection.client.set_terminated(self._run.id, status=_STATUS[status])

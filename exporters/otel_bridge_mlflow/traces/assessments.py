@@ -45,7 +45,7 @@ class AssessmentWriter:
         return [self._entity(feedback) for feedback in rewards_of(rollout)]
 
     def write_rewards(self, assessments: Sequence[Any]) -> None:
-        """Write *assessments*, unless they exist.
+        """Write *assessments*, unless they exist; one whose trace is gone is left out, with a warning.
 
         Raises:
             RetryableError: As `Connection.request`.

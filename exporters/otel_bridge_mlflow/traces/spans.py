@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,15 +56,12 @@ def trace_id_of(rollout_id: str) -> str:
     return f"tr-{rollout_id}"
 
 
-def spans_of(
-    rollout: RolloutRecord, tag_name: Callable[[str], str], tag_length: int
-) -> list[trace_pb2.Span]:
+def spans_of(rollout: RolloutRecord, tag_length: int) -> list[trace_pb2.Span]:
     """Return the spans of *rollout*, its root first.
 
     Args:
         rollout: With or without a root: a missing root is created, because MLflow links and tags by
             roots.
-        tag_name: Returns the name under which MLflow accepts a tag.
         tag_length: Longest value of a tag.
     """
     messages = messages_of(rollout.id, rollout.spans)
@@ -81,14 +78,12 @@ def spans_of(
         root.attributes.append(_text(key, value))
     for tag, value in tags_of(rollout).items():
         # MLflow refuses a trace with a longer tag, so the value is cut here.
-        root.attributes.append(
-            _text(f"{TAG_PREFIX}{tag_name(tag)}", value[:tag_length])
-        )
+        root.attributes.append(_text(f"{TAG_PREFIX}{tag}", value[:tag_length]))
     return messages
 
 
 def tags_of(rollout: RolloutRecord) -> dict[str, str]:
-    """Return the fields of *rollout* that are searched most often, by name.
+    """Return the fields of *rollout* that are searched most often, by names that MLflow accepts.
 
     A tag costs MLflow a select and an insert, a thirtieth of a whole trace. So the split is a tag
     only when it is not ``train``, and the parts of the reward share one tag (their assessments are
@@ -176,7 +171,7 @@ def _message_of(trace_id: str, span: Span) -> trace_pb2.Span:
     """Return *span* as OTLP, in the trace *trace_id*: 32 hex digits.
 
     Without the producer's bytes (an exporter that gets less text has none) it is made of the
-    record.
+    record. All ids are hex digits, because the translation made them of OTLP's bytes.
     """
     message = trace_pb2.Span()
     # The producer's own bytes, so that links, events and attributes that no record has stay.

@@ -20,7 +20,6 @@ from otel_bridge.otlp.request_size import RequestSize, refused_items
 from otel_bridge.records import PlainTrace, RolloutRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
-from otel_bridge_mlflow.keys import Names
 from otel_bridge_mlflow.runs import OpenMlflowRun
 from otel_bridge_mlflow.traces.assessments import AssessmentWriter
 from otel_bridge_mlflow.traces.database import DatabaseTraces
@@ -52,7 +51,6 @@ class TraceWriter:
         connection: The store.
         run: The run.
         assessments: Makes the rewards.
-        names: Names of trace tags.
         memory: Memory that keeps the size of a request.
     """
 
@@ -61,13 +59,11 @@ class TraceWriter:
         connection: Connection,
         run: OpenMlflowRun,
         assessments: AssessmentWriter,
-        names: Names,
         memory: WriterMemory,
     ) -> None:
         self._connection = connection
         self._assessments = assessments
         self._run = run
-        self._names = names
         self._size = RequestSize(
             REQUEST_ROLLOUTS, memory=memory, key="request_size/traces"
         )
@@ -99,6 +95,7 @@ class TraceWriter:
     def complete(self, traces: Sequence[PlainTrace]) -> None:
         """Add the spans of *traces* to rollouts that are stored; raises as `write`.
 
+        Spans of a trace that MLflow does not have make a new one, without a link to the run.
         One trace a call: they are few, and an error then names its own record.
         """
         for trace in traces:
@@ -120,9 +117,7 @@ class TraceWriter:
         batch: list[tuple[RolloutRecord, TraceContent]] = []
         size = 0
         for rollout in rollouts[start : start + self._size.now]:
-            spans = spans_of(
-                rollout, self._names.name, self._connection.rules.trace_tag_length
-            )
+            spans = spans_of(rollout, self._connection.rules.trace_tag_length)
             size += sum(span.ByteSize() for span in spans)
             # One rollout alone may exceed it: it cannot be divided.
             if batch and size > REQUEST_BYTES:
@@ -185,7 +180,7 @@ class TraceWriter:
                 tags = self._tags(rollout)
             session = session_of(rollout)
             if self._session_missing and session is not None:
-                tags[self._names.name(_GROUP)] = session
+                tags[_GROUP] = session
             self._set_tags(rollout, tags)
 
     def _set_tags(self, rollout: RolloutRecord, tags: Mapping[str, str]) -> None:
@@ -230,5 +225,5 @@ class TraceWriter:
         limit = self._connection.rules.trace_tag_length
         tags = {TRACE_NAME: name_of(rollout)}
         for tag, value in tags_of(rollout).items():
-            tags[self._names.name(tag)] = value[:limit]
+            tags[tag] = value[:limit]
         return tags

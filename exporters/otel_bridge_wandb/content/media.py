@@ -186,7 +186,7 @@ class WandbMedia:
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
         """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default.
 
-        Raises `ValueError` or `KeyError` when the bytes are not a table, and as `_file` for a cell.
+        Raises as `_file` for a cell. The bytes are a table: the bridge has checked them before.
         """
         columns, rows = record.table(item)
         data: list[list[object]] = []

@@ -277,7 +277,7 @@ def test_a_conversation_that_does_not_end_in_an_answer_is_all_input() -> None:
     rollout = samples.rollout(0)
     cut = dataclasses.replace(rollout, messages=rollout.messages[:-1])
 
-    root = spans_of(cut, str, 100)[0]
+    root = spans_of(cut, 100)[0]
 
     attributes = {
         attribute.key: attribute.value.string_value for attribute in root.attributes
@@ -289,7 +289,7 @@ def test_a_conversation_that_does_not_end_in_an_answer_is_all_input() -> None:
 def test_children_stay_byte_for_byte_as_they_came() -> None:
     rollout = samples.rollout(0)
 
-    spans = spans_of(rollout, str, 100)
+    spans = spans_of(rollout, 100)
 
     assert [span.SerializeToString() for span in spans[1:]] == [
         span.otlp for span in rollout.spans[1:]
