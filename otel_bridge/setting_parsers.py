@@ -105,7 +105,7 @@ def webhook_address(raw: str) -> str:
 
     Raises `ValueError` for any other text.
     """
-    parts = _http_parts(raw)
+    parts = http_parts(raw)
     if parts is None:
         raise ValueError(
             "expected an address such as https://hooks.slack.com/services/…"
@@ -132,7 +132,7 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
     """
     addresses: dict[str, str] = {}
     for name in names(raw):
-        parts = _http_parts(name)
+        parts = http_parts(name)
         if parts is None:
             raise ValueError(
                 f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}"
@@ -164,7 +164,7 @@ def engine_of_address(address: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _http_parts(raw: str) -> SplitResult | None:
+def http_parts(raw: str) -> SplitResult | None:
     """Return the parts of an address of http or https, ``None`` when nothing could be reached at it.
 
     A space or line break is refused here: clients drop or escape it, each in its own way.

@@ -69,7 +69,10 @@ class RunConfig:
         self._repairs = 0
 
     def payload(self, created: str) -> Payload:
-        """Return the config to store, with what others have stored of the run, which was *created* then."""
+        """Return the config to store, with what others have stored of the run, which was *created* then.
+
+        Raises `ExporterError` when the store cannot be read: the config of others would be lost.
+        """
         return beside(self._stored(), self._own(), group=self._group, created=created)
 
     def written(self) -> None:

@@ -96,7 +96,7 @@ def media_metrics(record: MediaRecord, put_file: Put, step: int) -> Payload:
     """Return the metrics of *record*: several pictures as one table, several of anything else under keys of their own.
 
     Pictures of one step belong side by side, and a table is the only value of Trackio that shows
-    several.
+    several. It has at least one item: the writer passes over a record without.
 
     Raises:
         OSError: A file cannot be written.
@@ -145,6 +145,8 @@ def _shown(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> Pa
 
 def _rows(record: MediaRecord, item: MediaItem, put_file: Put, step: int) -> list[Json]:
     """Return the rows of a table as Trackio stores them, with the files of media in its cells.
+
+    The bridge has checked before that it is a table.
 
     Raises:
         OSError: A file cannot be written.

@@ -165,7 +165,8 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
 def evaluation_trace(evaluation: Evaluation) -> Payload:
     """Return *evaluation* as a separate trace that names the rollout, for a store whose traces cannot be changed.
 
-    The list of traces shows its text as the question, and name and value as its status.
+    The list of traces shows its text as the question, and name and value as its status. It has a
+    value or a label: the bridge refuses an event without both.
     """
     outcome = evaluation.label
     if evaluation.value is not None:

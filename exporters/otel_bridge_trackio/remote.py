@@ -193,7 +193,8 @@ class RemoteStore(EntrySink):
     def media(self) -> Put:
         """Return what uploads the files of media into the server's folder.
 
-        The folder is asked for once, because files are looked up by their whole path.
+        The folder is asked for once, because files are looked up by their whole path. A server that
+        names none shows no file, so that each is refused (`_put_file`).
 
         Raises:
             RetryableError: The server cannot be reached now.
@@ -413,6 +414,7 @@ class RemoteStore(EntrySink):
         return of_server(version)
 
     def _post(self, name: str, body: bytes) -> object:
+        """Call a function of the server; return its result, ``None`` without one. Raises as `call`."""
         return _table(self._answer("POST", f"api/{name}", body)).get("data")
 
     def _answer(
@@ -446,6 +448,7 @@ class RemoteStore(EntrySink):
         raise self._error(response, answer)
 
     def _unreachable(self, exc: requests.RequestException) -> RetryableError:
+        """Return the error for a request without an answer; after a time-out, requests get smaller."""
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
         timed_out = isinstance(exc, requests.Timeout)
         return RetryableError(f"{self.url}: {reason}", timed_out=timed_out)
@@ -546,7 +549,10 @@ def _json(response: requests.Response) -> object:
 
 
 def _text(stored: object) -> str:
-    """Return a JSON column as text; servers before 0.37 return it in hex."""
+    """Return a JSON column as text; servers before 0.37 return it in hex.
+
+    Raises `ValueError` for anything else.
+    """
     text = str(stored)
     if text.lstrip().startswith("{"):
         return text

@@ -14,12 +14,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
+from otel_bridge.setting_parsers import http_parts
 from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
@@ -166,8 +167,8 @@ def _remote(env: Mapping[str, str], cwd: Path) -> Remote | None:
         )
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    parts = http_parts(url)
+    if parts is None:
         raise ConfigError(
             f"TRACKIO_SERVER_URL={without_credentials(url).partition('?')[0]!r}: expected http(s)://HOST[:PORT]"
         )

@@ -37,7 +37,13 @@ class EntrySink(ABC):
     def write(
         self, entries: Sequence[StoreEntry], config: Payload | None = None
     ) -> None:
-        """Store *entries*, and *config* with them; an error names the first entry that is not stored."""
+        """Store *entries*, and *config* with them; an error names the first entry that is not stored.
+
+        Raises:
+            RetryableError: The store is locked, full, slow or cannot be reached.
+            BlockedError: A person must act.
+            PermanentError: One entry can never be stored.
+        """
 
     def rows(self) -> int:
         """Return how many records the store holds of the run, 0 where they cannot be read."""
@@ -68,4 +74,4 @@ class EntrySink(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027  # most keep nothing open
-        """Release what the store keeps open between calls."""
+        """Release what the store keeps open between calls; may be called twice."""

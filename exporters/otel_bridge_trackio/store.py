@@ -179,7 +179,10 @@ class LocalStore(EntrySink):
         return True
 
     def media(self) -> Put | None:
-        """Return what stores the files of media, ``None`` when this Trackio has no folder for them."""
+        """Return what stores the files of media, ``None`` when this Trackio has no folder for them.
+
+        What it returns raises `OSError` for a file that cannot be written.
+        """
         return local_put(self._project, self._name)
 
     def _write_one_by_one(
@@ -218,7 +221,8 @@ class LocalStore(EntrySink):
     def _write(self, entries: Sequence[StoreEntry], config: Payload | None) -> None:
         """Store *entries* in one call of Trackio.
 
-        Raises what Trackio, SQLite and the file system raise.
+        Raises what Trackio, SQLite and the file system raise. Nothing is stored then, since a call
+        is one transaction.
         """
         _, log_ids, steps, timestamps, metrics = zip(*entries, strict=True)
         self._storage.bulk_log(
@@ -237,11 +241,13 @@ def count(directory: Path, project: str, run_id: str, name: str) -> tuple[int, i
     """Return how many numbers and traces the store shows of a run.
 
     Raises:
-        BlockedError: As `LocalStore` does.
+        RetryableError: The store is locked.
+        BlockedError: As `LocalStore` does, or the store cannot be read.
     """
     storage, _ = _load(directory, project)
-    rows = storage.get_logs(project=project, run=name, run_id=run_id)
-    traces = storage.get_traces(project=project, run_id=run_id)
+    with _as_bridge_errors():
+        rows = storage.get_logs(project=project, run=name, run_id=run_id)
+        traces = storage.get_traces(project=project, run_id=run_id)
     numbers = 0
     for row in rows:
         for key, value in row.items():
@@ -315,7 +321,10 @@ def _raise_if_unusable(exc: Exception) -> None:
 
 @contextmanager
 def _as_bridge_errors(position: Position = 0) -> Generator[None]:
-    """Raise errors of the file system and of SQLite as those of a writer, for the record at *position*."""
+    """Raise errors of the file system and of SQLite as those of a writer, for the record at *position*.
+
+    Other exceptions pass unchanged.
+    """
     try:
         yield
     except (OSError, sqlite3.Error) as exc:

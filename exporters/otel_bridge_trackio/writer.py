@@ -67,6 +67,7 @@ def open_writer(
     """Import Trackio and open the run in its store.
 
     Raises:
+        RetryableError: The store is locked, or the server cannot be reached now.
         BlockedError: The store cannot be used in its present state.
     """
     return TrackioRunWriter(run, settings_as(settings, TrackioSettings), memory)
@@ -106,7 +107,14 @@ def probe(settings: ExporterSettings) -> Sequence[str]:
 
 
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
-    """Return the counts of what Trackio's own API shows of *run*."""
+    """Return the counts of what Trackio's own API shows of *run*; none of a run or project that it does not know.
+
+    Rows in an inbox count once a dashboard has imported them.
+
+    Raises:
+        RetryableError: The store is locked, or the server cannot be reached now.
+        BlockedError: The store cannot be read.
+    """
     destination = settings_as(settings, TrackioSettings)
     if destination.remote is not None:
         return TrackerCounts(
@@ -120,7 +128,8 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 class TrackioRunWriter:
     """Writes one run to Trackio, from one delivery thread.
 
-    When a call returns, its data is durable.
+    When a call returns, its data is durable. Calls that write raise as `EntrySink.write`. A memory
+    that cannot be written raises `JournalError`, and the bridge makes the call again.
     """
 
     def __init__(
@@ -146,7 +155,7 @@ class TrackioRunWriter:
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Store *rows* in one transaction.
 
-        A server gets them in requests of its size. Raises as `EntrySink.write`.
+        A server gets them in requests of its size.
         """
         running_steps = self._steps.of([row for row in rows if row.step is None])
         entries: list[StoreEntry] = []
@@ -171,12 +180,7 @@ class TrackioRunWriter:
         self._write(entries)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
-        """Store spans that arrived late as traces that name their rollout.
-
-        Other traces are skipped.
-
-        Raises as `EntrySink.write`.
-        """
+        """Store spans that arrived late as traces that name their rollout; other traces are skipped."""
         entries: list[StoreEntry] = []
         for trace in traces:
             if not trace.rollout_key:
@@ -225,7 +229,7 @@ class TrackioRunWriter:
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
         """Add *values* to the traces of their rollouts, or store them as traces that name the rollout.
 
-        Raises as `EntrySink.write`.
+        Also those of a rollout that the store does not have.
         """
         entries: list[StoreEntry] = []
         for evaluation in self._store.add_late_values(values):
@@ -273,7 +277,7 @@ class TrackioRunWriter:
         return None
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
-        """Store the config once more if another bridge replaced it."""
+        """Store the config once more if another bridge replaced it; Trackio has no status of a run."""
         # All records are stored, so that an unreachable server must not delay the end.
         with suppress(ExporterError):
             self._config.check(now=True)
@@ -339,7 +343,10 @@ class TrackioRunWriter:
 
 
 def _opened(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> EntrySink:
-    """Open the sink that *settings* name, under the one name by which Trackio lists the run."""
+    """Open the sink that *settings* name, under the one name by which Trackio lists the run.
+
+    Raises as `_sink` and `name_of`.
+    """
     store = _sink(settings, run, memory)
     # The name can be read only from an open store; each store writes under the name it is opened
     # with.
@@ -364,7 +371,10 @@ def _sink(settings: TrackioSettings, run: RunInfo, memory: WriterMemory) -> Entr
 
 
 def _found(store: EntrySink, project: str) -> str:
-    """Return a line about records of this run from another run folder: equal project and name mean the same run."""
+    """Return a line about records of this run from another run folder: equal project and name mean the same run.
+
+    Empty without any, and where they cannot be read (an inbox). Raises as `EntrySink.rows`.
+    """
     rows = store.rows()
     if not rows:
         return ""

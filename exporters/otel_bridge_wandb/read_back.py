@@ -26,18 +26,17 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Count the numbers and rollouts that W&B, or an offline directory, shows of *run*.
 
     Raises:
-        RetryableError: The server did not answer.
-        BlockedError: No key, no access, or W&B does not have the run.
-        OSError: An offline file cannot be read. Without one, all counts are 0.
+        RetryableError: The server did not answer, or an offline file cannot be read.
+        BlockedError: No key, no access, or W&B does not have the run. Offline the counts are 0 then.
     """
     chosen = cast("WandbSettings", settings)
-    if chosen.offline:
-        return _counted(
-            _offline_values(chosen.root(run) / "wandb", run_id_of(run, chosen))
-        )
-    wandb = sdk.load()
-    sdk.require_credentials(wandb, chosen)
     with as_bridge_errors("reading the run back"):
+        if chosen.offline:
+            return _counted(
+                _offline_values(chosen.root(run) / "wandb", run_id_of(run, chosen))
+            )
+        wandb = sdk.load()
+        sdk.require_credentials(wandb, chosen)
         server = Server(
             sdk.api(wandb, chosen),
             entity=entity_of(run, chosen),

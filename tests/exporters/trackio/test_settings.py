@@ -67,6 +67,8 @@ def test_what_a_destination_does_not_keep_is_said() -> None:
     [
         ("TRACKIO_SPACE_ID", "trackio", "OWNER/NAME"),
         ("TRACKIO_SERVER_URL", "10.0.0.1:7860", "http"),
+        ("TRACKIO_SERVER_URL", "http://[::1", "HOST"),
+        ("TRACKIO_SERVER_URL", "http://gpu1:http", "HOST"),
         ("TRACKIO_STORAGE_MODE", "parquet", "auto, sqlite, jsonl"),
         ("OTEL_BRIDGE_TRACKIO_TIMEOUT_S", "soon", "TIMEOUT"),
     ],

@@ -75,6 +75,19 @@ def config(run: RunInfo) -> dict[str, object] | None:
     )
 
 
+def test_a_database_that_cannot_be_read_back_is_an_error_of_the_exporter(
+    run: RunInfo,
+) -> None:
+    writer = opened(run)
+    writer.write_rows([loss(1)])
+    database = trackio_store.storage().SQLiteStorage.get_project_db_path(run.project)
+    database.write_bytes(b"another program's file " * 1_000)
+
+    assert exporter.read_back is not None
+    with pytest.raises(BlockedError, match="Trackio's store"):
+        exporter.read_back(run, exporter.read_settings(ENVIRONMENT, Path.cwd()))
+
+
 def test_rows_keep_step_and_event_time_and_no_axis_beside_trackios_own(
     run: RunInfo,
 ) -> None:
