@@ -118,7 +118,7 @@ def find(
 def release() -> None:
     """Remove the import hooks of the capture from this process.
 
-    Packages that were imported before stay captured.
+    Packages that were imported before stay captured. A later `capture` puts the hook back.
 
     The command ``otel-bridge`` writes with the real packages, and may be started by a captured
     program.

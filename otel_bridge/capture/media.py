@@ -89,7 +89,7 @@ def _cell(value: Any) -> object:
 
 
 def _trackio_table(table: Any) -> Table:
-    """Return a table of all columns.
+    """Return a table of all columns, with ``None`` in the cells that a row lacks.
 
     Trackio's rows are dicts, each of which may lack some of them.
     """

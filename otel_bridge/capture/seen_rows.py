@@ -79,7 +79,8 @@ class SeenTables:
         cells.
 
         Rows of a table that does not continue the one before are all new. Cells that are empty now
-        complete nothing.
+        complete nothing. Raises what reading a cell of the program raises; the table of before is
+        still remembered then.
 
         Args:
             key: Key of the table.
@@ -167,6 +168,7 @@ def _is_same(earlier_row: _Row, row: _Row, common: Collection[str]) -> bool:
 
 
 def _keyed(columns: Sequence[str], row: Sequence[Any]) -> _Row:
+    """Return the keys of a row's cells by column, without empty cells; raises as `_key`."""
     keys: _Row = {}
     for column, cell in zip(columns, row, strict=False):
         key = _key(cell)
@@ -180,6 +182,7 @@ def _key(cell: Any) -> int | float | None:
 
     A number is its own key: ``hash(-1)`` is ``hash(-2)``. The ``repr()`` of a picture holds its
     address, and that of an array a part of its numbers, so of other cells the content counts.
+    Raises what the program's object raises when it is read.
     """
     if is_missing(cell):
         return None

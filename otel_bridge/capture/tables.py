@@ -72,6 +72,9 @@ class TableRollouts:
 class RolloutTable:
     """Reads the rows of a table of prompts and responses; `of` makes one.
 
+    Its methods raise what reading a cell of the program raises; the caller counts the table as
+    ``rollout_unreadable``.
+
     Attributes:
         labels: Names of the columns, all different.
         names: The same in lower case, those of a wide table without their numbers: names of rewards.

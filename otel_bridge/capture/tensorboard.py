@@ -121,7 +121,7 @@ def record_event(writer: Any, event: Any) -> None:
 
 
 def _scalars_of(summaries: Sequence[Any], run: Run, prefix: str) -> dict[str, float]:
-    """Return the scalars of a summary by tag; its other values are counted."""
+    """Return the scalars of a summary by tag; its other values are counted as ``not_captured``, each by its tag."""
     row: dict[str, float] = {}
     for value in summaries:
         number = _number(value)
@@ -194,7 +194,8 @@ def _synced_run() -> Run | None:
 def _begin_first() -> None:
     """Begin the process's run, if possible one that an adapter has announced.
 
-    Nothing is left to do where it cannot begin: `record_event` finds no run.
+    Nothing is left to do where it cannot begin: `record_event` finds no run. An exception that is
+    not otel-bridge's own passes, and `record_event` ends it; either way this is not called again.
     """
     # First: where no run can begin, the reason is printed once, not with every scalar.
     _begins_no_run.set()

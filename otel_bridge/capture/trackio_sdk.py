@@ -67,7 +67,14 @@ def install(module: ModuleType, mode: str) -> None:
         *extra: Any,
         **keywords: Any,
     ) -> Any:
-        """Begin a run of otel-bridge in place of Trackio's."""
+        """Begin a run of otel-bridge in place of Trackio's, or next to it.
+
+        Raises:
+            ConfigError: A setting of otel-bridge cannot be used, or Trackio is an exporter in mode
+                ``tee``.
+            TypeError: The installed Trackio has no argument of that name.
+            ValueError: As `_check_resume`.
+        """
         if mode == "tee":
             # Before Trackio begins its run, so that an error leaves none there.
             refuse_twice(("trackio",), mode, requested_exporters())
@@ -148,7 +155,8 @@ def _begin(
 def _finish_other(package: Any, project: str, name: str | None) -> None:
     """Finish the current run if it is another one, as Trackio's ``init()`` does.
 
-    Both names count: a run of another project is another one, also with the same name.
+    Both names count: a run of another project is another one, also with the same name. It waits for
+    delivery as `Run.finish` does.
     """
     current = package.context_vars.current_run.get()
     if current is not None and (current.project, current.name) != (project, name):
@@ -172,7 +180,10 @@ def _set_current(package: Any, run: Any) -> None:
 
 
 def _neutral(call: str, result: object) -> Callable[..., object]:
-    """Return a call that returns *result*, and only counts itself: in the process's run too, if there is one."""
+    """Return a call that returns *result*, and only counts itself: in the process's run too, if there is one.
+
+    It never raises, whatever its arguments are.
+    """
 
     def neutral(*_arguments: object, **_keywords: object) -> object:
         """Do nothing: the call has no counterpart, and is counted."""
@@ -204,7 +215,10 @@ class _TrackioConfig(dict[str, Any]):
         return self[key]
 
     def update(self, *mappings: Any, **entries: Any) -> None:
-        """Set and record entries; ``allow_val_change``, as in W&B, is not an entry."""
+        """Set and record entries; ``allow_val_change``, as in W&B, is not an entry.
+
+        Raises as a dict does for arguments that it cannot take; nothing is set or recorded then.
+        """
         entries.pop(_NOT_ALLOWED, None)
         new: dict[str, Any] = dict(*mappings, **entries)
         super().update(new)
@@ -364,6 +378,7 @@ def _record_too(run: Any, recorded: Run) -> None:
     """Let Trackio's own *run* record what it is given in *recorded* as well.
 
     Trackio's package calls the methods of its run, so that the module's functions need no change.
+    What is recorded goes first, so that a failure of Trackio costs it nothing.
     """
     recording = TrackioRecording(recorded)
     run.log = both(recording.log, run.log)
@@ -409,7 +424,7 @@ class RecordedTrackioRun:
         self.recording.alert(*arguments, **keywords)
 
     def finish(self) -> None:
-        """End the run."""
+        """End the run, and wait for delivery as `Run.finish` does; a second call does nothing."""
         self.recording.run.finish()
         current_run = self.package.context_vars.current_run
         if current_run.get() is self:

@@ -99,7 +99,7 @@ def _with_calls(rollout: Rollout, calls: list[Mapping[str, Any]]) -> Rollout:
     """Add calls of tools to a rollout, ahead of its last message; other calls are facts of it.
 
     A loop's trace in verl has the first prompt and the last answer only, so the calls belong
-    between them.
+    between them. Each call has inputs that are a mapping, or `_is_inner` would not have kept it.
     """
     messages: list[object] = []
     other_calls: list[object] = []
@@ -159,6 +159,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
 
     Names that verl and users give in metadata become fields; everything else stays metadata, also
     the spans, which have more than the fields take. A reward that is not a number stays metadata.
+    Raises what a damaged trace raises, such as `TypeError` where its messages are not a list.
 
     Args:
         trace: A ``trackio.Trace``.

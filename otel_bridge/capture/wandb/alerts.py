@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from otel_bridge.values.scalars import any_text
+
 _DEFAULT_S = 60.0
 _MAX_TITLES = 10_000
 
@@ -29,7 +31,7 @@ class AlertWaits:
         """Return whether an alert is due: the last one of its title is older than the wait that was given with it.
 
         In W&B its server keeps the wait (``wait_duration=`` of wandb 0.31); here no server is
-        asked.
+        asked. Titles that raise as a text share one wait for each type.
 
         Args:
             title: Its title.
@@ -37,7 +39,7 @@ class AlertWaits:
                 minute, as in W&B.
         """
         now = self._clock()
-        key = str(title)
+        key = any_text(title)
         with self._lock:
             if now < self._next.get(key, now):
                 return False

@@ -1,6 +1,6 @@
 """What one captured W&B run is given -> rows, rollouts, config and status of an otel-bridge run.
 
-Nothing raises.
+Nothing raises but `WandbRecording.folder`, where no folder can be made.
 """
 
 from __future__ import annotations
@@ -245,7 +245,8 @@ class WandbRecording:
     def folder(self) -> str:
         """Return a folder for files of the program, which stay on this machine.
 
-        A program writes to it without asking whether the run has one.
+        A program writes to it without asking whether the run has one. Raises `OSError` where it
+        cannot be made.
         """
         return self._files.folder()
 
@@ -253,7 +254,7 @@ class WandbRecording:
         """End the run; an exit code other than 0 means failed.
 
         It waits for delivery as `Run.finish` does. Without an exit code the run is finished, as in
-        W&B.
+        W&B. A second call does nothing.
         """
         self.run.finish("failed" if exit_code else "finished")
 

@@ -79,7 +79,8 @@ def behave_as_logged(artifact: Any) -> None:
 class RecordedRun:
     """Records what a ``wandb.Run`` is given.
 
-    `run_class` adds the class of the installed package as the second base class.
+    `run_class` adds the class of the installed package as the second base class. After the end of
+    the run, the methods of `_OF_ACTIVE_RUNS` raise W&B's own ``UsageError``, as in W&B.
 
     Attributes:
         package: The package ``wandb``.
@@ -140,7 +141,10 @@ class RecordedRun:
         self.recording.alert(title, text, level, wait_duration)
 
     def _finish(self, exit_code: Any = None) -> None:
-        """End the run, once. W&B's ``finish()`` and ``__exit__()`` call it, with 1 after an exception."""
+        """End the run, once. W&B's ``finish()`` and ``__exit__()`` call it, with 1 after an exception.
+
+        It waits for delivery as `Run.finish` does; a second call returns at once.
+        """
         if self._is_finished:
             return
         self._is_finished = True
@@ -195,7 +199,8 @@ class RecordedRun:
     def dir(self) -> str:
         """Return a folder for files of the program.
 
-        Made at the first question, so that most programs leave none.
+        Made at the first question, so that most programs leave none. Raises `OSError` where it
+        cannot be made.
         """
         return self.recording.folder()
 
@@ -203,7 +208,7 @@ class RecordedRun:
 
     @property
     def url(self) -> str | None:
-        """Return the run's page in W&B, else in another tracker."""
+        """Return the run's page in W&B, else in another tracker; ``None`` until a bridge has opened the run."""
         urls = self.recording.run.urls
         return urls.get("wandb") or next(iter(urls.values()), None)
 
@@ -214,6 +219,8 @@ def run_class(package: Any) -> Any:
     """Return a subclass of ``wandb.Run`` whose runs only record.
 
     Names that the installed version lacks are left out, so that programs ask for them as before.
+    Raises `AttributeError` where it lacks a property of `_SETTABLE`, or W&B's own check of a finished
+    run.
 
     Args:
         package: The package ``wandb``.
@@ -308,6 +315,7 @@ def _neutral(name: str, result: object) -> Callable[..., object]:
 def _join(project: str, name: str, run_id: str) -> Any:
     """Return the run in another process.
 
-    W&B's own unpickling would attach to a service process, which does not run.
+    W&B's own unpickling would attach to a service process, which does not run. Raises as a captured
+    ``wandb.init()``. In a process without the capture it begins a run of W&B itself.
     """
     return import_module("wandb").init(project=project, name=name, id=run_id)

@@ -48,6 +48,8 @@ _NEUTRAL_KEY = "otel-bridge"
 def install(module: ModuleType, mode: str) -> None:
     """Capture *module*, the package ``wandb``; a second call changes nothing.
 
+    Raises `AttributeError` where the package lacks what is replaced; the import hook prints it.
+
     Args:
         module: The package, wholly loaded.
         mode: ``replace`` or ``tee``.
@@ -105,7 +107,8 @@ class _Capture:
 
         Raises:
             ConfigError: A setting of otel-bridge cannot be used, or W&B is an exporter in mode ``tee``.
-            Exception: W&B's own error for an argument that it refuses.
+            TypeError: The installed W&B has no argument of that name.
+            Exception: W&B's own error for an argument that it refuses; nothing is recorded then.
         """
         arguments: dict[str, Any] = dict(
             signature(self._real_init).bind_partial(*positional, **keywords).arguments
@@ -140,6 +143,11 @@ class _Capture:
         """Accept any key and host without a check.
 
         This process's calls of W&B and the exporter use them.
+
+        Raises:
+            ConfigError: Under a launcher, the exporters cannot be read.
+            TypeError: The installed W&B has no argument of that name.
+            Exception: pydantic's ``ValidationError``, for a host that is not an address.
         """
         arguments = (
             signature(self._real_login).bind_partial(*positional, **keywords).arguments
@@ -189,7 +197,7 @@ class _Capture:
         """End the run, and forget the settings: a sweep's agent names the next run by variables.
 
         Else the next run would have the settings of the last one: W&B's singleton reads the
-        variables once.
+        variables once. The run waits for delivery as `Run.finish` does.
         """
         if self._package.run is not None:
             self._package.run.finish(exit_code=exit_code)
@@ -253,7 +261,8 @@ class _Capture:
     ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Return settings, config, and config of the sweep, as W&B's own ``init()`` makes them (0.23.1 to 0.31).
 
-        The config comes from the argument, of any form, ``wandb.setup()`` and the sweep's file.
+        The config comes from the argument, of any form, ``wandb.setup()`` and the sweep's file. Raises
+        W&B's own errors for what it refuses, and `AttributeError` where a version has other parts.
         """
         sdk = self._package.sdk
         wandb_init = sdk.wandb_init._WandbInit(

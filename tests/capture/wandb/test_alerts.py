@@ -27,6 +27,14 @@ def test_an_alert_passes_when_the_wait_of_the_last_one_of_its_title_is_over() ->
     assert found == [True, False, True, False, True, False, True, True, False]
 
 
+def test_a_title_that_raises_as_a_text_does_not_reach_the_program() -> None:
+    class Title:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert AlertWaits().passes(Title())
+
+
 @pytest.mark.slow
 def test_repeated_alerts_of_one_title_leave_room_for_another(tmp_path: Path) -> None:
     code = """

@@ -52,7 +52,10 @@ class ValueSorter:
         self._drop = drop
 
     def sort(self, values: Mapping[str, Any]) -> LoggedValues:
-        """Return the values of one call by what becomes of them."""
+        """Return the values of one call by what becomes of them.
+
+        Raises what an object of the program raises when it is read; the caller counts that.
+        """
         logged = LoggedValues({})
         logged.row, logged.shown = self._sort(
             values, "", logged, ReadBudget(_MAX_ENTRIES), 0
@@ -163,7 +166,8 @@ class LatestTexts:
     def flush(self) -> None:
         """Record the texts that have changed.
 
-        Those that are equal to what was recorded last cost nothing.
+        Those that are equal to what was recorded last cost nothing. After the run's end nothing is
+        recorded: the run counts them as late.
         """
         pending = self._pending
         self._pending = {}
