@@ -78,7 +78,10 @@ class OtelBridgeTracker(GeneralTracker):
 
     @property
     def tracker(self) -> Run:
-        """Return the run; ``get_tracker("otel_bridge", unwrap=True)`` returns it too."""
+        """Return the run, begun if it is not; ``get_tracker("otel_bridge", unwrap=True)`` returns it too.
+
+        One that records nothing where no run can begin.
+        """
         return self._recording.begin()
 
     @on_main_process
@@ -121,7 +124,10 @@ class OtelBridgeTracker(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        """End the run, as failed while an exception propagates: ``end_training()`` is often in a ``finally``."""
+        """End the run, as failed while an exception propagates: ``end_training()`` is often in a ``finally``.
+
+        Nothing happens before the first record. It waits for delivery as `Run.finish` does.
+        """
         self._recording.finish(status_now())
 
     def _captured(self) -> CapturedReports:

@@ -118,6 +118,7 @@ class LightningLogger:
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Record one row, unless the capture of another logger records it.
 
+        Nothing is recorded on ranks above 0, or where no run can begin, which is printed once.
         Your own call of this logger alone is always recorded: no other logger gets it.
         """
         run, captured = self._begin()
@@ -143,7 +144,8 @@ class LightningLogger:
     def finalize(self, status: str) -> None:
         """End the run only after a failure: Lightning calls this after each ``fit``, ``validate`` and ``test``.
 
-        The end of the process ends it otherwise, since ``validate()`` may follow ``fit()``.
+        The end of the process ends it otherwise, since ``validate()`` may follow ``fit()``. It waits
+        for delivery: 2 s after a success, else as `Run.finish` does.
         """
         if status in {"failed", "aborted"}:
             self._recording.finish("failed")
@@ -271,7 +273,8 @@ def _callbacks(package: str | None) -> list[Any]:
 def _attach(loggers: list[Any], save_dir: str | None) -> None:
     """Add a logger, unless there is one of this kind.
 
-    A trainer has its callbacks set up for each phase, and may have a logger of the user's.
+    A trainer has its callbacks set up for each phase, and may have a logger of the user's. The
+    package of the logger's base class is loaded: its trainer calls.
     """
     if not any(isinstance(logger, LightningLogger) for logger in loggers):
         loggers.append(_logger_class()(save_dir=save_dir, attached=True))

@@ -23,6 +23,7 @@ from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.capture.counts import counts
 from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.values.mappings import present
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -70,7 +71,7 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
     """Return *real*, which records the rollouts too, and writes files only where they were asked for.
 
     Recording goes first, since the job changes the lists after the call, and a failure in it costs
-    the files nothing.
+    the files nothing. What *real* raises passes.
     """
     shape = inspect.signature(real)
 
@@ -153,7 +154,8 @@ def _run(name: str) -> Run:
 class _Texts:
     """Returns the texts of a batch: those that the job has, else its tokens, decoded by its tokenizer.
 
-    The tokenizer may be missing, because the function that is extended does not get it.
+    The tokenizer may be missing, because the function that is extended does not get it. Methods
+    raise `IndexError` where the job's lists are too short; the caller counts the sample.
     """
 
     def __init__(self, batch: Any, result: Any, tokenizer: Any) -> None:
@@ -212,14 +214,15 @@ def _sample(arguments: Mapping[str, Any], place: int, texts: _Texts) -> dict[str
         "input_tokens": len(batch.queries[place]),
         "output_tokens": len(result.responses[place]),
         "tools": tools,
-        "metadata": {
-            name: value for name, value in metadata.items() if value is not None
-        },
+        "metadata": present(metadata),
     }
 
 
 def _tool_facts(info: Any, place: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts of tool use of a sample, and the other entries of its ``request_info`` that say something."""
+    """Return the facts of tool use of a sample, and the other entries of its ``request_info`` that say something.
+
+    Both are empty without a ``request_info``.
+    """
     if info is None:
         return {}, {}
 

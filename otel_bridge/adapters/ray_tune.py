@@ -103,7 +103,7 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def log_trial_end(self, trial: Any, failed: bool = False) -> None:
-        """End the run of *trial*; a later result begins it again."""
+        """End the run of *trial*, without waiting for its delivery; a later result begins it again."""
         self._end(trial.trial_id, "failed" if failed else "finished")
 
     @guarded
@@ -238,7 +238,8 @@ class _TrialRun:
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them.
 
-        Nothing happens without parameters. The entry ``callbacks`` is left out.
+        Nothing happens without parameters. The entry ``callbacks`` is left out. Raises what the
+        ``repr()`` of a parameter raises; the callers count it.
         """
         parameters = {
             name: value for name, value in (config or {}).items() if name != _CALLBACKS

@@ -166,6 +166,7 @@ class ExperimentRecorder:
             None,
         )
 
+    @guarded
     def begin(self, backends: str | Collection[str]) -> None:
         """Begin the run with its config.
 
@@ -283,7 +284,7 @@ class ExperimentRecorder:
             self._recording.finish("failed")
 
     def finish(self) -> None:
-        """End the run; a later record begins it again."""
+        """End the run; a later record begins it again. It waits for delivery as `Run.finish` does."""
         self._recording.finish("failed" if self._failed else "finished")
 
     def _rows_of(self, run: Run) -> MergedRows:
@@ -351,6 +352,18 @@ class OtelBridgeTrajectoryLogger(_Beside):
         SkyRL may have no logger of its own. What it raises passes; its limit of samples is for W&B
         only.
         """
+        self._record(wandb_key, global_step, keywords)
+        if self._wrapped is not None:
+            self._wrapped.log(wandb_key=wandb_key, global_step=global_step, **keywords)
+
+    @guarded
+    def _record(
+        self, wandb_key: str, global_step: int | None, keywords: Mapping[str, Any]
+    ) -> None:
+        """Record all trajectories of a call.
+
+        One without the keywords of SkyRL 0.3 is counted as ``adapter_failed``; SkyRL goes on.
+        """
         is_eval = wandb_key.rpartition("/")[2].startswith(_EVAL)
         self._recorder.log_trajectories(
             keywords["prompts"],
@@ -360,8 +373,6 @@ class OtelBridgeTrajectoryLogger(_Beside):
             split="eval" if is_eval else "train",
             num_turns=keywords.get("num_turns_list"),
         )
-        if self._wrapped is not None:
-            self._wrapped.log(wandb_key=wandb_key, global_step=global_step, **keywords)
 
 
 def _prompts_of_single_turns(

@@ -110,7 +110,11 @@ def _log_evaluation(
 
 @guarded
 def _annotate(args: Any, rollout_id: Any, rollout_data: Any) -> None:
-    """Record the streams that the trainer has computed; nothing in a stage of a pipeline that computes none."""
+    """Record the streams that the trainer has computed; nothing in a stage of a pipeline that computes none.
+
+    Where miles does not call it from a method with the data, or Megatron is not loaded, that is
+    counted as ``adapter_failed``.
+    """
     if rollout_data is None:  # miles gives the hook only the arguments of the job
         rollout_id = calling_argument("rollout_id")
         rollout_data = calling_argument("rollout_data")
@@ -133,7 +137,7 @@ def _has_whole_samples() -> bool:
     """Return whether this process is the one of its data-parallel rank that records.
 
     Tensor-parallel ranks have the same samples. Context-parallel ones have parts of each, so none
-    of them records.
+    of them records. Raises `KeyError` where Megatron is not loaded, which the caller counts.
     """
     state: Any = sys.modules[_MEGATRON]
     is_first = state.get_tensor_model_parallel_rank() == 0
@@ -173,7 +177,10 @@ def _recording(args: Any, role: str | None) -> FrameworkRun:
 
 
 def _step(args: Any, rollout_id: int) -> int:
-    """Return the step of slime's metrics ``rollout/*``: the rollout's number, or the training steps before it."""
+    """Return the step of slime's metrics ``rollout/*``: the rollout's number, or the training steps before it.
+
+    Raises `AttributeError` where the arguments lack a size of the batch; the callers count it.
+    """
     if not getattr(args, "wandb_always_use_train_step", False):
         return rollout_id
     return int(
@@ -273,7 +280,7 @@ def _reward(
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
-    """Return the oldest version of the weights that sampled a part of the response."""
+    """Return the oldest version of the weights that sampled a part of the response; ``None`` without a number."""
     return min(
         (int(version) for version in versions if str(version).isdecimal()), default=None
     )

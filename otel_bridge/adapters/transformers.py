@@ -154,7 +154,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         return recording.begin()
 
     def chosen_names(self) -> tuple[str | None, str | None]:
-        """Return project and name that the user gave, for a captured callback that begins the run."""
+        """Return project and name that the user gave, for a captured callback that begins the run.
+
+        ``None`` for both where `_chosen_names` knows none, or fails.
+        """
         return self._chosen_names() or (None, None)
 
     @guarded
@@ -279,12 +282,12 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         control: Any,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Record completions of an evaluation."""
+        """Record completions of an evaluation, at the step of the training that it interrupts."""
         self._record_completions(args, state, state.global_step, "eval")
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Flush the records. The run stays open, because ``train()`` or ``evaluate()`` may follow."""
+        """Flush the records, 2 s at most. The run stays open, because ``train()`` or ``evaluate()`` may follow."""
         self._in_training = False
         if self._recording is not None:
             self._recording.flush()
@@ -422,7 +425,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Let a captured callback begin the run, as it does with its first record, so that there is one run.
 
         Such a callback begins it in ``on_train_begin`` or with its first row, whichever comes
-        first; an evaluation before the training comes to this callback first.
+        first; an evaluation before the training comes to this callback first. What its ``setup()``
+        raises is counted as ``adapter_failed``, and this callback begins the run.
         """
         for callback in self._callbacks() if self._captured().begins_the_run else ():
             begins = CapturedReports(
@@ -475,7 +479,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 def _annotate(run: Run, trainer: Any, rollouts: list[Rollout], step: int) -> None:
     """Record log-probabilities of vLLM and of the trainer for the completions that this process generated.
 
-    Nothing happens without streams of this batch.
+    Nothing happens without streams of this batch. A trainer without a processing class raises
+    `AttributeError`, which the caller counts; the rollouts are recorded by then.
     """
     local, streams = streams_of(trainer, len(rollouts))
     if streams:

@@ -116,7 +116,10 @@ class OtelBridgeMonitor(Monitor):
             )
 
     def close(self) -> None:
-        """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed."""
+        """End this role's part of the run. Trinity calls this more than once, and after a constructor that failed.
+
+        Only the first call waits for delivery, as `Run.finish` does.
+        """
         recording: FrameworkRun | None = getattr(self, "_recording", None)
         if recording is not None:
             recording.finish(status_now())

@@ -51,6 +51,26 @@ def test_calls_of_one_step_are_one_row_and_the_own_tracker_goes_on(
     assert done.stdout.count("Tracking finished") == 1
 
 
+def test_trajectories_in_another_form_are_counted_and_skyrls_own_logger_gets_them(
+    tmp_path: Path,
+) -> None:
+    code = SKYRL_TRAINED.replace("tokenizer=Tokenizer()", "policy=None")
+    code = code.replace(
+        "class Exp(",
+        """
+from skyrl.train.utils.trajectory_logging import TrajectoryLogger
+TrajectoryLogger.log = lambda self, **keywords: print("logged", keywords["wandb_key"])
+
+class Exp(""",
+        1,
+    )
+
+    done = run_program(tmp_path, code)
+
+    assert report_of(runs(tmp_path)).drops == {"adapter_failed": 3}
+    assert done.stdout.count("logged trajectories/train") == 2
+
+
 def test_rows_that_a_captured_backend_records_are_not_recorded_again(
     tmp_path: Path,
 ) -> None:

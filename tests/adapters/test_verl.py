@@ -111,6 +111,8 @@ def test_each_traced_agent_loop_is_a_rollout_with_its_calls(tmp_path: Path) -> N
         "execute_tool calculator",
     ]
     assert rollouts["4", 0]["error"] == "no answer"
+    # A tool that returns a text alone.
+    assert rollouts["5", 0]["spans"][-1]["output"] == "found"
 
 
 def test_a_dumped_training_batch_has_its_groups_and_the_parts_of_its_reward(

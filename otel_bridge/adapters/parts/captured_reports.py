@@ -65,13 +65,13 @@ class CapturedReports:
     def records_tables_and_config(self, run: Run) -> bool:
         """Return whether a captured tracker records tables, as rollouts, and the config in *run* too.
 
-        Not TensorBoard, whose event files hold scalars.
+        Not TensorBoard, whose event files hold scalars. Prints as `tracker_of`.
         """
         return self.tracker_of(run) in _NAMES_THE_RUN
 
 
 def trackers_of(reporters: Iterable[object], classes: Mapping[str, str]) -> list[str]:
-    """Return the trackers that objects of a framework report to.
+    """Return the trackers that objects of a framework report to, each once; none for other objects.
 
     Args:
         reporters: Callbacks or loggers.

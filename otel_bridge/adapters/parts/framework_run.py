@@ -147,7 +147,8 @@ class FrameworkRun:
         """Record *config* in place of the earlier one, unless they are equal.
 
         Before the run begins it is only kept. They are compared as texts, which costs more than a
-        comparison, but a config may have arrays anywhere.
+        comparison, but a config may have arrays anywhere. Raises what the ``repr()`` of an object in
+        them raises; the callers are `guarded`.
         """
         with self._lock:
             if repr(config) == repr(self._config):  # arrays have no truth value
@@ -222,7 +223,7 @@ class FrameworkRun:
         """End the run if this logger's framework began it; a later record begins it again.
 
         The run of the program, or of a captured tracker, is only flushed: its owner ends it.
-        Nothing happens before the first record.
+        Nothing happens before the first record. It waits for delivery as `Run.finish` does.
         """
         with self._lock:
             run = self._run
@@ -293,7 +294,8 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
     """Return the arguments of ``init()``: a name is left out where a variable gives it.
 
     A variable of otel-bridge counts unless a run of this process has set it for its children. Those
-    of trackers replace a default project only: the user has named theirs.
+    of trackers replace a default project only: the user has named theirs. Raises `ConfigError` for a
+    variable that cannot be read.
     """
     from otel_bridge.emit.config.run_request import is_chosen  # noqa: PLC0415
 
@@ -312,7 +314,10 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
 
 
 def chosen_names(names: RunNames) -> tuple[str | None, str | None]:
-    """Return project and name that a user gave a framework, where no variable overrides them."""
+    """Return project and name that a user gave a framework, where no variable overrides them.
+
+    ``None`` for each that the user did not give. Raises as `_arguments_of`.
+    """
     chosen = _arguments_of(replace(names, default_project=None))
     return chosen["project"], chosen["name"]
 

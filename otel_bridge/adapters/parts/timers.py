@@ -54,7 +54,8 @@ def time_verl() -> None:
 def time_skyrl() -> None:
     """Make each ``Timer`` of SkyRL a phase, once.
 
-    SkyRL's package is ``skyrl`` or, in older versions, ``skyrl_train``.
+    SkyRL's package is ``skyrl`` or, in older versions, ``skyrl_train``. Nothing happens where it has
+    not imported its timers yet.
     """
     for name in _SKYRL:
         cls: Any = getattr(sys.modules.get(name), "Timer", None)
@@ -111,7 +112,11 @@ def time_lightning(trainer: Any) -> None:
 
 @guarded
 def _step_of_lightning(trainer: Any) -> int:
-    """Return the step of the row that Lightning logs after the batch."""
+    """Return the step of the row that Lightning logs after the batch.
+
+    ``None``, counted, where the trainer is gone or of another form: the phase then has no step of
+    its own.
+    """
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
@@ -214,7 +219,10 @@ def _phase(name: str, step_of: Callable[[], int | None]) -> Phase:
 
 
 def _wrap(cls: Any, name: str, prelude: Callable[[Any], object]) -> None:
-    """Call *prelude* ahead of method *name*; it may return an awaitable, as an ``async def`` does."""
+    """Call *prelude* ahead of method *name*; it may return an awaitable, as an ``async def`` does.
+
+    What the method raises passes; *prelude* raises nothing.
+    """
     real = getattr(cls, name)
 
     @functools.wraps(real)

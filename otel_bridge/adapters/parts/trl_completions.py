@@ -115,7 +115,8 @@ class CompletionReader:
         """Return the rollouts that are new since the last call.
 
         Empty too where the batch is that of the last call: TRL logs it again at the end (TRL 1.16).
-        A reward function that did not apply to a row gave NaN, and is left out.
+        A reward function that did not apply to a row gave NaN, and is left out. Raises what columns
+        of another form raise; the caller counts that, and the batch is not read again.
 
         Args:
             trainer: A trainer of TRL; the result of any other trainer is empty.
@@ -213,7 +214,7 @@ def consumes_whole_batch(trainer: Any) -> bool:
     """Return whether each step of *trainer* consumes all of a generation batch, and not a shuffled part of it.
 
     TRL shuffles a batch and trains on ``steps_per_generation`` parts of it; the shuffle is not
-    known here.
+    known here. ``True`` for a trainer without these arguments.
     """
     args: Any = getattr(trainer, "args", None)
     steps_per_generation = getattr(args, "steps_per_generation", None) or 1

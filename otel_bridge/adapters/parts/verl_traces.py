@@ -141,8 +141,8 @@ def _call(
 ) -> Generator[Callable[[Any], object]]:
     """Record one traced call: the outermost one is the rollout, the others are spans inside it.
 
-    An exception of the call is that of its span. verl does not name the kind of a call, so its
-    inputs decide.
+    An exception of the call is that of its span, and passes. verl does not name the kind of a call,
+    so its inputs decide; a call whose inputs cannot be read counts as one of a tool.
     """
     inputs = _inputs(func, owner, arguments, keywords) or {}
     if _outermost.get():
@@ -229,17 +229,16 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 @guarded
 def _answered(tool: Any, result: Any) -> None:
     """Note what a tool returned: verl's tools return ``(response, reward, metrics)`` or the response alone (0.9.1)."""
-    answer: Any = (
-        result
-        if hasattr(result, "text") or not hasattr(result, "__getitem__")
-        else result[0]
-    )
+    answer: Any = result[0] if isinstance(result, tuple) and result else result
     text: Any = _field(answer, "text")
     tool.result = answer if text is None else text
 
 
 def _text(owner: Any, tokens: Any) -> str | None:
-    """Return tokens as text, if the traced object has a tokenizer."""
+    """Return tokens as text; ``None`` if the traced object has no tokenizer.
+
+    Raises what the tokenizer raises; the callers are `guarded`.
+    """
     decode = getattr(getattr(owner, "tokenizer", None), "decode", None)
     if callable(decode):
         return str(decode(tokens))

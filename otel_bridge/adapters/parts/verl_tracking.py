@@ -116,13 +116,17 @@ class VerlLogger:
             )
 
     def is_cut_off(self, frame: Any) -> bool:
-        """Return whether an exception ended the ``fit()`` whose local is freed in *frame*."""
+        """Return whether an exception ended the ``fit()`` whose local is freed in *frame*.
+
+        ``False`` where `local_of_fit` noted nothing, or the trainer keeps the `Tracking`.
+        """
         return self._fit is not None and not self._fit.frees_in(frame)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run, once.
 
         Twice is usual: the trainer finishes its `Tracking`, which ends once more when it is freed.
+        It waits for delivery as `Run.finish` does.
         """
         if not self._finished:
             self._finished = True
@@ -278,7 +282,11 @@ def _log_validation(
 
 
 def wrap_trainers() -> None:
-    """Wrap the trainers of this process to record the batches that they dump (``trainer.rollout_data_dir``)."""
+    """Wrap the trainers of this process to record the batches that they dump (``trainer.rollout_data_dir``).
+
+    Those that verl has imported by now; a second call wraps only others. Raises `AttributeError` for
+    a trainer without the two methods; the caller counts it.
+    """
     for module, name in _TRAINERS.items():
         trainer: Any = getattr(sys.modules.get(module), name, None)
         if trainer is not None and _is_first_time(trainer):
@@ -340,7 +348,8 @@ def _wrap_trainer(trainer: Any) -> None:
     Only the first of the two methods is given the batch, and only the second the decoded texts.
 
     A dump outside of the logging of a batch is that of a validation, which `_log_validation`
-    records.
+    records. What verl's own methods raise passes; a failure of the recording is counted, and costs
+    them nothing.
     """
     real_log = trainer._log_rollout_data
     real_dump = trainer._dump_generations
@@ -472,7 +481,10 @@ def _is_bypassed(trainer: Any) -> bool:
 
 
 def _step_of(trainer: Any) -> int:
-    """Return the step of the row that the batch is part of: in the fully async mode the next version of the weights."""
+    """Return the step of the row that the batch is part of: in the fully async mode the next version of the weights.
+
+    Raises `AttributeError` for a trainer without steps; the caller counts it.
+    """
     version = getattr(trainer, "current_param_version", None)
     if version is None:
         return int(trainer.global_steps)

@@ -329,6 +329,12 @@ class Tool:
     async def execute(self, instance_id, parameters, **kwargs):
         return SimpleNamespace(text="4"), 0.0, {}
 
+class Search:
+    name = "search"
+    @rollout_trace_op
+    async def execute(self, instance_id, parameters, **kwargs):
+        return "found"
+
 class Loop:
     tokenizer = Tokenizer()
     @rollout_trace_op
@@ -338,6 +344,7 @@ class Loop:
         await Tool().execute("i", {"expression": "2+2"})
         if kwargs.get("odd"):
             await Server().generate("r", prompt_ids=None)
+            await Search().execute("i", {})
         if kwargs.get("fails"):
             raise ValueError("no answer")
         return SimpleNamespace(prompt_ids=prompt_ids, response_ids=one.token_ids, num_turns=2, reward_score=0.5)
