@@ -42,7 +42,8 @@ def missing_tags(
     """Return the tags to set on *run*, whose MLflow run has *present*; values are cut to *limit*.
 
     Those of otel-bridge follow the run. A note, and facts of the first process, are set once: a
-    person may have changed them, or another bridge may have set its own.
+    person may have changed them, or another bridge may have set its own. Empty when the run has all
+    of them.
     """
     tags = {
         semconv.RUN_ID: run.id,
@@ -216,7 +217,7 @@ class SummaryWriter:
         """Return the point of *alert* in the run's time line: ``alerts/<level>``, the number of such alerts so far.
 
         The number is stored before it is written, so that an alert that comes again has the same
-        number.
+        number. Raises `JournalError` when the memory cannot be written.
         """
         key = f"{_ALERTS}{alert.level}"
         positions: list[int] = json.loads(self._memory.get(key) or b"[]")

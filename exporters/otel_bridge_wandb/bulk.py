@@ -75,6 +75,7 @@ class BulkLogger:
         """Hold back a record of the owner's thread; publish one of any other thread at once.
 
         Only the thread of the block waits at its end, so that no other thread may depend on that.
+        Raises wandb's own exceptions, as wandb's `_publish` does.
         """
         # "nowait" is set where wandb calls from its own asyncio thread (wandb_run.py, 0.31).
         if nowait or threading.get_ident() != self._owner:

@@ -61,7 +61,7 @@ class Definitions:
         """Bind *name* to *axis*, or declare *name* a hidden axis.
 
         Up to the limit it is sent at once. Beyond, `send_definitions` sends it with all others in
-        one entry: the service takes a quadratic time for single ones.
+        one entry: the service takes a quadratic time for single ones. Raises wandb's own exceptions.
         """
         if self._one_by_one is None:
             sdk.define(self._run, name, axis)
@@ -103,6 +103,7 @@ class Definitions:
         self._entries.append(json.dumps(entry, ensure_ascii=False))
 
     def _publish_telemetry(self, record: Any) -> None:
+        """Send wandb's telemetry record, and then the whole entry, which that record has replaced."""
         if self._telemetry is not None:
             # wandb's own first: the last entry that arrives is the one that the server keeps.
             self._telemetry(record)

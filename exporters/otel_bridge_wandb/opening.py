@@ -577,13 +577,15 @@ def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
     """Return which of axes and config the server has less of than was sent; raises as `Server.stored`.
 
     Numbers of names are compared: a resumed run may have more than this writer declared. wandb's
-    own part of the config is there in any case, and shows nothing.
+    own part of the config is there in any case, and shows nothing. Empty when nothing is lacking.
     """
     stored = server.stored().config
-    return [
-        *(["the axes"] if names and definitions_count(stored) < names else []),
-        *(["the config"] if configured and not stored.keys() - {"_wandb"} else []),
-    ]
+    lacking: list[str] = []
+    if definitions_count(stored) < names:
+        lacking.append("the axes")
+    if configured and not stored.keys() - {"_wandb"}:
+        lacking.append("the config")
+    return lacking
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:

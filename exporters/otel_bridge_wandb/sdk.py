@@ -319,7 +319,8 @@ def _in_netrc(base_url: str) -> bool:
     """Return whether a netrc file has an entry for the server, or, for the default server, one of its names.
 
     The files are those that wandb reads: ``NETRC``, else both names in the home folder. They are
-    read here, because wandb prompts for a key that it does not find.
+    read here, because wandb prompts for a key that it does not find. A file that cannot be read
+    counts as one without an entry.
     """
     path = os.environ.get("NETRC")
     paths = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]

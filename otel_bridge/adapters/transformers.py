@@ -176,7 +176,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
         transformers builds the callback from the arguments if
         ``restore_callback_states_from_checkpoint`` is set. A resumed training joins the run by its
-        names. The run of a search's trial is not joined.
+        names. The run of a search's trial is not joined. Before the run begins there are no names.
         """
         run = None if self._recording is None else self._recording.run
         names: dict[str, str] = {}
@@ -374,7 +374,8 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
     def _select(self, args: Any, state: Any, model: Any) -> FrameworkRun:
         """Return the recording for a training with *args*; end another run that this callback has recorded.
 
-        Another training in this process may be of another run: of other names, or a trial.
+        Another training in this process may be of another run: of other names, or a trial. The end
+        waits for delivery as `Run.finish` does. Raises as `_names`.
         """
         process_runs().withdraw(self)
         names = self._names(args, state)
@@ -397,7 +398,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         """Return the names of the run for *args*: those of the callback, of the arguments, then of the checkpoint.
 
         The project that transformers fills in counts as none. A trial does not continue the run of
-        a checkpoint.
+        a checkpoint. Raises as `resumed_names`; the callers are `guarded`.
         """
         trial = _is_trial(state)
         earlier_names = {} if trial else resumed_names(state)

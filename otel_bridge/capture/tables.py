@@ -291,7 +291,7 @@ def _reward_columns(
     """Return the columns of reward functions among the facts: those of known functions, else those of numbers.
 
     TRL logs the mean of each function by name. Without such names all columns of numbers count,
-    except sizes, counters and the like (`_NOT_REWARD`).
+    except sizes, counters and the like (`_NOT_REWARD`). Empty when no column is left.
     """
     matches = map(_REWARD_KEY.search, logged)
     functions = {match[1].lower() for match in matches if match is not None}

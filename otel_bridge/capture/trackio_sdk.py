@@ -272,7 +272,10 @@ class TrackioRecording:
             self.run.count_drop(INTERNAL_ERROR)
 
     def _record(self, values: Mapping[str, Any], step: int) -> None:
-        """Record the values of one call: texts, rollouts, and the others as a row."""
+        """Record the values of one call: texts, rollouts, and the others as a row.
+
+        Raises what an object of the program raises; `log` counts it, and the rest of the call is lost.
+        """
         row: dict[str, Any] = {}
         texts: dict[str, str] = {}
         rollouts: list[Rollout] = []

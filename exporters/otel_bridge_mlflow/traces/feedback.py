@@ -42,7 +42,8 @@ class Feedback:
 def rewards_of(rollout: RolloutRecord) -> Iterator[Feedback]:
     """Yield the reward of *rollout*, its parts, and other values that have a label or an explanation.
 
-    A part named ``reward`` has no remarks: those of this name belong to the reward itself.
+    A part named ``reward`` has no remarks: those of this name belong to the reward itself. Nothing
+    for a rollout without any of them.
     """
     remarks = rollout.remarks
     if rollout.reward is not None:

@@ -178,7 +178,8 @@ def _time_contexts(
 ) -> None:
     """Make each ``with`` and ``async with`` of a timer class a phase, once.
 
-    Marked on the class itself: a subclass with methods of its own is another class.
+    Marked on the class itself: a subclass with methods of its own is another class. A failure of the
+    adapter is counted as ``adapter_failed``, and the timer goes on.
 
     Args:
         cls: The class.

@@ -230,7 +230,10 @@ def _add_backend(
 
 
 def _wrap_generations(generations: Any) -> None:
-    """Wrap the class ``ValidationGenerationsLogger``: what it has logged is recorded afterwards."""
+    """Wrap the class ``ValidationGenerationsLogger``: what it has logged is recorded afterwards.
+
+    What verl's own method raises passes, and nothing is recorded then.
+    """
     real_log = generations.log
     # Here, where an adapter may fail: the call below is the trainer's.
     signature = inspect.signature(real_log)
