@@ -229,7 +229,9 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 @guarded
 def _answered(tool: Any, result: Any) -> None:
     """Note what a tool returned: verl's tools return ``(response, reward, metrics)`` or the response alone (0.9.1)."""
-    answer: Any = result[0] if isinstance(result, tuple) and result else result
+    answer: Any = result
+    if isinstance(result, tuple) and result:
+        answer = cast("tuple[Any, ...]", result)[0]
     text: Any = _field(answer, "text")
     tool.result = answer if text is None else text
 
