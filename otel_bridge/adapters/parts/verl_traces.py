@@ -229,9 +229,7 @@ def _generated(chat: Any, owner: Any, result: Any) -> None:
 @guarded
 def _answered(tool: Any, result: Any) -> None:
     """Note what a tool returned: verl's tools return ``(response, reward, metrics)`` or the response alone (0.9.1)."""
-    answer: Any = result
-    if isinstance(result, tuple) and result:
-        answer = cast("tuple[Any, ...]", result)[0]
+    answer: Any = result[0] if isinstance(result, tuple) and result else result  # pyright: ignore[reportUnknownVariableType]  # any tuple
     text: Any = _field(answer, "text")
     tool.result = answer if text is None else text
 
