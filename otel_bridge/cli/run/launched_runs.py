@@ -107,7 +107,12 @@ class _LauncherSegment:
         )
         # Held before the segment exists, or a bridge could find its process dead.
         self._liveness = hold_life(folder, self._instance_id)
-        self._writer = SegmentWriter(folder.segments_dir, header)
+        try:
+            self._writer = SegmentWriter(folder.segments_dir, header)
+        except JournalError:
+            # A lock without a segment would keep a file open for each try, four in a second.
+            self._liveness.release()
+            raise
         self._open = True
 
     def end(self, status: Status) -> None:

@@ -30,6 +30,26 @@ def begun(base: Path, name: str) -> RunFolder:
     return folder
 
 
+def test_a_disk_without_room_for_a_segment_leaves_no_lock_behind(
+    tmp_path: Path,
+) -> None:
+    runs = LaunchedRuns(tmp_path)
+    folder = begun(tmp_path, "one")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
+
+    # Enough for a life file of 512 bytes, not for the header of a segment.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
+    try:
+        joined = runs.folders()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert joined == []
+    (life,) = folder.processes()
+    assert not probe(folder.life_path(life))
+    assert len(runs.folders()) == 1
+
+
 def test_a_full_disk_at_the_end_of_the_command_costs_no_run_its_delivery(
     tmp_path: Path,
 ) -> None:
