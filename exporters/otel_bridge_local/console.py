@@ -54,7 +54,7 @@ class ConsoleSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str], cwd: Path) -> ConsoleSettings:
-        """Read whether ``otel-bridge run`` started this process."""
+        """Read whether ``otel-bridge run`` started this process. Any text counts, so that nothing is raised."""
         del cwd
         return cls(launched=bool(LAUNCHER.read(env)))
 
@@ -85,7 +85,7 @@ def _is_stdout(log: Path) -> bool:
 
 
 def _serves(folder: RunFolder) -> bool:
-    """Return whether this process is the bridge of *folder*."""
+    """Return whether this process is the bridge of *folder*; ``False`` if none has held it yet."""
     holder = folder.holder()
     if holder is None:
         return False

@@ -44,6 +44,8 @@ from otel_bridge.records import (
 )
 from otel_bridge_local.payload import Payload, Written, json_line, plain, record_payload
 
+_PATTERN = f"records-{'[0-9]' * 6}.jsonl"
+"""Names of the files; a copy that a user made under another name is neither read nor deleted."""
 _FILES = 8
 """Number of files that share the limit, so that deleting the oldest one deletes a small part."""
 _OWNED = "first file"
@@ -81,13 +83,16 @@ def open_file(
 def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     """Return the counts of what the files hold of *run*; 0 without files.
 
+    After the writer has closed, so that no file changes.
+
     Raises:
         orjson.JSONDecodeError: A line is damaged.
+        OSError: A file cannot be read.
     """
     del settings
     numbers = 0
     rollouts = 0
-    for path in (run.folder / "file").glob("records-*.jsonl"):
+    for path in (run.folder / "file").glob(_PATTERN):
         for line in path.read_bytes().splitlines():
             record: dict[str, Json] = orjson.loads(line)
             values = record.get("values")
@@ -97,7 +102,12 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
 
 
 class FileRunWriter:
-    """Writes one run as JSON lines, from one delivery thread; each record once."""
+    """Writes one run as JSON lines, from one delivery thread; each record once.
+
+    Raises:
+        BlockedError: This user may not write the folder, or something else is in its place.
+        RetryableError: Another error of the file system. Each method raises both too, as `_append`.
+    """
 
     def __init__(
         self, run: RunInfo, settings: FileSettings, memory: WriterMemory
@@ -108,7 +118,7 @@ class FileRunWriter:
         with _as_bridge_errors(None):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Names have six digits, so that their order is that of the files.
-            files = sorted(self._folder.glob("records-*.jsonl"))
+            files = sorted(self._folder.glob(_PATTERN))
             self._number = _number(files[-1]) if files else 1
             first = memory.get(_OWNED)
             if (
@@ -172,7 +182,7 @@ class FileRunWriter:
         self._put_beside({"kind": "end", "status": status.value})
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. May be called twice; all lines are written by then."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -246,13 +256,13 @@ class FileRunWriter:
             raise
 
     def _roll(self) -> None:
-        """Open the next file, and delete the oldest ones: `_FILES` remain."""
+        """Open the next file, and delete the oldest ones: `_FILES` remain. Raises as `_open`."""
         os.close(self._descriptor)
         self._number += 1
         self._descriptor = self._open()
         # After the new file is open: a full disk or a kill in between leaves one file too many, no
         # gap.
-        for old in sorted(self._folder.glob("records-*.jsonl"))[: -_FILES + 1]:
+        for old in sorted(self._folder.glob(_PATTERN))[: -_FILES + 1]:
             old.unlink(missing_ok=True)
 
     def _open(self) -> int:
@@ -313,7 +323,11 @@ class MediaFolder:
             self._delete_oldest(new_paths)
 
     def _delete_oldest(self, new_paths: Collection[Path]) -> None:
-        """Delete the oldest files until the limit is met, without those of *new_paths*, whose lines follow."""
+        """Delete the oldest files until the limit is met, without those of *new_paths*, whose lines follow.
+
+        Raises:
+            OSError: A file was deleted meanwhile, or cannot be; the call of the writer is repeated.
+        """
         files = sorted(self._path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         # Counted anew: a kill, or a user who deleted files, makes the running sum wrong.
         self._size_bytes = sum(map(_size_bytes, files))
@@ -333,17 +347,17 @@ _READ_BYTES = 1 << 40  # a file may be as large as OTEL_BRIDGE_FILE_BYTES says
 
 
 def _number(path: Path) -> int:
-    """Return the number in the name of a file, 0 for a name that only a user can have given."""
-    digits = path.stem.rpartition("-")[2]
-    if digits.isdigit():
-        return int(digits)
-    return 0
+    """Return the number in the name of a file of lines."""
+    return int(path.stem.rpartition("-")[2])
 
 
 def _last_position(files: Sequence[Path]) -> Position:
     """Return the position of the last whole line of *files*, 0 without one.
 
     Lines of config, summary and end have no position, so that lines before them are looked at.
+
+    Raises:
+        OSError: A file cannot be read, or is not a regular file.
     """
     for path in reversed(files):
         data = read_regular(path, _READ_BYTES)

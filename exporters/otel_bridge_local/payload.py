@@ -70,7 +70,10 @@ def _fields(record: Any) -> Payload:
 
 
 def plain(value: object) -> Json:
-    """Return *value* as JSON, with its non-finite numbers as strings, at any depth."""
+    """Return *value* as JSON, with its non-finite numbers as strings, at any depth.
+
+    A value of another type is returned as it is: `json_line` then raises for it.
+    """
     if isinstance(value, float):
         return number_or_name(value)
     if isinstance(value, Mapping):

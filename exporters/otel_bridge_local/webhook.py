@@ -102,7 +102,7 @@ class WebhookSettings:
 def open_webhook(
     run: RunInfo, settings: ExporterSettings, memory: WriterMemory
 ) -> WebhookRunWriter:
-    """Return a writer that posts the alerts of *run*."""
+    """Return a writer that posts the alerts of *run*. Nothing is sent before the first alert."""
     return WebhookRunWriter(run, settings_as(settings, WebhookSettings).url, memory)
 
 
@@ -126,7 +126,8 @@ class WebhookRunWriter(RunWriter):
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Post *alerts*, each in a request of its own.
 
-        One that was posted or begun before is not posted again.
+        One that was posted or begun before is not posted again. Raises as `_post`, for the first
+        alert that was refused; those before it stay posted.
         """
         self._once.write(alerts, self._post)
 
