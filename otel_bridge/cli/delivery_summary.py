@@ -23,6 +23,8 @@ def print_runs(
 ) -> None:
     """Print every run's table, and a line for each reason why some of the run is not delivered.
 
+    A run without a report is one line: no bridge could read it.
+
     Args:
         console: Terminal to print to.
         folders: The runs' folders.

@@ -176,7 +176,12 @@ def _run(
 ) -> Mapping[str, str]:
     """Run the job and wait for its delivery, with progress.
 
-    Return the roles that failed, with their ends.
+    Return the roles that failed, with their ends. Whatever is raised, also `_Interrupted`, first
+    stops the roles that still run.
+
+    Raises:
+        JournalError: No bridge starts, as `_Started.report` finds.
+        OSError: A role cannot be started.
     """
     from otel_bridge.demo.job import Job, steps_of_roles  # noqa: PLC0415  # needs numpy
 

@@ -18,7 +18,7 @@ def own_environment(
     """Return this process's environment with the options in it.
 
     ``--exporters`` overrides all variables. The variables of single signals are removed, because
-    they would win over it.
+    they would win over it. An option that was not given (empty) changes nothing.
     """
     env = settings.environment()
     if exporters:

@@ -23,6 +23,8 @@ _PIPE_COLUMNS = 500
 class Terminal(Console):
     """Prints lines that may hold text of users, jobs and trackers.
 
+    An `OSError` of its stream passes, and ends a command that only shows something (`OutputStream`).
+
     Args:
         stderr: Write to stderr.
         soft_wrap: Do not break long lines.

@@ -76,7 +76,13 @@ def _write_and_die(
 
 
 def load_target(target: str) -> Exporter:
-    """Return the exporter at ``module:attribute``; raises `TypeError` if something else is there."""
+    """Return the exporter at ``module:attribute``.
+
+    Raises:
+        TypeError: Something else is there.
+        ImportError: The module cannot be imported.
+        AttributeError: It has no such attribute.
+    """
     exporter: object = resolve_name(target)
     if not isinstance(exporter, Exporter):
         raise TypeError(

@@ -51,7 +51,10 @@ def open_writer(
 
 
 def _opened(writer: RunWriter, run: RunInfo) -> RunWriter:
-    """Give *writer* configs and summaries of *run*, as the bridge does right after each open."""
+    """Give *writer* configs and summaries of *run*, as the bridge does right after each open.
+
+    Raises as the methods of *writer*; the writer is not closed then.
+    """
     for role, config in run.configs.items():
         writer.write_config(role, config)
     if isinstance(writer, WritesSummary):

@@ -12,6 +12,9 @@ class MemoryTable:
 
     Args:
         path: The file; without one, the memory ends with this object.
+
+    Raises:
+        sqlite3.Error: The file cannot be used; each call raises it too.
     """
 
     def __init__(self, path: Path | str = ":memory:") -> None:
@@ -34,7 +37,7 @@ class MemoryTable:
         )
 
     def delete(self, key: str) -> None:
-        """Forget a key."""
+        """Forget a key; an unknown key is ignored."""
         self._connection.execute("DELETE FROM memory WHERE key = ?", (key,))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:

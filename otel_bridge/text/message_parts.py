@@ -12,7 +12,8 @@ _TITLES = {"image_url": "[image]", "input_audio": "[audio]", "blob": "[media]"}
 def part_text(part: object) -> str:
     """Return the text of *part*; of a medium its kind, or its address on the web.
 
-    Of any other part its JSON. It never raises: what JSON cannot hold is shown by ``str()``.
+    Of any other part its JSON. For a part of JSON data it never raises; a value that JSON cannot
+    hold is shown by ``str()``.
     """
     if isinstance(part, str):
         return part

@@ -44,7 +44,7 @@ def printable_json(text: str) -> str:
 def is_printable_json(data: bytes) -> bool:
     """Return whether every text in the JSON *data* is surely printable.
 
-    ``False`` when this needs a closer check.
+    ``False`` when this needs a closer check. *data* was parsed before, so that it is UTF-8.
     """
     return b"\\" not in data and data.decode().isprintable()
 

@@ -142,7 +142,7 @@ def _name_of(key: str) -> _Name:
 
 @lru_cache(maxsize=4096)
 def _known_name(key: str) -> _Name:
-    """Return what a name means, by its words.
+    """Return what a name means, by its words; `PLAIN` for one without a word.
 
     ``apiKey``, ``api-key`` and ``API_KEY`` have the same two. The last word decides with the one
     before it, since ``key`` and ``token`` alone name ordinary things as well.
@@ -352,6 +352,7 @@ def redact_text(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _redacted_once(value: str) -> str:
+    """Return *value* without secrets: of known kinds, in addresses and links, and behind the names of secrets."""
     value = _without_shapes(redact_named(value) if '"' in value else value)
     value = _IN_URL.sub(_KEEP_NAME, value)
     value = _BEARER.sub(rf"\1 {REDACTED}", value)

@@ -149,7 +149,7 @@ class WaitDisplay:
             self._due_s = float("inf")
 
     def close(self) -> None:
-        """Remove the bars."""
+        """Remove the bars, if any are drawn. May be called twice, and never raises for a terminal that has gone."""
         bars = self._bars
         self._bars = None
         if bars is not None:

@@ -117,6 +117,9 @@ class ReadingRules:
 class PlainReader:
     """Reads the values of one record.
 
+    What cannot be read costs itself alone, and is counted. Only what ``__len__`` of the whole mapping
+    raises is raised, by `read_mapping` and `entries`.
+
     Args:
         rules: Numbers and limits.
         text: Callable from a text to the part of it that is recorded.
@@ -140,14 +143,17 @@ class PlainReader:
         self._path: list[str] = []
 
     def read(self, value: object, name: str = "") -> Json:
-        """Return *value*, named *name*, as plain data."""
+        """Return *value*, named *name*, as plain data. It never raises: see `_value`."""
         self._path = [name] if name else []
         return self._value(value, ())
 
     def read_mapping(
         self, values: Mapping[object, object], whole: object
     ) -> dict[str, Json]:
-        """Return the entries of a mapping; *whole* is the object that they were read of."""
+        """Return the entries of a mapping; *whole* is the object that they were read of.
+
+        What its ``__len__`` raises is raised: then nothing of it is recorded.
+        """
         self._path = []
         return self._mapping(values, (id(whole),), whole)
 
@@ -244,7 +250,7 @@ class PlainReader:
 
         Of equal keys the last counts. Counted are entries beyond the budget (``clipped``), keys
         that come twice (``same_key``), that are empty (``empty_key``), or whose ``str()`` raises
-        (``bad_key``).
+        (``bad_key``). What ``__len__`` of *values* raises is raised.
 
         Args:
             values: The mapping.
@@ -269,7 +275,10 @@ class PlainReader:
     def _items(
         self, values: Iterable[object], parents: tuple[int, ...], whole: object
     ) -> list[Json]:
-        """Return the items of a collection; those beyond the budget are counted as ``clipped``."""
+        """Return the items of a collection; those beyond the budget are counted as ``clipped``.
+
+        What its ``__len__`` raises is raised: `_value` makes a placeholder of the whole.
+        """
         size = len(cast("Sized", values))
         share = self._budget.share(whole, size)
         if share < size:
@@ -277,9 +286,10 @@ class PlainReader:
         return [self._value(item, parents) for item in items_of(values, share)]
 
     def _array(self, value: Array, parents: tuple[int, ...]) -> Json:
-        """Return an array as nested lists.
+        """Return an array as nested lists, a 0-d one as its number.
 
-        One above the limit as its shape, counted as ``clipped``.
+        One above the limit as its shape, counted as ``clipped``. What an array of another library
+        raises is raised: `_value` makes a placeholder of it.
         """
         size = math.prod(tuple(value.shape))
         if size > self._rules.array_numbers:
@@ -302,7 +312,7 @@ class PlainReader:
     def _text(self, text: str) -> str:
         """Return the part of *text* that is recorded.
 
-        A longer one, and any beyond all characters, is counted as ``clipped``.
+        A longer one, and any beyond all characters, is counted as ``clipped``; the latter is empty.
         """
         if self._chars_left <= 0:
             self._lose(CLIPPED)
@@ -320,7 +330,7 @@ class PlainReader:
 def by_text(values: Mapping[Any, object], drop: CountKeyedDrop) -> dict[str, object]:
     """Return the entries of a mapping as they are, by the texts of their keys.
 
-    Of equal keys the last counts.
+    Of equal keys the last counts; what `PlainReader.entries` leaves out is counted by *drop*.
     """
     return PlainReader(ReadingRules(), str, drop).entries(values, values)
 
@@ -416,6 +426,9 @@ def dumps(value: Json) -> bytes:
 
     Lone surrogates become question marks, integers beyond 64 bits their digits: orjson refuses
     both. The copy without them is made only where it does.
+
+    Raises:
+        TypeError: Something in it is not JSON, which a `PlainReader` never returns.
     """
     try:
         return orjson.dumps(value)

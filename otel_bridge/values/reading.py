@@ -98,10 +98,11 @@ def _is_column(value: object) -> bool:
 def entries_of(
     values: Mapping[object, object], limit: int
 ) -> list[tuple[object, object]]:
-    """Return the first *limit* entries of a mapping.
+    """Return the first *limit* entries of a mapping; it never raises.
 
     An entry that cannot be read is an `Unreadable`. Read in one go at first; again in case another
-    thread changed the mapping meanwhile; then key by key.
+    thread changed the mapping meanwhile; then key by key. Where its keys raise, an `Unreadable` is
+    the last entry.
     """
     # Copied while the interpreter is held: no other thread changes it meanwhile.
     if type(values) is dict:
@@ -116,7 +117,7 @@ def entries_of(
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
-    """Return the first *limit* items of a collection.
+    """Return the first *limit* items of a collection; it never raises.
 
     An item that cannot be read is an `Unreadable`: of a sequence it costs itself, of another
     collection also what follows it.

@@ -75,7 +75,10 @@ def is_scalar(value: object) -> TypeGuard[HasItem]:
 
 
 def is_array(value: object) -> TypeGuard[Array]:
-    """Return whether *value* is an array, 0-d ones included."""
+    """Return whether *value* is an array, 0-d ones included.
+
+    What a property of a user's object raises is raised, unless it is `AttributeError`.
+    """
     return hasattr(value, "tolist") and getattr(value, "shape", None) is not None
 
 
@@ -165,7 +168,7 @@ def single_of(value: object) -> object:
 def number_of(value: object) -> int | float | None:
     """Return the number of a value by the same table.
 
-    ``None`` for a text, and for what is not one number.
+    ``None`` for a text, and for what is not one number. Raises as `scalar_of`.
     """
     plain = scalar_of(value)
     return None if isinstance(plain, str) else plain
@@ -175,7 +178,8 @@ def text_of(value: object) -> str | None:
     """Return the text of a small value that has one plain text; ``None`` for anything else.
 
     Such values are texts, UTF-8 bytes, paths, times, data types and devices, and functions and
-    classes by their qualified names. What the code of a path raises is raised.
+    classes by their qualified names. What the code of a path, or of a subclass of one of these
+    types, raises is raised.
     """
     if isinstance(value, UserString):
         value = value.data
@@ -263,7 +267,10 @@ def own_text(value: object) -> str | None:
 
 
 def described(value: object) -> str:
-    """Return a text for a value that has none: its class, and the size of bytes and arrays."""
+    """Return a text for a value that has none: its class, and the size of bytes and arrays.
+
+    What the shape of an array raises is raised.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         return (
             f"<{value.nbytes if isinstance(value, memoryview) else len(value)} bytes>"
@@ -308,7 +315,8 @@ def _parts(items: Iterable[object], entries_left: list[int]) -> str:
     """Return a collection as Python shows it, in at most *entries_left* entries, a list of one number.
 
     Sets are sorted, since their order differs in every process, and a key must not. Nested
-    collections share the number.
+    collections share the number; what is beyond it is one ``…``. What the code of an entry raises
+    is raised.
     """
     texts: list[str] = []
     for item in items:

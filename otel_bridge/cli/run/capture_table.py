@@ -25,6 +25,9 @@ class CaptureTable:
 
     Attributes:
         environment: The variables, and the one that names the folder.
+
+    Raises:
+        OSError: The folder cannot be made; the command is not started then.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:

@@ -71,7 +71,11 @@ class LauncherReceiver:
             self.environment[settings.TOKEN.name] = token
 
     def stop(self) -> None:
-        """Stop receiving."""
+        """Stop receiving: running requests are completed first, new ones find no server. May be called twice.
+
+        Raises:
+            TimeoutError: A running request hangs, as on a disk that does not answer.
+        """
         self._receiver.stop()
 
 

@@ -88,7 +88,8 @@ class ServiceLog(logging.Handler):
     ) -> None:
         """Close the log.
 
-        With JSON, first log the exception that ends the service, or Python prints it as text.
+        With JSON, first log the exception that ends the service, or Python prints it as text; then
+        `SystemExit` with its exit code takes its place.
         """
         logging.getLogger().removeHandler(self)
         if self._streams is None:

@@ -192,7 +192,7 @@ def _curves(report: Report | None) -> Iterator[Text]:
 
 
 def run_view(state: RunState, overview: Overview) -> RenderableType:
-    """Return one run: its tables, or one line when no bridge has read it."""
+    """Return one run: its tables, or one line when no bridge has read it or its report is not valid."""
     if state.report is None:
         message = _unread(state, here=overview.here).message
         return Text(shown("; ".join([message, *_refused(state)])))

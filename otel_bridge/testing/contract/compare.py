@@ -16,7 +16,12 @@ from otel_bridge.testing.delivery import deliver
 
 
 def written(writer: RunWriter, records: Sequence[Record]) -> None:
-    """Give *records* behind what *writer* holds to it, expect none refused, close it."""
+    """Give *records* behind what *writer* holds to it, expect none refused, close it.
+
+    Raises:
+        AssertionError: The writer refused some for good.
+        ExporterError: As `deliver`.
+    """
     refused = deliver(writer, records, held=writer.durable())
     writer.close()
     same(refused, list[int](), "records refused")

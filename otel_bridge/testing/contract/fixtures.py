@@ -142,6 +142,9 @@ class ContractFixtures:
 
         In a child process killed with SIGKILL when `target` is set; else the writer is just left
         behind.
+
+        Raises:
+            AssertionError: The child ended otherwise, as by an error of the writer.
         """
         if not self.target:
             writer = opened()
@@ -178,7 +181,7 @@ class ContractFixtures:
             self._same_distributions(contents, rows)
 
     def _same_distributions(self, contents: Contents, rows: Iterable[Row]) -> None:
-        """Compare key and step of every distribution, doubles counted."""
+        """Compare key and step of every distribution, doubles counted; raises `AssertionError` as `same`."""
         expected: Counter[tuple[str, int | None]] = Counter()
         for row in rows:
             for key, value in row.values.items():
