@@ -312,7 +312,8 @@ def _make_store(package: Package, uri: str) -> None:
 def _rules() -> KeyRules:
     """Return MLflow's limits; a limit that it does not name is that of MLflow 3.17.
 
-    Read and not written down here: a value over a limit fails its whole batch.
+    Read and not written down here: a value over a limit fails its whole batch. Raises `ImportError`
+    for an MLflow without that module, which `connect` makes a `BlockedError`.
     """
     rules: Any = importlib.import_module("mlflow.utils.validation")
     return KeyRules(

@@ -164,7 +164,8 @@ def outcome_of_status(
 ) -> ExporterError | Refused:
     """Return the error for an HTTP answer; *code* is the error code in its body, if it has one.
 
-    The status takes precedence over a code that is not MLflow's own, as gateways send them.
+    The status takes precedence over a code that is not MLflow's own, as gateways send them. An error
+    to retry has the wait that *retry_after*, the header, names.
     """
     if code not in _KNOWN:
         code = _CODE_OF_STATUS.get(status, "TEMPORARILY_UNAVAILABLE")

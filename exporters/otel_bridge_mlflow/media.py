@@ -129,7 +129,7 @@ class MediaWriter:
         """Put an image and a small one into *folder*, under names from which the page reads key, step and time.
 
         MLflow's own names end in a random UUID; here it follows from the record, so that a
-        redelivered one replaces itself.
+        redelivered one replaces itself. Raises as `_put`.
         """
         key = _ILLEGAL_KEY.sub("_", record.key)[:_MAX_KEY]
         key = (key if key == record.key else f"{key}-{_hash(record.key)[:8]}").replace(
@@ -148,6 +148,10 @@ class MediaWriter:
         _put(folder, f"images/{stem}{self._mark}compressed.webp", small)
 
     def _table(self, folder: Path, record: MediaRecord, item: MediaItem) -> None:
+        """Put a table, and the media in its cells, into *folder*.
+
+        Raises as `_put`. The bytes are a table: the bridge has checked them before.
+        """
         columns, rows = record.table(item)
         data: list[Json] = []
         for row in rows:
@@ -158,7 +162,7 @@ class MediaWriter:
     def _cell(self, folder: Path, record: MediaRecord, cell: object) -> Json:
         """Return the cell of a table: an image as MLflow names one, other media as a path, text as it is.
 
-        The files of media are put into *folder*.
+        The files of media are put into *folder*. Raises as `_put`.
         """
         if not isinstance(cell, MediaItem):
             return cast("Json", cell)

@@ -169,7 +169,10 @@ class TrackioRunWriter:
         self._write(entries)
 
     def write_rollouts(self, rollouts: Sequence[RolloutRecord]) -> None:
-        """Store *rollouts*, each under its own id, so that the dashboard shows it as the Trace ID."""
+        """Store *rollouts*, each under its own id, so that the dashboard shows it as the Trace ID.
+
+        One that is stored already changes nothing.
+        """
         entries: list[StoreEntry] = []
         for rollout in rollouts:
             trace = rollout_trace(rollout, spans=self._store.abilities.spans)

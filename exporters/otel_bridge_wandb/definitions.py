@@ -110,7 +110,10 @@ class Definitions:
             self._send()
 
     def _send(self) -> None:
-        """Publish one entry with all definitions, because it replaces the one that the server has."""
+        """Publish one entry with all definitions, because it replaces the one that the server has.
+
+        Raises wandb's own exceptions; what is new is then part of the next entry only.
+        """
         messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
         record = messages.ConfigRecord()
         item = record.update.add()

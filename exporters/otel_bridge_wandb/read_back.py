@@ -72,7 +72,10 @@ def _offline_values(folder: Path, run_id: str) -> Iterator[tuple[str, str]]:
 
 
 def _counted(values: Iterable[tuple[str, str]]) -> TrackerCounts:
-    """Count the numbers of *values* and the increments of rollouts, without axes and wandb's own keys."""
+    """Count the numbers of *values* and the increments of rollouts, without axes and wandb's own keys.
+
+    0 of both without *values*. Raises what reading them raises.
+    """
     numbers = 0
     rollouts = 0
     for key, text in values:

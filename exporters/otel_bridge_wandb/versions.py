@@ -148,7 +148,10 @@ def _fields(wandb: Any, tracker: str) -> Mapping[str, object]:
 
 
 def can_leave_open() -> bool:
-    """Return whether a run may be closed without being marked complete: from wandb 0.26.1 on."""
+    """Return whether a run may be closed without being marked complete: from wandb 0.26.1 on.
+
+    ``False`` too where a wandb has other private parts than `leave_open` uses.
+    """
     records: Any = _module("wandb.proto.wandb_internal_pb2")
     descriptor: Any = getattr(
         getattr(records, "RunExitRecord", None), "DESCRIPTOR", None

@@ -110,6 +110,8 @@ class OtelBridgeTracker(GeneralTracker):
     ) -> None:
         """Record one row, or what the capture of another tracker does not record of it.
 
+        Where no run can begin nothing happens; another failure is counted as ``adapter_failed``.
+
         Args:
             values: The row.
             step: Its step.

@@ -100,7 +100,7 @@ class OtelBridgeExp(BasePPOExp):
     async def _awaited(self, outcome: Awaitable[Any]) -> Any:
         """Await the outcome of the entry point that only evaluates, and end the run with it.
 
-        A run that ended before the evaluation would be reported as finished.
+        A run that ended before the evaluation would be reported as finished. What it raises passes.
         """
         try:
             result = await outcome

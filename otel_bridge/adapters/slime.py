@@ -95,7 +95,10 @@ def _log_training(rollout_id: int, args: Any, samples: Any) -> None:
 def _log_evaluation(
     rollout_id: int, args: Any, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Record the rollouts of an evaluation; an unreadable sample costs only itself."""
+    """Record the rollouts of an evaluation; an unreadable sample costs only itself.
+
+    A data set in another form is counted as ``adapter_failed``, with all those after it.
+    """
     reward_key = getattr(args, "eval_reward_key", None) or getattr(
         args, "reward_key", None
     )

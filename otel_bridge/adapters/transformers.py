@@ -262,7 +262,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         control: Any,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Record completions that were generated for the current step.
+        """Record completions that were generated for the current step; nothing without new ones.
 
         The step counts up only after it.
         """

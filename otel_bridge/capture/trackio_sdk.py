@@ -311,7 +311,11 @@ class TrackioRecording:
             self.run.count_drop("rollout_unfinished", unfinished)
 
     def _value(self, value: Any) -> Any:
-        """Return a medium in our form, and any other value as it is."""
+        """Return a medium in our form, and any other value as it is.
+
+        An object of Trackio that is not known here is counted for the launcher's table; the row then
+        drops and counts it.
+        """
         medium = media_of(value)
         if medium is not None:
             counts.captured(f"trackio.{_class_of(value)}", run=self.run)
@@ -349,7 +353,7 @@ class TrackioRecording:
         *_arguments: Any,
         **_keywords: Any,
     ) -> None:
-        """Record an alert."""
+        """Record an alert; never raises. One without a title, or beyond the limit, is counted by the run."""
         counts.captured("trackio.alert", run=self.run)
         self.run.alert(title, text, level)
 

@@ -206,7 +206,7 @@ class OfflineStore:
         Return whether it is deleted.
 
         It stays when W&B has synced it, and when retention has deleted some of its records, which
-        are nowhere else.
+        are nowhere else; also when it cannot be deleted. A warning names the reason.
         """
         if directory.is_permanent:
             return False
@@ -225,6 +225,7 @@ class OfflineStore:
         return False
 
     def _present(self) -> set[Path]:
+        """Return the offline directories of this run that are there; empty before wandb has made one."""
         # The whole name, because a user's run whose id contains this id must not be replaced.
         ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
         present: set[Path] = set()
@@ -270,7 +271,7 @@ _PAUSE_S = 0.005
 def wait_for_exit(directory: Path, timeout_s: float) -> bool:
     """Wait until the run's file in *directory* ends with its exit record.
 
-    Return whether it does.
+    Return whether it does; ``False`` after *timeout_s*, also when there is no file.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -101,7 +101,7 @@ class LineLedger:
         return self._pending
 
     def durable(self) -> Position:
-        """Return the last position up to which all records are in the store."""
+        """Return the last position up to which all records are in the store; 0 before any is."""
         # An increment whose artifact is not committed holds back all later records: positions have
         # no gaps.
         waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
@@ -221,7 +221,7 @@ class LineLedger:
         return first_times
 
     def committed(self, times_by_table: Mapping[str, Sequence[int]]) -> None:
-        """Drop pending increments whose file is committed.
+        """Drop pending increments whose file is committed; the others stay pending.
 
         Args:
             times_by_table: Keys of tables to the times (Unix milliseconds) in the names of their

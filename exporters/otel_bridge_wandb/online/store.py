@@ -81,7 +81,8 @@ class OnlineStore:
         The block appends each line that it has logged to the list.
 
         Raises:
-            RetryableError: The folder has not enough room, or the upload is dead; before the block.
+            RetryableError: Too many lines are not confirmed yet, or the upload is dead; before the
+                block.
             BlockedError: The upload was refused, or another process writes the run; before the block.
         """
         del has_files  # wandb's service takes files from anywhere

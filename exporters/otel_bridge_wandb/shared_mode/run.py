@@ -191,7 +191,7 @@ class SharedConfig:
     def adopt(self, stored: Mapping[str, object]) -> dict[str, object]:
         """Take over the entries of other writers in a stored config.
 
-        Return those that have changed.
+        Return those that have changed; empty when none has.
         """
         changed: dict[str, object] = {}
         for key, item in stored.items():

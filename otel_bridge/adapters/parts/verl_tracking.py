@@ -87,6 +87,8 @@ class VerlLogger:
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Record one row, unless it is that of another backend, which is captured.
 
+        Where no run can begin nothing happens; a failure is counted as ``adapter_failed``.
+
         The first call comes when the constructor of `Tracking` has returned: only then is it known
         whether the trainer keeps it, so that question is asked here, once.
         """

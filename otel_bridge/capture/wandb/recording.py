@@ -184,9 +184,10 @@ class WandbRecording:
             recorder.event(semconv.EVENT_METRIC_SUMMARY, pairs, {name: chosen})
 
     def config(self, changed: Mapping[str, Any]) -> None:
-        """Record entries of the config.
+        """Record entries of the config; nothing without entries.
 
-        Not the entry ``_wandb``, in which W&B keeps facts of its own.
+        Not the entry ``_wandb``, in which W&B keeps facts of its own. What cannot be read is counted,
+        see `record_config`.
         """
         entries = {
             key: value for key, value in changed.items() if key != _CONFIG_OF_WANDB
