@@ -47,6 +47,7 @@ from otel_bridge.translation.state import count
 
 _ELSEWHERE = "trace/elsewhere"
 """Key of the state: whether a receiver has ever received spans of the run."""
+_NEVER = 1 << 63
 
 
 class RolloutPipeline:
@@ -307,9 +308,8 @@ class RolloutPipeline:
         Incomplete rollouts are emitted as they are, traces that are not rollouts shown or counted.
         """
         records = self.tick(now_unix_ns)
-        for trace in [
-            trace for trace in self._store.traces.values() if trace.facts is None
-        ]:
+        # Spans that a split leaves over begin to wait again here, and are due as well.
+        for trace, _ in self._open.due(_NEVER):
             records += self._expire(trace, now_unix_ns)
         return records + self._publisher.close()
 

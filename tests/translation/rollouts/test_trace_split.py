@@ -291,6 +291,20 @@ def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(
     )
 
 
+def test_the_rest_of_a_further_trace_is_released_when_the_run_ends() -> None:
+    bench = Bench(
+        selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND
+    )
+    send(bench, *rollout_below(1), ambient())
+    bench.after(2)
+    send(bench, *rollout_below(2), rollout_below(3)[0])
+
+    records = bench.close()
+
+    assert (shown(records), bench.rollouts.waiting()) == (expected(2), (0, 0))
+    assert bench.counted() == {"span/late": 1}
+
+
 def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> (
     None
 ):
