@@ -323,9 +323,9 @@ class RolloutPipeline:
     ) -> list[Record]:
         """Process spans of one trace; return the records that they complete.
 
-        Nothing of a trace that turned out not to be a rollout: it is counted, or shown, already.
+        Nothing of a trace that turned out not to be a rollout (`RolloutPublisher.is_other`).
         """
-        if self._publisher.other.get(trace_id) is not None:
+        if self._publisher.is_other(trace_id, spans):
             return []
         records: list[Record] = []
         for target, members in self._router.routed(trace_id, spans).items():
@@ -437,12 +437,7 @@ class RolloutPipeline:
         self._store.forget(trace)
         records: list[Record] = []
         for part in parts:
-            rollout = trace.split_off(part.id)
-            self._publisher.claim(rollout.id)
-            for origin, spans in _by_origin(part.spans):
-                rollout.add(spans, now_unix_ns)
-                self._store.keep(rollout, origin, spans)
-            records += self._publisher.rollout(rollout, part, now_unix_ns)
+            records += self._split_off(trace, part, now_unix_ns)
         rest = [pair for pair in source.spans if pair[1].span_id not in rollout_ids]
         for origin, spans in _by_origin(rest):
             routed = self._router.routed(trace.base, spans)
@@ -453,6 +448,26 @@ class RolloutPipeline:
                 # As of their arrival, so that what waits again waits no longer than others.
                 records += self._deliver(target, origin, members, trace.last_ns)
         return records
+
+    def _split_off(
+        self, trace: PendingTrace, part: ReceivedTrace, now_unix_ns: int
+    ) -> list[Record]:
+        """Process one rollout of a trace that was split.
+
+        One that waits or was decided on already gets its spans as late ones: its trace was forgotten
+        before it, for its age, and then came again.
+        """
+        records: list[Record] = []
+        if self._router.is_complete(part.id):
+            for origin, spans in _by_origin(part.spans):
+                records += self._deliver(part.id, origin, spans, now_unix_ns)
+            return records
+        rollout = trace.split_off(part.id)
+        self._publisher.claim(rollout.id)
+        for origin, spans in _by_origin(part.spans):
+            rollout.add(spans, now_unix_ns)
+            self._store.keep(rollout, origin, spans)
+        return self._publisher.rollout(rollout, part, now_unix_ns)
 
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
         """Process an overdue trace as it is: a rollout, several, or a trace of something else.

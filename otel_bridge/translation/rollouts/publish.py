@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
 from otel_bridge.conventions import switch_of
 from otel_bridge.records import Evaluation, Record, axis_of
-from otel_bridge.translation.decode.spans import is_bare
+from otel_bridge.translation.decode.spans import is_bare, is_rollout
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
     GeneratedRollout,
@@ -44,6 +46,7 @@ from otel_bridge.translation.rollouts.trace_store import (
     TraceStore,
     completed_by,
     ended_as,
+    unknown,
 )
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count, number_at, uncount
@@ -195,8 +198,28 @@ class RolloutPublisher:
         self._store.forget(trace)
         self._evaluations.forget(trace.id)
         # Remembered, so that its late spans do not begin a trace that waits again.
-        self.other.add(trace.id, CompletedTrace(False, "", None, None))
+        is_shown = fate is not OtherTraces.COUNTED
+        self.other.add(trace.id, ended_as(trace, "", None, None, emitted=is_shown))
         return records
+
+    def is_other(self, trace_id: str, spans: list[Span]) -> bool:
+        """Return whether *spans* belong to a trace that was not a rollout; then nothing else becomes of them.
+
+        Those that arrive after it was shown are counted (``span/late``); one that no exporter shows
+        is counted as a whole. ``False`` for a rollout that begins in such a trace after all: from
+        then on the trace waits as a new one does.
+        """
+        other = self.other.get(trace_id)
+        if other is None:
+            return False
+        if any(map(is_rollout, spans)):
+            self.other.forget(trace_id)
+            return False
+        late = unknown(other, spans) if other.emitted else []
+        if late:
+            self.other.add(trace_id, completed_by(other, late))
+            count(self._state, "span/late", len(late))
+        return True
 
     def late(self, source: ReceivedTrace, ended: CompletedTrace) -> list[Record]:
         """Emit spans that arrived after their rollout was emitted, with its role, key and step.

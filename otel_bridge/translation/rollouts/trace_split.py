@@ -215,7 +215,7 @@ class SpanRouter:
         ended = self._ended.get(trace_id)
         # Of a rollout too large to remember its spans, a redelivery would wait as a further one.
         is_forgotten = ended is not None and not ended.span_ids
-        if is_forgotten or not self._is_complete(trace_id):
+        if is_forgotten or not self.is_complete(trace_id):
             return {trace_id: received}
         by_id = {span.span_id: span for span in received}
         routed: dict[str, list[Span]] = {}
@@ -264,7 +264,7 @@ class SpanRouter:
             return trace_id
         return self._store.owners.get(trace_id, span_id)
 
-    def _is_complete(self, trace_id: str) -> bool:
+    def is_complete(self, trace_id: str) -> bool:
         """Return whether the first rollout of a trace is complete: waiting for its step, or decided on."""
         trace = self._store.traces.get(trace_id)
         return self._ended.get(trace_id) is not None or (
@@ -280,7 +280,7 @@ class SpanRouter:
         trace_id = evaluation.trace_id
         if not evaluation.span_id:
             return evaluation
-        if not self._is_complete(trace_id):
+        if not self.is_complete(trace_id):
             return self._evaluations.of_span(evaluation)
         owner = self._owner(trace_id, bytes.fromhex(evaluation.span_id))
         return replace(evaluation, trace_id=owner or trace_id)

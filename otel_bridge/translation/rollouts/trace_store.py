@@ -418,10 +418,14 @@ class CompletedTraces:
         if len(self._ended) <= self._limit:
             return None
         oldest = next(iter(self._ended))
-        forgotten = self._ended.pop(oldest)
-        self._owners.forget(forgotten.received_in, forgotten.span_ids)
-        self._state.delete(f"{self._prefix}{oldest}")
+        self.forget(oldest)
         return oldest
+
+    def forget(self, trace_id: str) -> None:
+        """Forget a trace that is remembered: spans of it begin a trace anew."""
+        forgotten = self._ended.pop(trace_id)
+        self._owners.forget(forgotten.received_in, forgotten.span_ids)
+        self._state.delete(f"{self._prefix}{trace_id}")
 
     def _remember(self, trace_id: str, ended: CompletedTrace) -> None:
         self._ended[trace_id] = ended

@@ -169,6 +169,34 @@ def test_messages_of_a_span_that_its_rollout_never_gets_are_counted() -> None:
     assert (len(rollout.spans), bench.counted()) == (4, {"event/no_span": 1})
 
 
+def test_a_rollout_that_begins_late_in_a_trace_of_something_else_is_shown() -> None:
+    bench = Bench(selection="first", trace_timeout_ns=600 * SECOND)
+    bench.send(sample.span("a", 9, "GET /weights"))
+    bench.after(600)
+
+    records = bench.send(*sample.rollout_spans("a"))
+
+    assert [len(rollout.spans) for rollout in rollouts_in(records)] == [4]
+    assert bench.counted() == {"trace/other": 1}
+
+
+def test_spans_that_come_after_a_trace_of_something_else_was_shown_are_counted_once() -> (
+    None
+):
+    bench = Bench(trace_grace_ns=2 * SECOND)
+    bench.rollouts = rollout_pipeline(
+        bench.state, bench.options, other_traces=lambda: OtherTraces.SHOWN
+    )
+    health = sample.span("w", 1, "GET /health", parent=None)
+    bench.send(health)
+    bench.after(3)
+
+    for _ in range(2):
+        assert bench.send(health, sample.span("w", 2, "SELECT")) == []
+
+    assert bench.counted() == {"span/late": 1}
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trace(
     early: bool,

@@ -11,6 +11,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import PlainTrace, Record
+from otel_bridge.translation.rollouts import publish
 from otel_bridge.translation.rollouts.trace_split import sub_trace_id
 from support.otlp import trace_samples as sample
 from support.otlp.trace_samples import SECOND, Bench, late_in, rollouts_in, rows_in
@@ -303,6 +304,21 @@ def test_the_rest_of_a_further_trace_is_released_when_the_run_ends() -> None:
 
     assert (shown(records), bench.rollouts.waiting()) == (expected(2), (0, 0))
     assert bench.counted() == {"span/late": 1}
+
+
+def test_a_rollout_that_waits_is_not_begun_again_once_its_trace_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish, "_ENDED_LIMIT", 0)
+    bench = Bench(max_rollouts_eval=0)
+    first = rollout_below(1, rl__split="eval", rl__rollout__spans=2)
+    second = rollout_below(2, rl__rollout__spans=2)
+    send(bench, *first, *second, ambient(rl__step=7))
+
+    send(bench, *first, *second)
+    records = bench.close()
+
+    assert [(one.id, one.step) for one in rollouts_in(records)] == [(id_of(2), 7)]
 
 
 def test_a_span_that_comes_late_finds_its_rollout_while_that_waits_for_its_step() -> (
