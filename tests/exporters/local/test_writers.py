@@ -133,6 +133,20 @@ def test_the_oldest_file_goes_when_the_bound_is_reached(tmp_path: Path) -> None:
     assert len(lines(run)) > 50
 
 
+def test_a_copy_that_a_user_made_is_not_deleted_as_the_oldest_file(
+    tmp_path: Path,
+) -> None:
+    run = samples.run_info(tmp_path)
+    writer = opened(run, tmp_path, OTEL_BRIDGE_FILE_BYTES="64KiB")
+    copy = run.folder / "file" / "records-000001 before the crash.jsonl"
+    copy.write_text("mine")
+
+    for record in samples.placed(samples.rows(400)):
+        writer.write_rows([record])
+
+    assert copy.read_text() == "mine"
+
+
 def test_a_torn_last_line_is_cut_and_written_again(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path)
     records = samples.placed(samples.rows(3))
