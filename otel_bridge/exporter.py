@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -341,24 +342,20 @@ def call_within(timeout_s: float, call: Callable[[], S]) -> S:
     Raises:
         TimeoutError: The call has not returned in time. Its thread continues.
     """
-    results: list[S] = []
-    failures: list[BaseException] = []
+    outcome: Future[S] = Future()
 
     def run() -> None:
         try:
-            results.append(call())
+            outcome.set_result(call())
         except BaseException as exc:  # noqa: BLE001  # raised in the waiting thread
-            failures.append(exc)
+            outcome.set_exception(exc)
 
-    # A daemon: a call that never returns must not keep the process from ending.
-    thread = threading.Thread(target=run, name="call-within", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if failures:
-        raise failures[0]
-    if not results:
+    # A daemon, which no executor has: a call that never returns must not keep the process from
+    # ending.
+    threading.Thread(target=run, name="call-within", daemon=True).start()
+    if not wait([outcome], timeout_s).done:
         raise TimeoutError(f"the call did not return within {timeout_s:g} s")
-    return results[0]
+    return outcome.result()
 
 
 class AlertsOnce:

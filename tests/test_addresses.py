@@ -28,6 +28,7 @@ from otel_bridge.text.addresses import without_credentials
             "http://host/?X-Amz-Signature=s3cr3t&a=1&api%5Fkey=s3cr3t",
             "http://host/?a=1",
         ),
+        ("http://host/?Cookie=s3cr3t&jwt=s3cr3t&a=1", "http://host/?a=1"),
         ("http://[::1]:4318/a@b", "http://[::1]:4318/a@b"),
         ("http://me:s3cr3t@[::1]:4318/a@b", "http://[::1]:4318/a@b"),
         ("http://host:4318/@team/runs", "http://host:4318/@team/runs"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -437,27 +438,25 @@ def _other_server(folder: RunFolder) -> str:
     return ""
 
 
-def _damage(folder: RunFolder) -> tuple[int, int]:
-    """Return how many damaged stretches and missing rows the bridges of *folder* counted so far."""
+def _damage(folder: RunFolder) -> Counter[str]:
+    """Return what the bridges of *folder* counted as damaged so far, by its text; empty without a report."""
     report = read_report(folder)
     if report is None:
-        return (0, 0)
-    return (report.drops.get(SEGMENT_GAPS, 0), report.missing_rows)
+        return Counter()
+    return Counter({
+        "damaged stretches of its segments could not be read": report.drops.get(SEGMENT_GAPS, 0),
+        "rows are missing in its segments": report.missing_rows,
+    })  # fmt: skip
 
 
-def _damage_since(counts: tuple[int, int], folder: RunFolder) -> str:
-    """Return what was found damaged since `_damage` returned *counts*; empty when nothing was.
+def _damage_since(damage_before: Counter[str], folder: RunFolder) -> str:
+    """Return what was found damaged since `_damage` returned *damage_before*; empty when nothing was.
 
     What earlier bridges counted is old news: it would keep each further drain from ending with 0.
     """
-    gaps, missing_rows = _damage(folder)
-    lines: list[str] = []
-    if gaps > counts[0]:
-        lines.append(
-            f"{gaps - counts[0]} damaged stretches of its segments could not be read"
-        )
-    if missing_rows > counts[1]:
-        lines.append(f"{missing_rows - counts[1]} rows are missing in its segments")
+    # A difference of counters holds what is above 0.
+    new_damage = _damage(folder) - damage_before
+    lines = [f"{count} {text}" for text, count in new_damage.items()]
     if lines:
         return f"{', and '.join(lines)}; everything else is delivered"
     return ""

@@ -85,10 +85,10 @@ def run_info(
 
 def placed(records: Iterable[R], first: int = 1) -> list[R]:
     """Return *records* with positions *first*, *first* + 1, …, as the ledger gives them."""
-    with_positions: list[R] = []
-    for position, record in enumerate(records, first):
-        with_positions.append(dataclasses.replace(record, position=position))
-    return with_positions
+    return [
+        dataclasses.replace(record, position=position)
+        for position, record in enumerate(records, first)
+    ]
 
 
 def row(
@@ -135,10 +135,7 @@ def rows(
 
 def loss_rows(steps: Iterable[int], offset: float = 0.0, attempt: int = 1) -> list[Row]:
     """Return a row for each of *steps* whose loss is the step plus *offset*, not yet placed."""
-    losses: list[Row] = []
-    for step in steps:
-        losses.append(row(step, {"loss": step + offset}, attempt=attempt))
-    return losses
+    return [row(step, {"loss": step + offset}, attempt=attempt) for step in steps]
 
 
 def odd_key_values(offset: float = 0.0) -> dict[str, float]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote_plus
 
-from otel_bridge.text.secret_patterns import may_be_secret
-
 _USER = re.compile(r"[^/?#]*@")
 _UNQUOTED_USER = re.compile(r"[^/?#:@\s\[]*:(?!\d{1,5}(?:[/?#]|\Z))\S*@")
 """A password with ``/``, ``?`` or ``#`` that was not percent-encoded: no port follows the colon."""
@@ -25,7 +23,10 @@ _SECRET_PARAMETERS = (
     "credential",
     "auth",
     "sig",
+    "cookie",
+    "jwt",
 )
+"""Parts of names, each of a parameter whose value may be a secret: more than in a config, where ``key`` is a word."""
 
 
 def without_credentials(address: str) -> str:
@@ -61,7 +62,5 @@ def _is_secret(pair: str) -> bool:
 
     ``X-Amz-Signature`` is such a name.
     """
-    name = unquote_plus(pair.partition("=")[0])
-    return may_be_secret(name) or any(
-        word in name.lower() for word in _SECRET_PARAMETERS
-    )
+    name = unquote_plus(pair.partition("=")[0]).lower()
+    return any(word in name for word in _SECRET_PARAMETERS)

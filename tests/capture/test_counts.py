@@ -97,10 +97,13 @@ def test_the_table_shows_both_sides_bounded_and_its_folder_is_removed(
     table.show(terminal_of_80_columns())
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in (lines[0], lines[1])] == [
-        ["captured", "calls", "not", "captured", "calls"], ["wandb.log", "1,200", "call\\x1b[00", "1"]
+    assert [line.split() for line in lines[:3]] == [
+        ["call", "captured", "not", "captured"], ["wandb.log", "1,200"], ["call\\x1b[00", "1"]
     ]  # fmt: skip
     assert lines[-1].split() == ["5", "further", "5"]
+    # Each number is right-aligned below its own column.
+    assert lines[1].rstrip().endswith("1,200")
+    assert len(lines[1].rstrip()) < len(lines[2].rstrip())
     assert not Path(table.environment["OTEL_BRIDGE_CAPTURE_COUNTS"]).exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from itertools import chain, zip_longest
 from pathlib import Path
 
 from rich.text import Text
@@ -61,14 +60,12 @@ class CaptureTable:
                 f"captured: nothing; no Python program of the command used {self._names}"
             )
             return
-        columns = ["captured", "calls"]
-        rows = [_cells(totals.captured)]
-        if totals.not_captured:
-            columns += ["not captured", "calls"]
-            rows.append(_cells(totals.not_captured))
-        table = plain_table(columns, numbers={"calls"})
-        for row in zip_longest(*rows, fillvalue=("", "")):
-            table.add_row(*(Text(shown(cell)) for cell in chain.from_iterable(row)))
+        counts = ("captured", "not captured")
+        table = plain_table(["call", *counts], numbers=counts)
+        for call, count in _cells(totals.captured):
+            table.add_row(Text(shown(call)), count, "")
+        for call, count in _cells(totals.not_captured):
+            table.add_row(Text(shown(call)), "", count)
         console.print(table)
 
 

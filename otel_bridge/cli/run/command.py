@@ -35,7 +35,6 @@ from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.identity import identify
 from otel_bridge.emit.config.run_request import RunRequest
-from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.text.wait_display import records_in_trackers
 
@@ -212,9 +211,5 @@ def _drain(
 
 
 def _notify(line: str) -> None:
-    """Print a line on stderr."""
-    try:
-        echo(f"otel-bridge: {line}", err=True)
-    except (OSError, OtelBridgeError):
-        # Stderr cannot be written: the command and its delivery go on without the line.
-        return
+    """Print a line on stderr, which drops what it cannot write (`call_with_streams`)."""
+    echo(f"otel-bridge: {line}", err=True)

@@ -33,6 +33,7 @@ from otel_bridge.journal.report import (
     unread_bytes,
 )
 from otel_bridge.journal.segment import SegmentFile
+from otel_bridge.records import PlainTrace, RolloutRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,16 +314,13 @@ def _label(destination: ExporterState) -> str:
 def _time_behind(view: LedgerView, position: int) -> int | None:
     """Return the time of the first record after *position*; ``None`` without one, or if it has no time.
 
-    One record is read, whatever its size, since a limit of bytes lets the first one through.
+    One record is read, whatever its size, since a limit of bytes lets the first one through. One
+    that cannot be decoded counts as none.
     """
-    records = view.records(position, KINDS, limit=1, limit_bytes=1).records
-    time_unix_ns: object = (
-        getattr(records[0], "time_unix_ns", None) if records else None
-    )
-    if time_unix_ns is None and records:
-        time_unix_ns = getattr(records[0], "start_unix_ns", None)
-    if isinstance(time_unix_ns, int) and time_unix_ns > 0:
-        return time_unix_ns
+    for record in view.records(position, KINDS, limit=1, limit_bytes=1).records:
+        if isinstance(record, (RolloutRecord, PlainTrace)):
+            return record.start_unix_ns or None
+        return record.time_unix_ns or None
     return None
 
 
