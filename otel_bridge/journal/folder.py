@@ -31,7 +31,7 @@ from otel_bridge.journal.files import (
     open_regular,
     read_regular,
 )
-from otel_bridge.journal.locks import RecordLock, content
+from otel_bridge.journal.locks import RecordLock, content, holder_pid
 from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.segment import (
     SUFFIX,
@@ -328,7 +328,8 @@ class RunFolder:
 
         A process that crashed leaves what it wrote.
 
-        Commands name it in their messages, so that a person can stop it.
+        Commands name it in their messages, so that a person can stop it. `bridge_pid` is what may
+        be killed.
         """
         try:
             facts = cast("dict[str, object]", orjson.loads(content(self.lock_path)))
@@ -340,6 +341,21 @@ class RunFolder:
             )
         except (ValueError, KeyError, TypeError):
             return None
+
+    def bridge_pid(self) -> int:
+        """Return the id of the process that holds the bridge's lock, to kill it.
+
+        0 when none does, for one of another machine or pid namespace, and before its first
+        heartbeat. The id in the lock's file alone would not do: the process that wrote it may have
+        ended, or have another id here, and a process with that id may be any.
+
+        Raises:
+            JournalError: The lock cannot be probed.
+        """
+        holder = self.holder()
+        if holder is None or holder.boot_id != this_host().boot_id:
+            return 0
+        return holder_pid(self.lock_path)
 
 
 def companions_mark() -> str:

@@ -190,13 +190,20 @@ def probe(path: Path) -> bool:
             return False
         if file_identity in _registry:
             return True
-        fd = _open(path, os.O_RDONLY)
-        try:
-            return _is_locked(fd)
-        except OSError as exc:
-            raise _lock_error(exc, path) from exc
-        finally:
-            os.close(fd)
+        return _owner_of(path) is not None
+
+
+def holder_pid(path: Path) -> int:
+    """Return the id of the process that holds the lock on *path*, as the kernel knows it.
+
+    0 when none does, or this process does, and for one of a pid namespace that is not seen from
+    here. Raises as `probe` does.
+    """
+    with _mutex:
+        file_identity = _identity_at(path)
+        if file_identity is None or file_identity in _registry:
+            return 0
+        return max(_owner_of(path) or 0, 0)
 
 
 def content(path: Path) -> bytes:
@@ -249,21 +256,32 @@ def _lock_error(exc: OSError, path: Path) -> JournalError:
 _FLOCK = struct.Struct("@qqihh" if sys.platform == "darwin" else "@hhqqi4x")
 
 
-def _is_locked(fd: int) -> bool:
-    """Return whether another process holds a lock on *fd*; raises `OSError` where that cannot be asked.
+def _owner_of(path: Path) -> int | None:
+    """Return the id of the process that locks the file at *path*; ``None`` when no other one does.
 
-    The fields of the kernel's structure have another order on macOS.
+    0 or less for a process that has no id here. The fields of the kernel's structure have another
+    order on macOS. Raises as `probe` does.
     """
     if sys.platform == "darwin":
         query = _FLOCK.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        pid_index = 2
         type_index = 3
     else:
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        pid_index = 4
         type_index = 0
-    answer = cast(
-        "tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
-    )
-    return answer[type_index] != fcntl.F_UNLCK
+    fd = _open(path, os.O_RDONLY)
+    try:
+        answer = cast(
+            "tuple[int, ...]", _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
+        )
+    except OSError as exc:
+        raise _lock_error(exc, path) from exc
+    finally:
+        os.close(fd)
+    if answer[type_index] == fcntl.F_UNLCK:
+        return None
+    return answer[pid_index]
 
 
 def _forget_all() -> None:

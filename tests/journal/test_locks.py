@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.locks import RecordLock, content, probe
+from otel_bridge.journal.locks import RecordLock, content, holder_pid, probe
 from support.otlp.journal_samples import line_of, python
 
 HOLD = """
@@ -51,6 +51,20 @@ def test_a_lock_shuts_out_other_processes_until_it_is_released(tmp_path: Path) -
         after = (probe(path), RecordLock(path).acquire())
 
     assert (while_held, after) == ((True, False), (False, True))
+
+
+def test_the_kernel_names_the_process_that_holds_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    own = RecordLock(tmp_path / "own.lock")
+    assert own.acquire()
+
+    with python(HOLD + WAIT, path) as process:
+        assert line_of(process) == "True"
+        while_held = holder_pid(path)
+        process.communicate("\n")
+
+    assert while_held == process.pid
+    assert (holder_pid(path), holder_pid(own.path), probe(own.path)) == (0, 0, True)
 
 
 def test_a_lock_is_free_at_once_after_sigkill_though_a_forked_child_lives(

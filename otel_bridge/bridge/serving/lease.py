@@ -178,20 +178,20 @@ def _kill_holder(
 ) -> None:
     """Kill a bridge that does not hand over, which loses no data.
 
-    Nothing is killed when the holder is unknown, on another machine or of an earlier boot, and when
-    it is a launcher, because that runs a command. The caller then waits for the lock in vain.
+    Nothing is killed when the holder has no id here (`RunFolder.bridge_pid`), and when it is a
+    launcher, because that runs a command. The caller then waits for the lock in vain. Raises
+    `JournalError` when the lock cannot be probed.
     """
-    holder = folder.holder()
     report = read_report(folder)
-    if holder is None or (report is not None and report.launcher):
+    if report is not None and report.launcher:
         return
-    # A process id means a process on this boot only.
-    if holder.boot_id == this_host().boot_id and holder.pid not in {0, os.getpid()}:
+    pid = folder.bridge_pid()
+    if pid:
         log_line(
-            f"the bridge {holder.pid} does not hand over within {options.handover_s:.0f} s and is killed"
+            f"the bridge {pid} does not hand over within {options.handover_s:.0f} s and is killed"
         )
         with contextlib.suppress(OSError):
-            os.kill(holder.pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _acquired(lock: RecordLock, timeout_s: float) -> bool:

@@ -12,7 +12,6 @@ from otel_bridge.errors import JournalError
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
-from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import Report
 
 _HAND_OVER_S = 10.0
@@ -41,23 +40,18 @@ def take_over(folder: RunFolder) -> None:
     """Ask the bridge to release *folder*, and wait.
 
     After ten seconds the bridge is killed, which loses nothing. Nothing happens to a bridge on
-    another machine, and where the folder cannot be read: `BridgeStarter` then finds the lock held.
-    No error reaches the caller.
+    another machine or in another pid namespace, and where the folder cannot be read: `BridgeStarter`
+    then finds the lock held. No error reaches the caller.
     """
     with contextlib.suppress(JournalError):
         # Before the request: afterwards the lock may be that of another bridge.
-        holder = folder.holder()
+        pid = folder.bridge_pid()
         send_control(folder, "handover")
         deadline = time.monotonic() + _HAND_OVER_S
         while probe(folder.lock_path):
             if time.monotonic() > deadline:
-                # The pid of a bridge elsewhere is that of another process here.
-                this_machine = this_host()
-                if holder is not None and (holder.host, holder.boot_id) == (
-                    this_machine.name,
-                    this_machine.boot_id,
-                ):
+                if pid and pid == folder.bridge_pid():
                     with contextlib.suppress(OSError):
-                        os.kill(holder.pid, signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
                 return
             time.sleep(_POLL_S)

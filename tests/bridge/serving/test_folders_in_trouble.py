@@ -16,6 +16,7 @@ import pytest
 
 from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs
+from otel_bridge.bridge.serving.lease import take_lock
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, JournalFullError
@@ -35,6 +36,7 @@ from support.bridge.bridge_doubles import (
     written,
 )
 from support.bridge.recording_tracker import RecordingTracker
+from support.otlp.journal_samples import line_of, python
 from support.otlp.otlp_samples import RUN
 
 
@@ -251,6 +253,39 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
 
     assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
+
+
+HANGING = """
+import sys, time
+from pathlib import Path
+import orjson
+from otel_bridge.journal.folder import LockHolder, RunFolder
+from otel_bridge.journal.machine import this_host
+lock = RunFolder.at(Path(sys.argv[1])).lock()
+print(lock.acquire(), flush=True)
+here = this_host()
+lock.write(orjson.dumps(LockHolder(int(sys.argv[2]), here.name, here.boot_id, 0)))
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_only_has_the_id_of_an_earlier_bridge_is_not_killed(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    how = options(takeover=True, handover_s=0.2)
+
+    with (
+        python("input()") as bystander,
+        python(HANGING, folder.path, bystander.pid) as bridge,
+    ):
+        assert line_of(bridge) == "True"
+        until(lambda: folder.holder() is not None)
+        lock = take_lock(folder, how, lambda _: None)
+        codes = (bridge.wait(), bystander.poll())
+        lock.release()
+
+    assert codes == (-signal.SIGKILL, None)
 
 
 def test_asked_to_finish_the_run_ends_although_its_process_lives(
