@@ -29,7 +29,7 @@ _SERVERS_WITHOUT_ADDRESS = frozenset({"TRACKIO_SPACE_ID"})
 
 def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Return *variables* with this user's seal; without one where no key can be stored."""
-    plain = _without_seal(variables)
+    plain = without_seal(variables)
     key = _user_key()
     if not plain or key is None:
         return plain
@@ -41,11 +41,12 @@ def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> 
     key = _user_key()
     if key is None:
         return False
-    seal = _seal(key, run_id, exporter, _without_seal(variables))
+    seal = _seal(key, run_id, exporter, without_seal(variables))
     return hmac.compare_digest(seal, variables.get(SEAL, ""))
 
 
-def _without_seal(variables: Mapping[str, str]) -> dict[str, str]:
+def without_seal(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a destination without the seal, which no exporter knows."""
     unsealed = dict(variables)
     unsealed.pop(SEAL, None)
     return unsealed

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from otel_bridge.bridge.delivery.context import Names
-from otel_bridge.destination_seal import SEAL, is_sealed_here, names_file, names_server
+from otel_bridge.destination_seal import (
+    is_sealed_here,
+    names_file,
+    names_server,
+    without_seal,
+)
 from otel_bridge.errors import ConfigError, OtelBridgeError
 from otel_bridge.exporter import (
     NONE,
@@ -162,7 +167,7 @@ class ExporterEnvironment:
         # The bridge of a job has the environment of that job, which names everything.
         if not self.from_segments:
             return exporter, exporter.read_settings(self.env, self.cwd)
-        variables = _without_seal(segment_variables)
+        variables = without_seal(segment_variables)
         # The person's own variables win over those of the folder.
         settings = exporter.read_settings({**variables, **self.env}, self.cwd)
         if self._trusts(run_id, name, segment_variables):
@@ -194,19 +199,12 @@ class ExporterEnvironment:
         if self.forwarding(segment_variables) is self.env:
             return
         if not self._trusts(run_id, OTLP, segment_variables):
-            _refuse_others(OTLP, _without_seal(segment_variables), {})
+            _refuse_others(OTLP, without_seal(segment_variables), {})
 
     def _trusts(
         self, run_id: str, name: str, segment_variables: Mapping[str, str]
     ) -> bool:
         return self.trusts_folders or is_sealed_here(run_id, name, segment_variables)
-
-
-def _without_seal(segment_variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a destination without the seal, which no exporter knows."""
-    variables = dict(segment_variables)
-    variables.pop(SEAL, None)
-    return variables
 
 
 def _refuse_others(

@@ -20,10 +20,10 @@ from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.bridge.options import BridgeOptions
-from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.bridge.report.writer import ReportWriter
 from otel_bridge.bridge.serving.shutdown import ShutdownState
 from otel_bridge.errors import LedgerDamagedError

@@ -39,6 +39,7 @@ from otel_bridge.journal.segment import (
     parsed_segment_name,
     segment_name,
 )
+from otel_bridge.otlp.json_text import utf8
 from otel_bridge.text.printable import printable
 
 FORMAT = 1
@@ -181,7 +182,7 @@ class RunFolder:
                 path.mkdir(mode=0o700, exist_ok=True)
             self.check_format()
             if not self.format_path.exists():
-                facts = orjson.dumps({"format": FORMAT, "run_id": _utf8(self.run_id)})
+                facts = orjson.dumps({"format": FORMAT, "run_id": utf8(self.run_id)})
                 put_file(self.format_path, facts)
         except OSError as exc:
             raise _unusable(self.path, exc) from exc
@@ -217,7 +218,7 @@ class RunFolder:
             raise FormatVersionError(
                 f"{self.path} has format {version}, this version knows up to {FORMAT}; upgrade otel-bridge"
             )
-        if isinstance(run_id, str) and run_id != _utf8(self.run_id):
+        if isinstance(run_id, str) and run_id != utf8(self.run_id):
             # A renamed or copied folder: its records name their run, and would be dropped as those
             # of another one.
             raise FormatVersionError(
@@ -496,7 +497,3 @@ def _facts_of(path: Path) -> dict[str, object]:
     if isinstance(facts, dict):
         return cast("dict[str, object]", facts)
     return {}
-
-
-def _utf8(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

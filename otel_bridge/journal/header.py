@@ -20,6 +20,7 @@ import orjson
 
 from otel_bridge.errors import FormatVersionError, InvalidRecordError
 from otel_bridge.journal.machine import start_ticks, this_host
+from otel_bridge.otlp.json_text import utf8
 
 FORMAT = 1
 HEADER_MAGIC = b"\xffOBSEG\r\n"
@@ -216,7 +217,7 @@ def _storable(value: object) -> object:
     """
     if isinstance(value, str):
         # orjson refuses lone surrogates, which os.environ gives for bytes that are not UTF-8.
-        return value.encode("utf-8", "replace").decode()
+        return utf8(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, tuple):

@@ -9,28 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.content.policy import Limit
-from otel_bridge.exporter import Exporter, ExporterSettings, RunInfo
+from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.records import Position, Status
 
 Names: TypeAlias = dict[str, tuple[str, ...]]
 """Exporter to the signals that it is named for."""
-
-
-class Describe(Protocol):
-    """Describes a run from one snapshot of the ledger."""
-
-    def __call__(self, view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        """Return the run, and the position up to which its configs are complete."""
-        ...
-
-    def brief(self, facts: object) -> RunInfo:
-        """Return the run without keys and configs, from the state's ``run``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class DeliveryContext:
     name: str
     ledger: Ledger
     resolve: Callable[[], tuple[Exporter, ExporterSettings]]
-    describe: Describe
+    describe: RunDescription
     log_line: Callable[[str], None]
     limit: Callable[[], Limit] = lambda: None
     more_comes: Callable[[], bool] = lambda: False

@@ -6,7 +6,7 @@ newest one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from otel_bridge.exporter import ExporterSettings
@@ -101,11 +101,10 @@ class ExporterState(ExporterReport):
         values: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in fields(ExporterReport)
         }
-        report = ExporterReport(**values)
-        return replace(
-            report,
-            view=view,
-            upload=upload,
-            rows_per_s=rows_per_s,
-            dead_letters=dead_letters,
-        )
+        values |= {
+            "view": view,
+            "upload": upload,
+            "rows_per_s": rows_per_s,
+            "dead_letters": dead_letters,
+        }
+        return ExporterReport(**values)

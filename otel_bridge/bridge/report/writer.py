@@ -15,8 +15,8 @@ from otel_bridge.bridge.ingest.bridge_segment import KIND
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.ledger.queries import SegmentPosition
+from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.errors import JournalError
 from otel_bridge.exporter import RunInfo, upload_of
 from otel_bridge.journal.folder import RunFolder
@@ -222,7 +222,7 @@ class ReportWriter:
             awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
             slow_ranks=slow_ranks,
             engine_problems=[*engine_problems, *translator.engine_problems()],
-            last_alert=_last_alert(state.get(LAST)),
+            last_alert=cast("dict[str, str | int] | None", state.get(LAST)) or {},
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
         )
 
@@ -319,12 +319,6 @@ def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]
             "others": rank.others,
         }  # fmt: skip
     return awaited
-
-
-def _last_alert(value: object) -> dict[str, str | int]:
-    if isinstance(value, dict):
-        return dict(cast("dict[str, str | int]", value))
-    return {}
 
 
 WINDOW_S = 30.0

@@ -47,7 +47,7 @@ class DescriptorShares:
         return cls(
             runs=min(max(free // 2 // RUN_FILES, 1), MOST_RUNS),
             locks=max(free // 4, 1),
-            segments=min(max(free // 8 // 2, 1), 256),
+            segments=min(max(free // 16, 1), 256),
         )
 
 

@@ -15,10 +15,10 @@ from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.delivery.exporter_set import ExporterSet
 from otel_bridge.bridge.delivery.worker import ExporterWorker
 from otel_bridge.bridge.exporter_environment import ExporterEnvironment
-from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.exporter import Exporter, RunInfo
-from otel_bridge.records import Position
+from otel_bridge.exporter import Exporter
+from otel_bridge.journal.folder import RunFolder
 from support.bridge.bridge_doubles import options, until
 from support.bridge.recording_tracker import RecordingTracker
 from support.waiting import HANG_S
@@ -63,9 +63,6 @@ def test_an_exporter_that_gets_its_destination_while_others_are_named_is_named_t
 
 
 def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
-    def describe(view: LedgerView, *, reopened: bool) -> tuple[Position, RunInfo]:
-        return 0, RunInfo("r", "p", "n", Path(), reopened=reopened)
-
     def create(
         name: str, destination: Mapping[str, str], requests: DeliveryRequests
     ) -> ExporterWorker:
@@ -73,7 +70,7 @@ def lanes_of(ledger: Ledger, environment: ExporterEnvironment) -> ExporterSet:
             name,
             ledger,
             resolve=lambda: environment.resolve(name, destination, run_id="r"),
-            describe=describe,
+            describe=RunDescription(RunFolder(Path(), "r"), local=True),
             log_line=lambda _: None,
         )
         return Delivery(context, requests)

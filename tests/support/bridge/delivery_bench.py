@@ -10,8 +10,8 @@ from pathlib import Path
 from otel_bridge.bridge.delivery.context import DeliveryContext, DeliveryRequests
 from otel_bridge.bridge.delivery.delivery import Delivery
 from otel_bridge.bridge.ledger.exporter_state import ExporterState
+from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.bridge.report.run_info import RunDescription
 from otel_bridge.exporter import Exporter, RunInfo, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import (
