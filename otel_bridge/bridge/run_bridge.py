@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 
 from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.segment_reader import ReadBatch
+from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.run_pipeline import RunPipeline, open_pipeline
 from otel_bridge.bridge.serving.control_requests import ControlRequests
@@ -76,6 +78,8 @@ class RunBridge:
     ) -> RunBridge:
         """Take the lease, build the parts of the run and return its bridge.
 
+        A damaged ledger is set aside and made anew, which is logged.
+
         Args:
             folder: The run folder.
             options: Options of the bridge.
@@ -87,19 +91,29 @@ class RunBridge:
         Raises:
             FolderLockedError: Another bridge has the folder and keeps it.
             FormatVersionError: Another version wrote the folder.
-            JournalError: The folder cannot be used.
+            JournalError: The folder cannot be used, or a damaged ledger cannot be renamed.
         """
         lease = FolderLease.take(folder, options, log_line, lock=lock)
         shutdown = ShutdownState(closing=options.closing)
+        build = partial(
+            open_pipeline,
+            folder,
+            options,
+            shutdown=shutdown,
+            fullness=fullness,
+            wake=wake,
+            log_line=log_line,
+        )
         try:
-            pipeline = open_pipeline(
-                folder,
-                options,
-                shutdown=shutdown,
-                fullness=fullness,
-                wake=wake,
-                log_line=log_line,
-            )
+            try:
+                pipeline = build()
+            except LedgerDamagedError:
+                # Here, not where the file is opened: the first part that reads a damaged page finds it.
+                aside = set_aside(folder.ledger_path)
+                log_line(
+                    f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again"
+                )
+                pipeline = build()
         # Also for an interrupt: a lease that stays would lock out every other bridge.
         except BaseException:
             lease.release()

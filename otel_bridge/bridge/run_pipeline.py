@@ -18,7 +18,6 @@ from otel_bridge.bridge.ingest.eviction import Fullness
 from otel_bridge.bridge.ingest.process_monitor import ProcessMonitor
 from otel_bridge.bridge.ingest.retention import FolderRetention, not_forwarded
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.ledger.database import set_aside
 from otel_bridge.bridge.ledger.queries import LedgerView
 from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -26,7 +25,6 @@ from otel_bridge.bridge.measurements import Measurements
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.report.writer import ReportWriter
 from otel_bridge.bridge.serving.shutdown import ShutdownState
-from otel_bridge.errors import LedgerDamagedError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -79,7 +77,7 @@ def open_pipeline(
     wake: Callable[[], None],
     log_line: Callable[[str], None],
 ) -> RunPipeline:
-    """Build the parts of one run. A damaged ledger is set aside and made anew, which is logged.
+    """Build the parts of one run; each is given only parts that exist by then.
 
     What was opened before an error is closed again.
 
@@ -93,40 +91,8 @@ def open_pipeline(
 
     Raises:
         FormatVersionError: Another version wrote the ledger.
-        JournalError: The folder cannot be used, or a damaged ledger cannot be renamed.
-    """
-    build = partial(
-        _built,
-        folder,
-        options,
-        shutdown=shutdown,
-        fullness=fullness,
-        wake=wake,
-        log_line=log_line,
-    )
-    try:
-        return build()
-    except LedgerDamagedError:
-        # Here, not where the file is opened: the first part that reads a damaged page finds it.
-        aside = set_aside(folder.ledger_path)
-        log_line(
-            f"{folder.ledger_path} was damaged and renamed to {aside}, the remaining segments are read again"
-        )
-        return build()
-
-
-def _built(
-    folder: RunFolder,
-    options: BridgeOptions,
-    *,
-    shutdown: ShutdownState,
-    fullness: Fullness,
-    wake: Callable[[], None],
-    log_line: Callable[[str], None],
-) -> RunPipeline:
-    """Build the parts of one run; each is given only parts that exist by then.
-
-    Raises as `open_pipeline` does, and `LedgerDamagedError`, after all that was opened is closed.
+        LedgerDamagedError: A part found the ledger damaged.
+        JournalError: The folder cannot be used.
     """
     # WAL needs memory shared by all processes, which a file system of several hosts does not have.
     is_shared = options.exclusive or network_file_system(folder.path) is not None
