@@ -4,6 +4,9 @@
 the payload until the bad record is found. Sources: ``ERROR_CODE_TO_HTTP_STATUS`` in
 mlflow/exceptions.py; ``make_managed_session`` in mlflow/store/db/utils.py (operational errors of a
 database arrive as TEMPORARILY_UNAVAILABLE).
+
+The bridge makes a call again after a `RetryableError`, and every minute after a `BlockedError`,
+whose help it shows.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def write_ahead(path: Path) -> None:
     """Put the database into write-ahead mode, unless it is on a network file system, where that destroys it.
 
     There a warning is logged, and the mode stays. Raises `sqlite3.Error`, e.g. when the file is
-    locked.
+    locked; the opening is then tried again.
     """
     shared = network_file_system(path)
     if shared is not None:

@@ -244,7 +244,10 @@ class SummaryWriter:
             self._tags[name] = value
 
     def _write_numbers(self, numbers: Mapping[str, float]) -> None:
-        """Write the *numbers* that changed as points at step 0; raises as `MetricWriter.write`."""
+        """Write the *numbers* that changed as points at step 0; raises as `MetricWriter.write`.
+
+        They count as shown only once they are written, so that a repeated call writes them again.
+        """
         stored = cast("dict[str, float]", self._numbers)
         changed: dict[str, float] = {}
         for key, value in numbers.items():

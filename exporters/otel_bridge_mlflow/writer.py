@@ -56,6 +56,10 @@ class MlflowRunWriter:
     `BlockedError` when a person must act. A memory that cannot be written raises `JournalError`,
     and the bridge makes the call again.
 
+    After a `RetryableError` the bridge makes the call again later, after some in a row through a
+    new writer. After a `BlockedError` it shows the help and opens a new writer every minute. After a
+    `PermanentError` the record is a dead letter, and those behind it follow.
+
     Args:
         connection: The store.
         opened: MLflow's run.

@@ -25,7 +25,9 @@ class StoreEntry(NamedTuple):
 class EntrySink(ABC):
     """Stores the entries of one run; what only some stores can do is refused here.
 
-    Each method raises only `RetryableError`, `BlockedError` or `PermanentError`.
+    Each method raises only `RetryableError`, `BlockedError` or `PermanentError`. After the first the
+    bridge makes the call again later, after the second every minute, with its help shown. After the
+    third the record is a dead letter, and those behind it follow.
 
     Attributes:
         abilities: Abilities of the Trackio that shows the entries.

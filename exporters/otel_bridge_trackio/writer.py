@@ -130,6 +130,10 @@ class TrackioRunWriter:
 
     When a call returns, its data is durable. Calls that write raise as `EntrySink.write`. A memory
     that cannot be written raises `JournalError`, and the bridge makes the call again.
+
+    After a `RetryableError` the bridge makes the call again later, after a `BlockedError` every
+    minute, with its help shown; what is stored already is recognised by its id. After a
+    `PermanentError` the record is a dead letter, and those behind it follow.
     """
 
     def __init__(

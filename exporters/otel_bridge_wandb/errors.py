@@ -3,6 +3,9 @@
 wandb names the HTTP status only in its message (``returned error 403``, ``<Response [401]>``,
 ``HTTP 404``). A message without a status means that the network failed or the server did not answer
 in time. Source: ``ProtobufErrorHandler`` in wandb/sdk/lib and ``runupdateerror.go`` of wandb-core.
+
+The bridge makes a call again after a `RetryableError`, and every minute after a `BlockedError`,
+whose help it shows. A record that raises `PermanentError` becomes a dead letter.
 """
 
 from __future__ import annotations

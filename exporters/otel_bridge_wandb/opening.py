@@ -1,4 +1,8 @@
-"""Opens a writer: loads wandb, checks credentials, opens the run, and declares its axes before the first row."""
+"""Opens a writer: loads wandb, checks credentials, opens the run, and declares its axes before the first row.
+
+An opening that fails is tried again: after a `RetryableError` soon, after a `BlockedError` every
+minute, with its help shown. No record is lost by that.
+"""
 
 from __future__ import annotations
 

@@ -100,6 +100,10 @@ class WandbRunWriter:
     Once it was closed, or its end failed, each call but `durable`, `close` and a second `end` after
     a success raises `RetryableError`: the bridge then opens another writer. A memory that cannot be
     written raises `JournalError`, and the bridge makes the call again.
+
+    After a `RetryableError` the bridge makes the call again later, after some in a row through a
+    new writer. After a `BlockedError` it shows the help and opens a new writer every minute. After a
+    `PermanentError` the record is a dead letter, and those behind it follow.
     """
 
     def __init__(self, opened: OpenRun) -> None:

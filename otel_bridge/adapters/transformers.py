@@ -4,7 +4,8 @@
 
     trainer = GRPOTrainer(…, callbacks=[OtelBridgeCallback()])
 
-After `register`, ``report_to="otel_bridge"`` does the same.
+After `register`, ``report_to="otel_bridge"`` does the same. A failure in a `guarded` method is
+counted as ``adapter_failed``, and the training goes on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Rows -> arguments of ``run.log``: one flat dict per row.
 
 ``_timestamp`` is the row's own time in Unix seconds, which wandb sends unchanged. ``_step`` is left
-to wandb, which drops any step below its last one (core/internal/stream/handler.go). Pure, except
-for the histogram class of the caller.
+to wandb, which drops any step below its last one (core/internal/stream/handler.go). A row that
+raises `PermanentError` becomes a dead letter, and the rows after it follow. Pure, except for the
+histogram class of the caller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Tracks the records of an online writer, which are durable up to the server's line count."""
+"""Tracks the records of an online writer, which are durable up to the server's line count.
+
+After a `RetryableError` the bridge makes the call again later, after some in a row through a new
+writer, which sends what the server lacks. After a `BlockedError` it does so every minute.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class SharedRun:
 
     Every upload of a writer replaces the whole config of the run, axes included. So each writer
     also sends the config of the other writers, and an axis for each key of the run's history.
-    All methods but `look` raise wandb's own exceptions when the server or its service fails.
+    All methods but `look` raise wandb's own exceptions when the server or its service fails. The
+    writer makes them errors of the bridge, which makes the call again.
 
     Args:
         run: ``wandb.Run``.
@@ -140,8 +141,8 @@ class SharedRun:
 
         A writer that has not seen an entry of the config replaces it by its next upload, and a
         writer that ended sends nothing again. So a new entry is watched until all other writers
-        have seen it. Axes need no watching: all writers declare those of all roles. Empty when the
-        server has both.
+        have seen it, which takes *every_s* and some seconds. Axes need no watching: all writers
+        declare those of all roles. Empty when the server has both.
         """
         stored = self._stored()
         defined = defined_names(stored.config)

@@ -1,7 +1,8 @@
 """Timers of frameworks -> phases of the process's run, by wrapping the timers that the frameworks have.
 
 In a process without a run the timers do what they did. A phase inside another has its step, so that
-only the outermost one asks the framework.
+only the outermost one asks the framework. A failure in a `guarded` function is counted as
+``adapter_failed``, and the framework's timer goes on.
 """
 
 from __future__ import annotations

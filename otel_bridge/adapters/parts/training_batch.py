@@ -1,4 +1,7 @@
-"""A batch that a framework trains on -> its rollouts, the step that consumes them, and their tokens."""
+"""A batch that a framework trains on -> its rollouts, the step that consumes them, and their tokens.
+
+What raises here is counted as ``adapter_failed`` by the adapters, and the framework goes on.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 TRL keeps the last generation batch in ``trainer._logs`` (``_textual_logs`` in TRL 0.18 and 0.19),
 gathered from all ranks on each of them, and leaves it there until the next one. So the main process
 records all rollouts, and each rank the streams that it has of its own. A batch that is already
-recorded is recognised by the identity of its entries.
+recorded is recognised by the identity of its entries. What raises here is counted as
+``adapter_failed`` by the callback, and the training goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rollout traces of verl (``rollout.trace.backend=otel_bridge``) -> live rollouts with a span for each traced call."""
+"""Rollout traces of verl (``rollout.trace.backend=otel_bridge``) -> live rollouts with a span for each traced call.
+
+A failure in a `guarded` function is counted as ``adapter_failed``, and verl goes on.
+"""
 
 from __future__ import annotations
 

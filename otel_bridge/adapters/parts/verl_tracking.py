@@ -1,7 +1,8 @@
 """Records what verl tracks: the backend ``otel_bridge``, validation generations and training batches.
 
 verl has no registry, so its classes are wrapped. No run begins before the backend is named:
-``trainer.logger=[console,otel_bridge]``.
+``trainer.logger=[console,otel_bridge]``. A failure in a `guarded` function is counted as
+``adapter_failed``, and verl goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Arguments of ``wandb.init()`` -> the run of otel-bridge, and what the program sees of it."""
+"""Arguments of ``wandb.init()`` -> the run of otel-bridge, and what the program sees of it.
+
+What raises here reaches the program, as an error of its ``wandb.init()``.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The real package stays the surface: ``wandb.init`` returns a ``wandb.Run`` that starts no service
 process, makes no folder and reaches no network. ``wandb.Api`` stays as it is. Runs that the program
 disables are W&B's own, and are not recorded. A trial of a sweep is recorded as the run that the
-sweep's agent names.
+sweep's agent names. What raises here, a wrong setting for instance, reaches the program from the
+call that it has made.
 """
 
 from __future__ import annotations
