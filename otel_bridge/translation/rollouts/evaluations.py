@@ -311,6 +311,17 @@ class Evaluations:
             sent_names += any(evaluation.is_sent for evaluation in of_name.values())
         return sent_names
 
+    def unclaim(self, trace_id: str) -> None:
+        """Note that a trace has not arrived after all: its values wait for it as before.
+
+        They have waited since they arrived, so that `overdue` soon yields those of a missing trace.
+        """
+        for key in (trace_id, *self._of_spans.get(trace_id, ())):
+            entry = self._entry(key)
+            if entry is not None:
+                entry.is_pending = True
+                self._store(key, entry)
+
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values.
 

@@ -479,6 +479,7 @@ class RolloutPipeline:
         if trace.contents and trace.contents == len(trace.span_ids):
             count(self._state, "event/no_span", trace.contents)
             self._store.forget(trace)
+            self._evaluations.unclaim(trace.id)
             return []
         if trace.rollout or trace.further:
             return self._complete(trace, now_unix_ns)

@@ -283,6 +283,30 @@ def test_a_value_of_a_span_beyond_the_most_of_its_rollout_is_counted(
     assert bench.counted() == {"evaluation/too_many": 1}
 
 
+@pytest.mark.parametrize("of_span", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_value_of_a_trace_of_which_only_messages_come_is_sent_by_itself(
+    first: bool, of_span: bool
+) -> None:
+    bench = Bench()
+    value = sample.evaluation("a", "reward", 0.5)
+    if of_span:
+        value.span_id = (2).to_bytes(8, "big")
+    message = sample.message_event("a", 2)
+    if first:
+        bench.evaluate(value)
+    bench.rollouts.content(sample.FOREIGN, "i2", message, bench.now)
+    if not first:
+        bench.evaluate(value)
+
+    records = bench.close()
+
+    assert [(one.rollout_id, one.value) for one in late_in(records)] == [
+        (sample.trace_id("a"), 0.5)
+    ]
+    assert bench.counted() == {"event/no_span": 1, "evaluation/no_rollout": 1}
+
+
 def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     bench = Bench(trace_grace_ns=2 * sample.SECOND)
     bench.evaluate(sample.evaluation("http", "reward", 1.0))
