@@ -505,8 +505,8 @@ class Exporter:
         open: Imports the tracker and returns the writer; raises the same errors as a writer's methods.
         requires: Modules that must be installed.
         extra: Extra of otel-bridge that installs them.
-        read_back: Counts what the tracker shows, through its own API, after the writer has closed; ``None`` when it
-            cannot.
+        read_back: Counts what the tracker shows, through its own API, after the writer has closed; raises the same
+            errors as *open*. ``None`` when it cannot.
         settings: The variables that the exporter reads besides those of its destination, for ``otel-bridge doctor``.
         takes_traces: Whether its writer is a `WritesPlainTraces`, which also gets traces that are not rollouts.
         takes_late_spans: Whether its writer is a `WritesPlainTraces` that shows late spans of rollouts, and skips

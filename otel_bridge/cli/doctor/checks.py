@@ -1,4 +1,4 @@
-"""Checks of `doctor` beyond settings: versions, tokens, credentials, addresses, clocks.
+"""Checks of `doctor` beyond settings: abilities, tokens, credentials, addresses, clocks.
 
 Each check adds lines to show, and lines that state what is wrong and what to do. No check writes
 anywhere. A check that needs the network waits a few seconds at most.
@@ -6,8 +6,6 @@ anywhere. A check that needs the network waits a few seconds at most.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -54,22 +52,6 @@ class Findings:
     tables: list[Table] = field(default_factory=list[Table])
     lines: list[str] = field(default_factory=list[str])
     wrong: list[str] = field(default_factory=list[str])
-
-
-def versions(findings: Findings, exporters: Mapping[str, Exporter]) -> None:
-    """Show the version of each tracker next to those that its exporter was tested with.
-
-    An untested version is not a problem by itself: `abilities` probes what works.
-    """
-    for name, exporter in exporters.items():
-        for package in exporter.requires if exporter.tested_with else ():
-            # The exporter reports it itself.
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                version = importlib.metadata.version(package)
-                of = "" if name == package else f"{name}: "
-                findings.lines.append(
-                    f"{of}{package} {version}: the exporter was tested with {exporter.tested_with}"
-                )
 
 
 def abilities(

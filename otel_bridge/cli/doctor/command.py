@@ -118,9 +118,7 @@ def _print_verdict(console: Terminal, wrong: Sequence[str], *, chosen: bool) -> 
 
 
 def _checks(findings: Findings, env: Mapping[str, str]) -> None:
-    """Check versions, tokens and trackers; what its settings keep from a check is reported with them."""
-    if findings.whole:
-        checks.versions(findings, _installed())
+    """Check tokens and trackers; what its settings keep from a check is reported with them."""
     with contextlib.suppress(ConfigError):
         checks.tokens(findings, env)
     for name in chosen_exporters(env):
@@ -130,16 +128,6 @@ def _checks(findings: Findings, env: Mapping[str, str]) -> None:
                 chosen = exporter.load(name)
                 exporter_settings = chosen.read_settings(env, Path.cwd())
                 checks.abilities(findings, name, chosen, exporter_settings)
-
-
-def _installed() -> dict[str, exporter.Exporter]:
-    """Return the exporters whose packages are installed, by name."""
-    installed: dict[str, exporter.Exporter] = {}
-    for name in exporter.available():
-        if name != exporter.OTLP:
-            with contextlib.suppress(OtelBridgeError):
-                installed[name] = exporter.load(name)
-    return installed
 
 
 def _settings(findings: Findings, env: Mapping[str, str]) -> None:
@@ -312,13 +300,22 @@ def _add(table: Table, *cells: str) -> None:
 
 
 def _packages(findings: Findings) -> None:
-    """Show the versions of what otel-bridge works with, for a report of a problem."""
-    table = plain_table(["package", "version"])
-    _add(table, "python", sys.version.split()[0])
-    for name in _PACKAGES:
+    """Show the versions of what otel-bridge works with, for a report of a problem.
+
+    An untested version is not a problem by itself: `checks.abilities` probes what works. An exporter
+    that cannot be imported is wrong only if it is chosen, and left out here.
+    """
+    tested_with = dict.fromkeys(_PACKAGES, "")
+    for name in exporter.available():
+        with contextlib.suppress(OtelBridgeError):
+            described = exporter.described(name)
+            tested_with |= dict.fromkeys(described.requires, described.tested_with)
+    table = plain_table(["package", "version", "tested with"])
+    _add(table, "python", sys.version.split()[0], "")
+    for name, tested_versions in tested_with.items():
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             version = "not installed"
-        _add(table, name, version)
+        _add(table, name, version, tested_versions)
     findings.tables.append(table)

@@ -8,39 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from otel_bridge.cli.doctor.checks import (
     Findings,
     abilities,
     masked,
     tokens,
     tracker,
-    versions,
 )
 from otel_bridge.errors import BlockedError
 from otel_bridge.exporter import ExporterSettings
 from support.bridge.recording_tracker import RecorderSettings, RecordingTracker
 from support.trainers.command_runs import environment, otel_bridge, started
-
-
-def test_the_installed_version_is_shown_beside_those_that_were_tried_and_is_not_wrong_for_being_newer() -> (
-    None
-):
-    tried = replace(
-        RecordingTracker().exporter,
-        requires=("pytest", "not_installed"),
-        tested_with="1.0 to 1.2",
-    )
-
-    findings = Findings()
-
-    versions(findings, {"recorder": tried, "file": RecordingTracker().exporter})
-
-    assert findings.lines == [
-        f"recorder: pytest {pytest.__version__}: the exporter was tested with 1.0 to 1.2"
-    ]
-    assert findings.wrong == []
 
 
 def raised(error: Exception) -> Callable[[ExporterSettings], Sequence[str]]:

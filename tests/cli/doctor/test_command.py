@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
+from otel_bridge_mlflow import exporter as mlflow
 from support.bridge.gated_tracker import install
 from support.trainers.command_runs import (
     PYTHON,
@@ -88,6 +90,8 @@ def test_every_setting_stands_there_with_value_origin_and_meaning(
         for line in lines
     )
     assert "file yes file/ in the run folder" in lines
+    # An installed version that was not tested is shown beside those that were, and is not wrong.
+    assert f"mlflow {version('mlflow')} {mlflow.tested_with}" in lines
     assert lines[0] == "✓ nothing is wrong"
     assert not (tmp_path / ".otel-bridge").exists()
 
