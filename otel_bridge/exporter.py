@@ -134,7 +134,9 @@ class RunWriter(Protocol):
     """Writes one run to one tracker, from one thread. Any call may be repeated after a kill.
 
     Every method raises only `RetryableError`, `BlockedError` or `PermanentError`, which name the first record that was
-    not written.
+    not written. The bridge then makes the call again after a pause; asks a person, and tries once a minute; or makes
+    this record a dead letter, and goes on behind it. After an exception of another package the call is repeated a
+    few times, and then halved until the record that causes it is found.
 
     A writer that derives from this class may leave out methods; those here do nothing.
 

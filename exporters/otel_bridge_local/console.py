@@ -1,7 +1,7 @@
 """The exporter ``console``: prints one line per row or rollout on standard output.
 
 Under ``otel-bridge run`` that is the terminal. A bridge that runs by itself prints to the log file
-of its run folder.
+of its run folder. What cannot be printed is a `RetryableError`: the bridge prints it again later.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A line contains the record's position, and a writer continues after the last whole line. So each
 record is stored once, also after a kill in the middle of a write.
+
+The bridge repeats a call after a `RetryableError`, waits for a person after a `BlockedError`, and
+makes a dead letter of the record that a `PermanentError` names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ kill), the alert is not sent again: a person would be called twice. Such alerts 
 out.
 
 The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves
-this module.
+this module. The bridge tries again after a `RetryableError`, waits for a person after a
+`BlockedError`, and makes a dead letter of an alert after a `PermanentError`.
 """
 
 from __future__ import annotations

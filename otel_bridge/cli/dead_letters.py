@@ -1,6 +1,8 @@
 """``otel-bridge dead-letters``: list, retry or discard the records that a tracker refused for good.
 
 ``list`` and ``show`` only read. The run's bridge executes ``retry`` and ``discard``, if one runs.
+An `OtelBridgeError` that passes ends the command with one line and exit code 1, a `WrongCallError`
+with 2 (`cli.main`).
 """
 
 from __future__ import annotations

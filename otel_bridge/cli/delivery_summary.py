@@ -1,4 +1,7 @@
-"""Prints a table of each run at the end of a command that delivers, and what is not delivered."""
+"""Prints a table of each run at the end of a command that delivers, and what is not delivered.
+
+Without a report there is no table: none was written, or it is not valid. Nothing here raises.
+"""
 
 from __future__ import annotations
 

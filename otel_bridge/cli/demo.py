@@ -1,4 +1,8 @@
-"""``otel-bridge demo``: run a small real RL job and deliver it to local trackers."""
+"""``otel-bridge demo``: run a small real RL job and deliver it to local trackers.
+
+An `OtelBridgeError` that passes (an exporter that is not installed, a directory that cannot be used,
+a bridge that does not start) ends the command with one line and exit code 1 (`cli.main`).
+"""
 
 from __future__ import annotations
 

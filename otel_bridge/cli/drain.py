@@ -1,4 +1,9 @@
-"""``otel-bridge drain``: deliver the records in run folders, four processes at a time."""
+"""``otel-bridge drain``: deliver the records in run folders, four processes at a time.
+
+An `OtelBridgeError` that passes ends the command, or the process of one folder, with one line and
+exit code 1, a `WrongCallError` with 2 (`cli.main`). Records that are not delivered stay in their
+folders.
+"""
 
 from __future__ import annotations
 

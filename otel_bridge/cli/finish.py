@@ -1,4 +1,8 @@
-"""``otel-bridge finish``: mark a run as ended if its processes cannot report their end."""
+"""``otel-bridge finish``: mark a run as ended if its processes cannot report their end.
+
+An `OtelBridgeError` that passes ends the command with one line and exit code 1, a `WrongCallError`
+with 2 (`cli.main`).
+"""
 
 from __future__ import annotations
 

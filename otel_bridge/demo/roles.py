@@ -1,7 +1,9 @@
 """The three roles of the demo job. Everything they say, they say through the public interface of otel-bridge.
 
 ``python -m otel_bridge.demo.roles trainer --exchange DIR --steps 100``: start them by hand, in any
-order.
+order. An exception in a role ends its run as failed, by its ``with``, and its process with exit
+code 1, by which `Job` stops the other roles; started by hand, they wait until the file ``stop`` is
+in DIR.
 """
 
 from __future__ import annotations
@@ -285,10 +287,7 @@ ROLES: dict[str, Callable[[Exchange, int, int, int], None]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one role of the job.
-
-    An exception ends it with a traceback and exit code 1, by which `Job` stops the other roles.
-    """
+    """Run one role of the job. A wrong argument ends it with exit code 2."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=sorted(ROLES))
     parser.add_argument("--exchange", type=Path, default=Path("exchange"))

@@ -1,4 +1,8 @@
-"""``otel-bridge doctor``: check whether the settings and what is installed work on this machine."""
+"""``otel-bridge doctor``: check whether the settings and what is installed work on this machine.
+
+What is wrong is collected, so that one call shows all of it. Only a directory with a name that
+cannot be used ends the command at once, with one line and exit code 1 (`cli.main`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``otel-bridge rollouts``: print rollouts on the terminal, without any tracker."""
+"""``otel-bridge rollouts``: print rollouts on the terminal, without any tracker.
+
+A run that cannot be read is one line on stderr. A `WrongCallError` ends the command with exit code
+2 (`cli.main`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``otel-bridge run -- CMD``: run CMD, and serve every run of its processes and stock SDKs."""
+"""``otel-bridge run -- CMD``: run CMD, and serve every run of its processes and stock SDKs.
+
+An `OtelBridgeError` that passes comes before CMD is started, and ends the command with one line and
+exit code 1 (`cli.main`). Later no error of a run or a tracker changes CMD's exit code.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def child_environment(
 
     The name of the run stands there twice: as settings for otel-bridge, and as resource attributes
     for stock SDKs, so that both are of one run. Names that were generated are marked: a child that
-    is given a name, or an adapter that knows a better one, replaces them.
+    is given a name, or an adapter that knows a better one, replaces them. The settings in *env* were
+    read before, so that none raises here.
     """
     # Stock SDKs send to this receiver; the user's endpoint is that of the bridge.
     child = {

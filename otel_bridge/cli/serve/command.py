@@ -1,4 +1,8 @@
-"""``otel-bridge serve``: receive OTLP, and deliver every run folder of one directory."""
+"""``otel-bridge serve``: receive OTLP, and deliver every run folder of one directory.
+
+An `OtelBridgeError` that passes comes before anything is served, and ends the command with one line
+and exit code 1 (`cli.main`). Later an error of one run is logged, and the others are served on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``otel-bridge status``: show what every run has emitted and delivered, once or continuously."""
+"""``otel-bridge status``: show what every run has emitted and delivered, once or continuously.
+
+An `OtelBridgeError` that passes (a service that does not answer, a setting that cannot be read) ends
+the command with one line and exit code 1, a `WrongCallError` with 2 (`cli.main`).
+"""
 
 from __future__ import annotations
 

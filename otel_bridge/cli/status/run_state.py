@@ -336,7 +336,7 @@ def _not_forwarded(
     if OTLP not in report.exporters:
         return {}
     rest_bytes = 0
-    oldest_ns: int | None = None
+    times_ns: list[int] = []
     for segment in segments:
         process = report.processes.get(segment.instance_id, ProcessReport())
         number = process.forwarded_segment
@@ -344,12 +344,7 @@ def _not_forwarded(
         rest = segment.size_bytes - offset
         if segment.number >= number and rest > 0:
             rest_bytes += rest
-            oldest_ns = (
-                segment.mtime_ns
-                if oldest_ns is None
-                else min(oldest_ns, segment.mtime_ns)
-            )
-    otlp = report.exporters[OTLP]
-    behind = report.position > otlp.written
-    records = max(report.position - otlp.written, 0)
-    return {OTLP: KeptRecords(records, rest_bytes, oldest_ns if behind else None)}
+            times_ns.append(segment.mtime_ns)
+    records = max(report.position - report.exporters[OTLP].written, 0)
+    oldest_ns = min(times_ns, default=None) if records else None
+    return {OTLP: KeptRecords(records, rest_bytes, oldest_ns)}
