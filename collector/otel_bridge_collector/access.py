@@ -79,7 +79,7 @@ class Tls:
 
 
 class Access:
-    """Accepts or refuses each request.
+    """Accepts or refuses each request; what it raises is an answer of `error_table`, and is final.
 
     Args:
         tokens: Bearer tokens, one of which a client must send; several, so that they can be

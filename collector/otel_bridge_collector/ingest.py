@@ -100,6 +100,9 @@ Accept: TypeAlias = Callable[[Signal, bytes, int], Awaitable[Rejected | None]]
 class Ingest:
     """Stores requests. For the event loop's thread; `refuse` is for any thread.
 
+    The servers answer what is raised by `error_table`: invalid and too large requests, and those of
+    too many runs, are final, and for anything else the client sends the request again.
+
     Args:
         chosen: Settings of the storage of requests.
         counters: Counts requests and bytes.

@@ -159,7 +159,8 @@ class ExporterEnvironment:
 
         Raises:
             ConfigError: The exporter is unknown or not installed, a variable cannot be used, or the
-                segments name a server or file that the user of this process did not name.
+                segments name a server or file that the user of this process did not name. It
+                blocks the exporter, which asks again every minute.
         """
         exporter = self.load(name)
         # Read for its error alone: a wrong mode must block the exporter before it gets any text.
@@ -194,7 +195,8 @@ class ExporterEnvironment:
     ) -> None:
         """Raise `ConfigError` if `forwarding` takes an endpoint that the user of this process did not name.
 
-        Asked before each connection, because the headers of the endpoint hold credentials.
+        Asked before each connection, because the headers of the endpoint hold credentials. The error
+        blocks the signal, and nothing is sent.
         """
         if self.forwarding(segment_variables) is self.env:
             return

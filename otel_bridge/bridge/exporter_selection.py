@@ -62,7 +62,8 @@ class OtherTracePolicy:
 class ExporterSelection:
     """Determines the exporters of one run. One thread.
 
-    What reads or changes the ledger raises `JournalError` when that fails.
+    What reads or changes the ledger raises `JournalError` when that fails. The poll of the run ends
+    by that, and the next one decides anew.
 
     Attributes:
         ledger: Stores the last choice.

@@ -60,7 +60,8 @@ class OwedRecords:
 class RequestedExporters:
     """Determines which exporters are still owed records of one run. One thread.
 
-    What reads or changes the ledger raises `JournalError` when that fails.
+    What reads or changes the ledger raises `JournalError` when that fails. The poll of the run ends
+    by that, and the next one repeats it.
 
     Args:
         ledger: Stores the requests.

@@ -33,6 +33,9 @@ ENDING_HOUSEKEEPING_POLLS = 4
 class RunBridge:
     """Serves one run folder from `open` to `close`.
 
+    What a method raises is a failure of this run, counted and logged once: `ActiveRuns` repeats it
+    with a growing pause, and serves the other runs meanwhile.
+
     Args:
         folder: The run folder.
         options: Options of the bridge.

@@ -86,6 +86,9 @@ def parsed_segment_name(name: str) -> tuple[str, int] | None:
 class SegmentWriter:
     """Writes the segments of one process. Not thread-safe: its owner locks.
 
+    A record that an error kept out is lost unless the caller appends it again: the program counts it
+    as dropped, the receiver has its client send it again.
+
     Args:
         segments_dir: The folder of segments, already created.
         header: Header of the first segment; later ones differ by number and time.

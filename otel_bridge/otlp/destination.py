@@ -1,6 +1,7 @@
 """Reads where and how ``otlp`` sends each signal: the one place that resolves ``OTEL_EXPORTER_OTLP_*``.
 
-``init()`` and the launcher read it to refuse what can never work; the bridge, to send.
+``init()`` and the launcher read it to refuse what can never work; the bridge, to send. There an
+error blocks the signal, which is tried again every minute.
 
 Source: opentelemetry-specification, protocol/exporter.md. A variable of one signal overrides the
 variable of all signals. An unset protocol means gRPC, as in the Python SDK, if grpcio is installed;

@@ -39,6 +39,9 @@ KIND = "bridge"
 class BridgeSegment:
     """Holds the segment of one bridge in one run folder; the first event creates it. One thread.
 
+    An end or a measurement that a full disk refuses stays with the caller, which appends it at a
+    later poll.
+
     Args:
         folder: The run folder, whose lock is held.
     """

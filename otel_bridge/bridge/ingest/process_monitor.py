@@ -27,6 +27,9 @@ HEARTBEAT_NS = 60_000_000_000
 class ProcessMonitor:
     """Monitors the processes of one run folder. One thread.
 
+    An end that cannot be appended, or state that cannot be read, raises `JournalError`: the poll of
+    the run ends, and the next one tries again.
+
     Attributes:
         folder: The run folder.
         reader: Reader of the folder.

@@ -29,7 +29,7 @@ class FolderRetention:
     """Frees space of a run folder, on the thread of its bridge.
 
     Nothing is deleted while it is unknown who needs it: an exporter that could not begin yet has no
-    destination.
+    destination. An error ends the poll of the run, and a later poll deletes the rest.
 
     Attributes:
         folder: The run folder.
@@ -188,9 +188,10 @@ class FolderRetention:
         )
 
     def _evict_if_near(self) -> None:
-        """Evict some records when the directory is near its limit; raises `JournalError`.
+        """Evict some records when the directory is near its limit.
 
-        All runs of a directory see one count, and each evicts at most once for it.
+        All runs of a directory see one count, and each evicts at most once for it. Raises
+        `JournalError` when the ledger fails; the next count evicts then.
         """
         count = self.fullness.counted()
         if count <= self._last_count:

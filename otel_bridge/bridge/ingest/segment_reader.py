@@ -68,7 +68,7 @@ class SegmentReader:
 
     Thirteen attributes, because a batch is collected and committed, or taken back, as a whole:
     tails, state and translator are made anew together after a failure, and the rest is what that
-    needs.
+    needs. An error ends the poll of the run; the next one goes on from the ledger's position.
 
     Args:
         folder: The run folder, whose lock is held.

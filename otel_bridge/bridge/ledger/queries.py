@@ -176,7 +176,8 @@ class RecordPage:
 class LedgerView:
     """Reads the ledger through one connection, in one thread.
 
-    Every method raises as `Database.transaction` does.
+    Every method raises as `Database.transaction` does. On an exporter's thread that is a failure of
+    its step, on the bridge's of the poll, and both try again; a damaged ledger is replaced.
     """
 
     def __init__(self, reader: DatabaseReader) -> None:

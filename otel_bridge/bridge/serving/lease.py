@@ -61,8 +61,9 @@ class FolderLease:
                 not returned.
 
         Raises:
-            FolderLockedError: Another bridge has the folder and keeps it.
-            FormatVersionError: Another version wrote the folder.
+            FolderLockedError: Another bridge has the folder and keeps it. A host that goes on tries
+                again after a minute; one that ends reports it.
+            FormatVersionError: Another version wrote the folder, or it holds another run; likewise.
             JournalError: The folder cannot be used, or belongs to another user.
         """
         try:
