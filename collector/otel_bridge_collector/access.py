@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -59,15 +60,17 @@ class Tls:
         """Load the files; raise a `ConfigError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for path in (self.certificate, self.key, self.client_ca):
-            if path is not None and not path.is_file():
+            # Not `Path.is_file`, which raises where this user may not enter a folder above.
+            if path is not None and not os.path.isfile(path):
                 raise ConfigError(
                     f"{path} is not a file; expected PEM, see {settings.TLS_CERT.name}"
                 )
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            # An empty passphrase: else OpenSSL asks for one on the terminal, and the servers cannot.
+            context.load_cert_chain(self.certificate, self.key, password="")
         except OSError as exc:  # `ssl.SSLError` is one
             raise ConfigError(
-                f"{self.certificate} with {self.key}: {exc}; expected a certificate and its key"
+                f"{self.certificate} with {self.key}: {exc}; expected a certificate and its key, without a passphrase"
             ) from exc
         try:
             if self.client_ca is not None:

@@ -93,7 +93,7 @@ def alive(
         return grew()
     path = folder.life_path(header.instance_id)
     try:
-        if path.exists():
+        if os.path.exists(path):
             return probe(path)
     except LockUnsupportedError:
         # A pid says nothing in another pid namespace: only growth shows life there.

@@ -6,6 +6,7 @@ import http.client
 import json
 import ssl
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ from otel_bridge_collector.error_table import (
     answer_to,
 )
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits
+from support.otlp.journal_samples import python
 from support.waiting import ANSWER_S
 
 EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
@@ -494,9 +496,37 @@ def test_certificates_of_clients_open_both_protocols_and_nobody_else_gets_in(
     assert len(stored(tmp_path / "runs")) == 2
 
 
+CLOSED_TO_ME = """
+import os, sys
+from otel_bridge.errors import ConfigError
+from otel_bridge_collector.access import Tls
+if os.getuid() == 0:
+    os.setuid(65534)
+file = sys.argv[1] + "/closed/server.pem"
+try:
+    Tls.from_environment({"OTEL_BRIDGE_TLS_CERT": file, "OTEL_BRIDGE_TLS_KEY": file})
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_certificate_that_the_user_may_not_reach_is_said_at_the_start() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "closed").mkdir(mode=0)
+
+        with python(CLOSED_TO_ME, folder) as process:
+            message = process.communicate()[0]
+
+    assert "server.pem is not a file; expected PEM" in message
+
+
 def test_tls_that_cannot_work_is_said_at_the_start(
     tmp_path: Path, certificates: Path
 ) -> None:
+    locked = ("-aes256", "-passout", "pass:secret", "-out", "locked.key")
+    openssl(certificates, "ec", "-in", "server.key", *locked)
+
     def start(**env: str) -> None:
         ReceiverSettings.from_environment(
             {f"OTEL_BRIDGE_TLS_{key}": value for key, value in env.items()}, tmp_path
@@ -506,7 +536,6 @@ def test_tls_that_cannot_work_is_said_at_the_start(
         start(CERT=str(certificates / "server.pem"))
     with pytest.raises(ConfigError, match="is not a file"):
         start(CERT=str(certificates / "server.pem"), KEY="/nowhere")
-    with pytest.raises(ConfigError, match="expected a certificate and its key"):
-        start(
-            CERT=str(certificates / "server.pem"), KEY=str(certificates / "client.key")
-        )
+    for key in ("client.key", "locked.key"):
+        with pytest.raises(ConfigError, match="its key, without a passphrase"):
+            start(CERT=str(certificates / "server.pem"), KEY=str(certificates / key))
