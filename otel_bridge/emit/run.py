@@ -132,7 +132,8 @@ class Run(RecordedFacts):
 
         Args:
             values: Numbers by key. Nested dicts are flattened with ``/``. Arrays and lists of
-                numbers become distributions. Any other value is dropped and counted.
+                numbers become distributions. Any other value is dropped and counted by its type
+                (``none``, ``text``, ``object`` …), the rest of the row is recorded.
             step: Step of the role; ``None`` for its last step in this process + 1, from 0.
             commit: As in W&B: after ``False``, the next call without a step has the same step.
             role: Another role than the run's own.
@@ -222,7 +223,7 @@ class Run(RecordedFacts):
             columns: ``groups``, ``ids``, ``policy_versions``, ``advantages``, ``finish_reasons``,
                 ``errors``, ``metadata``, …; for the whole call ``step``, ``split``, ``role``,
                 ``model``. The reference of the documentation has all of them. An unknown name is
-                counted as a drop.
+                counted as ``rollout_unknown_column``.
         """
         from otel_bridge.emit.rollouts.generations import log_generations  # noqa: PLC0415
 

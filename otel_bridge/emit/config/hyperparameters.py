@@ -35,7 +35,9 @@ _RULES = ReadingRules(
 def config_of(
     config: object, drop: Callable[[str, int, str], None]
 ) -> dict[str, Attribute]:
-    """Return *config* as nested plain values; empty, counted, when it has no fields.
+    """Return *config* as nested plain values; empty when it has no fields.
+
+    That is counted as ``config_not_a_mapping``.
 
     What `mapping_of` or ``len()`` of the program's own objects raises is raised: `Run.log_config`
     counts it as ``internal_error``.

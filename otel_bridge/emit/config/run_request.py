@@ -61,7 +61,7 @@ class RunRequest:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """Return the attributes of a run that this request gives.
+        """Return the attributes of a run that this request gives; a rank of 0 counts as not given.
 
         They do not decide which run it is.
         """

@@ -54,11 +54,11 @@ class BucketPoint:
 def point_of_buckets(
     counts: object, edges: object, drop: Callable[[str, int], None]
 ) -> BucketPoint | None:
-    """Return the point of *counts* and *edges*; ``None``, counted, when they are not a histogram.
+    """Return the point of *counts* and *edges*; ``None`` when they are not a histogram.
 
-    Counted as ``bad_histogram``; without a number in any bucket as ``empty_distribution``, as an
-    empty list of numbers is. Other errors of the program's own iterators are raised; `to_value`
-    counts these as ``unreadable_value``.
+    They are counted as ``bad_histogram``; without a number in any bucket as ``empty_distribution``,
+    as an empty list of numbers is. Other errors of the program's own iterators are raised;
+    `to_value` counts these as ``unreadable_value``.
 
     Args:
         counts: Numbers in each bucket, shape (n,): integers, not negative.

@@ -23,7 +23,7 @@ _TOTALS = ("reward", "total", "score")
 def number(value: object, *, mean: bool = False) -> float | None:
     """Return *value* as a finite number; ``None`` for anything else.
 
-    It never raises, and counts nothing: the caller knows the field, and counts it.
+    It never raises, and counts nothing: the caller knows the field, and counts it by its reason.
 
     Args:
         value: A number, an array of any library, or a list with one value per token.

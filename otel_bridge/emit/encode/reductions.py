@@ -24,9 +24,9 @@ def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> obj
     """Return *values* with one more value for each reduction.
 
     Those that cannot be used are counted as ``bad_reduce``: the row is recorded, and its mean is
-    shown. *values* that are not a mapping are returned as they are, and counted where they are
-    encoded. What reading a mapping or a key of the program raises is raised: then `Run.log` counts
-    the call as ``internal_error``.
+    shown. *values* that are not a mapping are returned as they are, and counted as
+    ``not_a_mapping`` where they are encoded. What reading a mapping or a key of the program raises
+    is raised: then `Run.log` counts the call as ``internal_error``.
 
     Args:
         values: Values of ``log()``.

@@ -294,7 +294,7 @@ def _other(value: object, drop: CountDrop) -> Value | None:
 
 
 def _of_tracker(value: object, drop: CountDrop) -> Value | None:
-    """Return the distribution of a tracker's own histogram.
+    """Return the distribution of a tracker's own histogram; ``None``, counted, if it cannot be used.
 
     Any other object is left out and counted, with the reason whose message names the right call.
     Trackers are recognised by name: they are never imported here.
@@ -470,8 +470,8 @@ def _collect(
 ) -> bool:
     """Append the numbers of nested *values*; return false when there are too many.
 
-    Entries that are not numbers are counted by their reason, and the others are taken. What an
-    iterator raises is raised.
+    Entries that are not numbers are counted by their reason (``none``, ``text``, ``object`` …), and
+    the others are taken. What an iterator raises is raised.
     """
     for value in values:
         # Nearly every number of a list, without a call; float() of a longer integer would raise.

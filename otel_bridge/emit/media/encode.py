@@ -104,7 +104,10 @@ class MediaEncoder:
         return [*self.items, *self._cells]
 
     def _counted(self, encode: Callable[[], None]) -> bool:
-        """Return whether *encode* added its medium; otherwise the reason is counted."""
+        """Return whether *encode* added its medium; otherwise the reason is counted.
+
+        That of `MediaDropped`, or ``media_unreadable`` for whatever else *encode* raises.
+        """
         try:
             encode()
         except MediaDropped as exc:

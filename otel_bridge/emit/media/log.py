@@ -62,8 +62,9 @@ class MediaLog:
     ) -> None:
         """Encode what one call logged, by key, and append it.
 
-        What cannot be encoded is counted with *drop*. The parts of one key end where one of them
-        cannot be appended: the bridge shows no medium that lacks a part.
+        What cannot be encoded is counted with *drop* (``media_…``). The parts of one key end where
+        one of them cannot be appended, which *append_event* has counted: the bridge shows no medium
+        that lacks a part.
         """
         for key, key_media in media:
             items = self._encoded(key, key_media, step, role, drop)

@@ -27,7 +27,8 @@ _USER = "user"
 def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
     """Return the entries of *metadata* that are media, pictures of pillow or figures, or lists of these.
 
-    An entry that raises is not one of them, and is read as a fact, which counts it.
+    Empty without any. An entry that raises is not one of them, and is read as a fact, which counts
+    it.
     """
     facts: dict[str, Sequence[object]] = {}
     for name, value in metadata.items():
@@ -60,8 +61,8 @@ def _media_in(value: object) -> Sequence[object] | None:
 def parts_of(media: Sequence[object], losses: Losses) -> list[Json]:
     """Encode media as parts.
 
-    One that cannot be encoded leaves a text that says why, and is counted. Media beyond 100 are
-    counted as well: the training loop waits for their encoding.
+    One that cannot be encoded leaves a text that says why, and is counted as ``rollout_message``.
+    Media beyond 100 are so too: the training loop waits for their encoding.
     """
     encoded: list[Json] = []
     for medium in media[:_MAX_MEDIA]:

@@ -79,7 +79,10 @@ class Parts:
         self.answers: list[ToolAnswer] = []
 
     def name(self, value: object) -> str:
-        """Return *value* as the name of a tool or an author; a longer one is cut, and counted."""
+        """Return *value* as the name of a tool or an author; empty where it has no text.
+
+        One of over 256 characters is cut, counted as ``clipped``.
+        """
         text = text_or_none(value) or ""
         if len(text) > MAX_NAME_CHARS:
             self.content_filter.losses.add(CLIPPED, 1, "name")
@@ -95,7 +98,7 @@ class Parts:
         self.parts.append({"type": kind, "content": content})
 
     def add_unread(self, value: object) -> None:
-        """Add a value in no known shape as text, and count it."""
+        """Add a value in no known shape as text, and count it as ``rollout_message``."""
         self.content_filter.losses.add(UNREAD, 1, "")
         self.add_text("text", value)
 
@@ -251,7 +254,10 @@ class Parts:
                 part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
-        """Add an object without fields as a medium, or as text, which is counted unless it is a number."""
+        """Add an object without fields as a medium, or as text.
+
+        That is counted as ``rollout_message`` unless it is a number or ``None``.
+        """
         if isinstance(value, Media):
             self.add_content(parts_of([value], self.content_filter.losses))
             return

@@ -45,7 +45,8 @@ def messages_of(value: object, role: str = "user") -> list[object]:
     """Return the entries in a text, one message, JSON text of messages, or any sequence of them.
 
     Texts become messages of *role*. Other entries are not read yet, and may hold several messages
-    each. Empty for ``None``; a sequence that raises is one entry, which is counted when it is read.
+    each. Empty for ``None``; a sequence that raises is one entry, which `encode` then counts as
+    ``rollout_message``.
     """
     if value is None:
         return []

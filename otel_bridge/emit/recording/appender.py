@@ -80,9 +80,9 @@ class RecordAppender:
     def append_row(self, encode: Callable[[int], bytes], now: int) -> bool:
         """Append the row that *encode* makes with its number.
 
-        Return whether it was appended, else it is counted. Where the segment is gone, it is encoded
-        again with the first number of a new one. What *encode* raises is raised, and spends no
-        number.
+        Return whether it was appended, else it is counted, as `_append` says. Where the segment is
+        gone, it is encoded again with the first number of a new one. What *encode* raises is
+        raised, and spends no number.
         """
         payload = encode(self.rows + 1)
         # Before the write: afterwards a signal handler may raise, and a number used twice would
@@ -164,6 +164,9 @@ class RecordAppender:
         self, signal: int, payload: bytes, now: int, *, whole: bool = False
     ) -> bool:
         """Append one encoded record. Return whether it was; otherwise it is counted.
+
+        As ``ended``, as the limit of the directory, or as ``disk_full``, ``too_large`` or
+        ``not_written``.
 
         Raises:
             SegmentClosedError: The segment is gone. The record must be written anew, with the
@@ -261,7 +264,10 @@ class RecordAppender:
             self._reopen()
 
     def _reopened_after(self, exc: SegmentClosedError) -> bool:
-        """Return whether a new segment is open for the record that failed; otherwise it is counted."""
+        """Return whether a new segment is open for the record that failed.
+
+        Otherwise it is counted as ``not_written``, and the next record tries again.
+        """
         if self._reopen():
             return True
         self.drops.count_failure(exc)

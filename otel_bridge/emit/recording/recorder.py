@@ -389,7 +389,8 @@ class Recorder:
     def _do(self, write: Callable[..., object], *arguments: object) -> None:
         """Call *write*, and then what was queued meanwhile; inside another call, queue it.
 
-        What *write* raises is counted by its kind. Beyond 10,000 queued calls of a signal handler
+        What *write* raises is counted by its kind (`Drops.count_failure`); only what a signal
+        handler of the program raises passes through. Beyond 10,000 queued calls of a signal handler
         the next is counted as ``reentered``.
         """
         with self._lock:

@@ -27,8 +27,8 @@ class LastSteps:
         It may be below the one before: a program that goes back to a checkpoint says so.
 
         Args:
-            step: The step that the call gives. One that is not a number is counted by *drop*, and
-                its row gets the step of a row without one.
+            step: The step that the call gives. One that is not a number is counted as ``bad_step``,
+                and its row gets the step of a row without one.
             role: Role of the row.
             drop: Counts a step that cannot be used.
             commits: Whether the next row without a step gets the step after this one.

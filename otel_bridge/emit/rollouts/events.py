@@ -161,7 +161,8 @@ def append_sampled_out(
     """Append statistics of *rollouts*, which are left out of one step and split.
 
     Trackers show figures over all of a step. Sums by group, below ``""`` without one, so that the
-    bridge can merge those of several calls and workers. Rollouts without a reward only count.
+    bridge can merge those of several calls and workers. A rollout without a reward adds to their
+    number only.
     """
     rewards_by_group: defaultdict[str, list[float]] = defaultdict(list)
     for rollout in rollouts:

@@ -84,8 +84,9 @@ class Generations:
     def __init__(self, run: EmitRun, arguments: Mapping[str, Any]) -> None:
         """Read the lists, and assign entries to rollouts and rollouts to prompts.
 
-        What does not fit is counted. Prompts that no response belongs to are counted as
-        ``rollout_no_response``. What an iterator of the program raises is raised.
+        Prompts that no response belongs to are counted as ``rollout_no_response``, lists of another
+        length than the responses as `_count` says. What an iterator of the program raises is
+        raised: `Run.log_generations` then counts the whole call as ``internal_error``.
         """
         self._run = run
         self._model = coerce.name(arguments.get("model"))

@@ -108,7 +108,8 @@ class LiveRollout(SpanBlock, Rollout):
         """Return whether the open rollout makes spans.
 
         ``False`` before the block, and when ``OTEL_BRIDGE_MAX_ROLLOUTS_PER_STEP`` is 0 for its
-        split. Then only the reward is counted.
+        split: then only its statistics and tokens are recorded. So too where its root could not be
+        started: then it is recorded at its end, as a finished rollout.
         """
         return self._trace.recording
 
@@ -173,7 +174,7 @@ class LiveRollout(SpanBlock, Rollout):
     def _open(self) -> None:
         """Start the root, or without seats for its split a root that is not sampled, and make it current.
 
-        What starting a span raises is raised: the caller counts it.
+        What starting a span raises is raised: `__enter__` counts it as ``internal_error``.
         """
         if self._run.rollout_options.cap_of(coerce.name(self.split)) > 0:
             caller = trace.get_current_span().get_span_context()

@@ -260,8 +260,8 @@ class ChildSpan(SpanBlock):
     def _close(self, span: trace.Span, run: EmitRun) -> None:
         """End the span with its attributes, under the content policy.
 
-        Texts that are cut are counted. What the program's own objects raise is raised: the caller
-        counts it as ``internal_error``, and the span is lost.
+        Facts that do not fit are counted as ``clipped``. What the program's own objects raise is
+        raised: the caller counts it as ``internal_error``, and the span is lost.
         """
         options = run.rollout_options
         content_filter = ContentFilter(

@@ -79,9 +79,9 @@ def encode_rollout(
 ) -> tuple[bytes, Losses]:
     """Encode a finished rollout.
 
-    What the program's own objects raise is raised: the caller drops the rollout, and counts it. The
-    root comes first in the record, and announces the number of spans, so that a bridge need not
-    wait for more.
+    What the program's own objects raise is raised: the caller drops the rollout, counted as
+    ``rollout_unreadable``. The root comes first in the record, and announces the number of spans,
+    so that a bridge need not wait for more.
 
     Args:
         rollout: The rollout; its step and split are those of *call*.
@@ -561,7 +561,7 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
 def _turn_reward(value: object, losses: Losses) -> Pairs:
     """Return the reward of a turn as an attribute; nothing without one.
 
-    What is not a number is counted.
+    What is not a number is counted as ``rollout_field``.
     """
     reward = coerce.number(value)
     if reward is not None:

@@ -73,7 +73,7 @@ class SdkAppender:
         self._pid = os.getpid()
 
     def spans(self, spans: Sequence[ReadableSpan]) -> None:
-        """Append *spans*; a failure is counted.
+        """Append *spans*; those that cannot be encoded are counted as ``internal_error``.
 
         A live rollout that one of them belongs to has spans of others from then on.
         """
