@@ -46,7 +46,7 @@ def messages_of(value: object, role: str = "user") -> list[object]:
 
     Texts become messages of *role*. Other entries are not read yet, and may hold several messages
     each. Empty for ``None``; a sequence that raises is one entry, which `encode` then counts as
-    ``rollout_message``.
+    ``rollout_message``. What a generator raises is raised: its rollout or span is lost.
     """
     if value is None:
         return []
@@ -70,20 +70,23 @@ def messages_of(value: object, role: str = "user") -> list[object]:
 def _entries_in(value: object) -> list[object]:
     """Return the entries of a sequence.
 
-    *value* alone if it is a message itself, bytes, or raises when it is iterated.
+    *value* alone if it is a message itself, bytes, or raises when it is read. What a generator
+    raises is raised: the messages that it gave before cannot be read again.
     """
-    if (
-        isinstance(value, bytes)
-        or fields_of(value) is not None
-        or _pair(value) is not None
-    ):
-        return [value]
+    if isinstance(value, Iterator):
+        return list(cast("Iterator[object]", value))
     try:
+        if (
+            isinstance(value, bytes)
+            or fields_of(value) is not None
+            or _pair(value) is not None
+        ):
+            return [value]
         sequence = plain(value)
         if isinstance(sequence, Iterable):
             return list(cast("Iterable[object]", sequence))
         return [value]
-    except any_error():  # code of the user's own iterable
+    except any_error():  # code of the user's own object
         return [value]
 
 

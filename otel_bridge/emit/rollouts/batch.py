@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import SampledRollout, append_sampled_out
-from otel_bridge.emit.rollouts.rollout import TRUNCATED_REASONS, Rollout, rollout_of
+from otel_bridge.emit.rollouts.rollout import (
+    TRUNCATED_REASONS,
+    Rollout,
+    rollout_of,
+    turns_of,
+)
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
 from otel_bridge.errors import any_error
 from otel_bridge.journal.frames import Signal
@@ -98,9 +103,9 @@ def annotate_rollouts(
         return
     with_turns: list[tuple[object, Sequence[object]]] = []
     for fields in rollouts:
-        turns = fields.get("turns")
-        if isinstance(turns, (list, tuple)):
-            with_turns.append((fields.get("id"), cast("Sequence[object]", turns)))
+        turns = turns_of(fields.get("turns"))
+        if turns:
+            with_turns.append((fields.get("id"), turns))
     if with_turns:
         from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415  # only rollouts with turns pay for it
 

@@ -31,7 +31,7 @@ from otel_bridge.emit.rollouts.batch import (
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
 from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock
-from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of
+from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of, turns_of
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
     Pairs,
@@ -203,17 +203,17 @@ class LiveRollout(SpanBlock, Rollout):
         except any_error():  # what a user put into its fields
             self._run.count_drop("rollout_unreadable")
             self._end_bare(now)
-        if self.turns:
-            self._annotate()
+        self._annotate()
 
     def _annotate(self) -> None:
         """Record the tokens that its turns carry, after the root.
 
         What they raise is counted as ``token_unreadable``.
         """
-        defaults = defaults_of(self._run, self.step, self.split, self._role)
         try:
-            annotate_rollouts(self._run, [vars(self)], defaults)
+            if turns_of(self.turns):
+                defaults = defaults_of(self._run, self.step, self.split, self._role)
+                annotate_rollouts(self._run, [vars(self)], defaults)
         except any_error():  # what a user put into the turns
             self._run.count_drop("token_unreadable")
 
@@ -243,8 +243,9 @@ class LiveRollout(SpanBlock, Rollout):
         pairs += root_attributes(self, content, limits)
         spans = self._spans_of_messages(content, now)
         losses = content.content_filter.losses
-        if self.turns and not spans:
-            losses.add(BAD_FIELD, len(self.turns), "turns")
+        turns = turns_of(self.turns)
+        if turns and not spans:
+            losses.add(BAD_FIELD, len(turns), "turns")
         pairs += self._trace.span_count(len(spans))
         packed = closing_fields(pairs, self.error, now, content.content_filter)
         losses.report(self._run.count_drop)

@@ -270,8 +270,7 @@ class ChildSpan(SpanBlock):
         pairs = self._pairs(options.limits, content_filter)
         pairs += free_facts(
             semconv.METADATA_PREFIX,
-            self.metadata,
-            "metadata",
+            mapping_or(self.metadata, "metadata"),
             content_filter,
             options.limits.rollout_bytes,
         )

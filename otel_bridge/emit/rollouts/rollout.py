@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
+from otel_bridge.emit.messages.fields import plain
 from otel_bridge.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.values.reading import entries_of
 
@@ -116,3 +117,14 @@ def mapping_or(value: object, name: str) -> dict[Any, Any]:
     if value is None:
         return {}
     return {name: value}
+
+
+def turns_of(value: object) -> Sequence[object]:
+    """Return the facts of turns as a list, also of an array, as tables have them; empty for ``None``.
+
+    Anything else is one turn. What the conversion of an array raises is raised.
+    """
+    turns = plain(value)
+    if isinstance(turns, (list, tuple)):
+        return cast("Sequence[object]", turns)
+    return () if turns is None else (turns,)

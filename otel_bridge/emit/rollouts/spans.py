@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
@@ -29,7 +29,7 @@ from otel_bridge.emit.messages.conversation import (
 )
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
-from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or, turns_of
 from otel_bridge.errors import any_error
 from otel_bridge.records import trace_id_of
 from otel_bridge.values.mappings import without
@@ -220,21 +220,18 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     parts: object = (
         rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
     )
-    if parts:
+    if parts is not None:
         pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
     reason = coerce.name(rollout.finish_reason)
     if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
     budget = limits.rollout_bytes // 4
-    pairs += free_facts(
-        semconv.TOOL_PREFIX, rollout.tools, "calls", content_filter, budget
-    )
+    tools = mapping_or(rollout.tools, "calls")
+    pairs += free_facts(semconv.TOOL_PREFIX, tools, content_filter, budget)
     metadata = mapping_or(rollout.metadata, "metadata")
     for name in media_facts(metadata):
         del metadata[name]
-    pairs += free_facts(
-        semconv.METADATA_PREFIX, metadata, "metadata", content_filter, budget
-    )
+    pairs += free_facts(semconv.METADATA_PREFIX, metadata, content_filter, budget)
     if not content_filter.off:
         pairs += conversation_attributes(content.messages)
     if content_filter.clipped_bytes:
@@ -276,7 +273,7 @@ def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pair
 
 
 def free_facts(
-    prefix: str, values: object, name: str, content_filter: ContentFilter, budget: int
+    prefix: str, values: Mapping[Any, Any], content_filter: ContentFilter, budget: int
 ) -> Pairs:
     """Encode free facts within *budget* characters; the others are counted as ``clipped``.
 
@@ -285,15 +282,12 @@ def free_facts(
 
     Args:
         prefix: Beginning of the keys.
-        values: A mapping, or an object with fields; anything else is the one fact *name*.
-        name: Name of this one fact.
+        values: The facts.
         content_filter: Filter of the texts.
         budget: Most characters of all facts.
     """
     pairs: Pairs = []
-    if not values:
-        return pairs
-    for key, fact in content_filter.facts(values, name).items():
+    for key, fact in content_filter.facts(values, "").items():
         size = len(fact) if isinstance(fact, str) else len(dumps(fact))
         budget -= len(key) + size
         if budget < 0 or len(pairs) >= _MAX_FACTS:
@@ -459,6 +453,7 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
     else:
         name = semconv.OPERATION_CHAT
     with_content = not content.content_filter.off
+    turns = turns_of(rollout.turns)
     turn = 0
     for index, message in enumerate(content.messages):
         for answer in message.answers:
@@ -477,17 +472,17 @@ def _children(rollout: Rollout, content: Content) -> list[_Child]:
                 )
             )
         if message.role == ASSISTANT:
-            pairs = _chat_pairs(rollout, turn, answers, content.content_filter.losses)
+            pairs = _chat_pairs(
+                rollout, turns, turn, answers, content.content_filter.losses
+            )
             if with_content:
                 pairs.append((semconv.MESSAGE_INDEX, index))
             children.append(_Child(name, span_encoding.KIND_CLIENT, pairs))
             earlier_calls = message.calls
             calls = list(message.calls)
             turn += 1
-    if len(rollout.turns or ()) > answers:
-        content.content_filter.losses.add(
-            BAD_FIELD, len(rollout.turns) - answers, "turns"
-        )
+    if len(turns) > answers:
+        content.content_filter.losses.add(BAD_FIELD, len(turns) - answers, "turns")
     return children
 
 
@@ -520,7 +515,9 @@ def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
     return facts
 
 
-def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pairs:
+def _chat_pairs(
+    rollout: Rollout, turns: Sequence[object], turn: int, answers: int, losses: Losses
+) -> Pairs:
     """Return the attributes of the span of an answer.
 
     Facts of its turn that cannot be used are counted as ``rollout_field``. The last answer ends the
@@ -529,6 +526,7 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
 
     Args:
         rollout: The rollout.
+        turns: Facts of its turns.
         turn: Index of the answer among the *answers* of the rollout.
         answers: Number of the answers.
         losses: Counts facts.
@@ -537,7 +535,6 @@ def _chat_pairs(rollout: Rollout, turn: int, answers: int, losses: Losses) -> Pa
         (semconv.GEN_AI_OPERATION, semconv.OPERATION_CHAT),
         (semconv.GEN_AI_REQUEST_MODEL, coerce.name(rollout.model)),
     ]
-    turns = rollout.turns or ()
     is_last = turn == answers - 1
     if not turns and not is_last:
         return pairs

@@ -10,7 +10,11 @@ import pytest
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.conversation import encode
+from otel_bridge.emit.messages.conversation import (
+    MessageLimits,
+    content_of,
+    encode,
+)
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from support.trainers.emit_rollout_doubles import (
@@ -287,6 +291,17 @@ def test_what_is_not_a_message_is_kept_as_text_and_counted(
 
     assert text in conversation.messages[0].json
     assert (unread(conversation), len(conversation.messages)) == (1, 2)
+
+
+def test_a_conversation_that_raises_when_it_is_read_is_its_type() -> None:
+    class Raising:
+        def model_dump(self) -> None:
+            raise RuntimeError
+
+    content = content_of(Raising(), MessageLimits(ContentPolicy(), 1 << 20))
+
+    assert b"[Raising]" in content.messages[0].json
+    assert (unread(content), len(content.messages)) == (1, 1)
 
 
 @pytest.mark.parametrize("entry", [None, [], {}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,38 @@ from support.trainers.emit_rollout_doubles import (
 
 def rollout(reward: object = 1.0, **fields: Any) -> Rollout:
     return Rollout(messages=CONVERSATION, reward=reward, **fields)  # type: ignore[arg-type]
+
+
+def test_a_row_of_a_table_may_have_arrays_for_rewards_tools_and_turns() -> None:
+    run = MemoryRun()
+    row = {
+        "messages": np.array(CONVERSATION, dtype=object),
+        "rewards": np.array([0.25, 0.5]),
+        "tools": np.array(["search", "calculator"]),
+        "turns": np.array([{"reward": 0.25}, {"reward": 0.5}], dtype=object),
+    }
+
+    log_rollouts(run, [row], step=3)
+
+    root, first, _, second = run.spans
+    facts = attributes(root)
+    assert facts["rl.rewards.rewards"] == 0.75
+    assert facts["rl.tool.calls"] == ["search", "calculator"]
+    assert attributes(first)["rl.reward"] == 0.25
+    assert attributes(second)["rl.reward"] == 0.5
+    assert run.drops == {}
+
+
+def test_a_rollout_whose_generator_of_messages_raises_is_counted() -> None:
+    run = MemoryRun()
+
+    def broken() -> Iterator[object]:
+        yield QUESTION
+        raise RuntimeError
+
+    log_rollouts(run, [{"messages": broken()}, rollout()], step=3)
+
+    assert (len(run.roots), run.drops) == (1, {"rollout_unreadable": 1})
 
 
 def test_one_record_holds_the_root_with_the_whole_conversation_and_a_span_for_each_answer_and_tool_call() -> (

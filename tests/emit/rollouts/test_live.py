@@ -11,10 +11,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -426,16 +428,32 @@ def test_metadata_that_cannot_be_read_costs_itself_alone(metadata: Any) -> None:
     assert run.drops == ({} if metadata is None else {"unreadable_value": 2})
 
 
+def broken_generator() -> Iterator[object]:
+    yield from CONVERSATION
+    raise RuntimeError
+
+
 def test_a_rollout_that_cannot_be_read_still_ends() -> None:
     run = MemoryRun()
 
     with opened(run, id="r1") as rollout:
-        rollout.messages = CONVERSATION
-        rollout.turns = 3  # type: ignore[assignment]
+        rollout.messages = broken_generator()
 
     [root] = run.roots
     assert attributes(root)["rl.rollout.id"] == "r1"
     assert run.drops == {"rollout_unreadable": 1}
+
+
+def test_turns_that_have_no_truth_value_do_not_end_the_program() -> None:
+    run = MemoryRun()
+
+    with opened(run, step=3) as rollout:
+        rollout.messages = CONVERSATION
+        rollout.turns = np.array([{"reward": 0.25}, {"reward": 0.5}], dtype=object)  # type: ignore[assignment]
+
+    rewards = [attributes(span).get("rl.reward") for span in run.spans]
+    assert rewards == [None, 0.25, None, 0.5]
+    assert run.drops == {}
 
 
 def test_the_environment_of_stock_sdks_does_not_switch_it_off(
