@@ -217,11 +217,9 @@ def root_attributes(rollout: Rollout, content: Content, limits: MessageLimits) -
     pairs: Pairs = []
     content_filter = content.content_filter
     pairs += _scalar_pairs(rollout, content_filter.losses)
-    parts: object = (
-        rollout.reward if isinstance(rollout.reward, Mapping) else rollout.rewards
-    )
-    if parts is not None:
-        pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
+    is_in_parts = isinstance(rollout.reward, Mapping)
+    parts = mapping_or(rollout.reward if is_in_parts else rollout.rewards, "rewards")
+    pairs += _numbers(semconv.REWARDS_PREFIX, parts, content_filter)
     reason = coerce.name(rollout.finish_reason)
     if reason is not None:
         pairs.append((semconv.GEN_AI_FINISH_REASONS, [reason]))
@@ -257,7 +255,9 @@ def _scalar_pairs(rollout: Rollout, losses: Losses) -> Pairs:
     return pairs
 
 
-def _numbers(prefix: str, values: object, content_filter: ContentFilter) -> Pairs:
+def _numbers(
+    prefix: str, values: Mapping[Any, Any], content_filter: ContentFilter
+) -> Pairs:
     """Return the parts of a reward.
 
     A part that is not a number, or beyond 256, is counted as ``rollout_reward``.
