@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_bridge.exporter import Exporter
 from otel_bridge_local.console import ConsoleSettings, open_console
 from otel_bridge_local.file import FileSettings, open_file, tracker_counts
-from otel_bridge_local.webhook import WebhookSettings, open_webhook
+from otel_bridge_local.webhook_settings import WebhookSettings, open_webhook
 
 __all__ = ["console", "file", "webhook"]
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import orjson
 import requests
@@ -26,19 +24,16 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import (
     BlockedError,
-    ConfigError,
     ExporterError,
     PermanentError,
     RetryableError,
 )
 from otel_bridge.exporter import (
     AlertsOnce,
-    ExporterSettings,
     RunInfo,
     RunWriter,
     WriterMemory,
     call_within,
-    settings_as,
 )
 from otel_bridge.otlp.json_text import utf8
 from otel_bridge.otlp.request_size import retry_after_s
@@ -62,49 +57,6 @@ _UNKNOWN = frozenset({408, 504})
 # The message, not the address, is at fault: another alert may pass.
 _REFUSED = frozenset({400, 413, 422})
 _HELP = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSettings:
-    """Holds the address.
-
-    Attributes:
-        url: Where alerts are posted; a secret.
-    """
-
-    url: str = field(repr=False)
-
-    @classmethod
-    def from_environment(cls, env: Mapping[str, str], cwd: Path) -> WebhookSettings:
-        """Read the address.
-
-        Raises:
-            ConfigError: There is none, or it cannot be used.
-        """
-        del cwd
-        url = ALERT_WEBHOOK.read(env)
-        if not url:
-            raise ConfigError(
-                f"the exporter webhook needs {ALERT_WEBHOOK.name}: {ALERT_WEBHOOK.doc}"
-            )
-        return cls(url)
-
-    @property
-    def destination(self) -> Mapping[str, str]:
-        """Return an empty mapping: the address is a secret, and another one gets no old alerts."""
-        return {}
-
-    def view(self, run: RunInfo) -> str:
-        """Return an empty text, because a webhook shows nothing."""
-        del run
-        return ""
-
-
-def open_webhook(
-    run: RunInfo, settings: ExporterSettings, memory: WriterMemory
-) -> WebhookRunWriter:
-    """Return a writer that posts the alerts of *run*. Nothing is sent before the first alert."""
-    return WebhookRunWriter(run, settings_as(settings, WebhookSettings).url, memory)
 
 
 class WebhookRunWriter(RunWriter):

@@ -13,7 +13,7 @@ import pytest
 
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.cli.doctor import checks
-from otel_bridge.cli.status.source import from_service
+from otel_bridge.cli.status.service import from_service
 from otel_bridge.errors import JournalError
 
 

@@ -294,16 +294,18 @@ def test_default_signals_stay_as_they_were_and_no_thread_is_started(
     assert run_script(script, held(tmp_path)).returncode == 0
 
 
-def test_importing_loads_no_tracker_no_sdk_and_no_protobuf() -> None:
+def test_the_first_row_loads_no_tracker_no_sdk_no_protobuf_and_no_client_of_http(
+    tmp_path: Path,
+) -> None:
     script = """
     import sys, otel_bridge
-    otel_bridge.init, otel_bridge.log
+    otel_bridge.init("p", "n", exporters="file,console").log({"a": 1.0}, step=1)
     tops = {".".join(name.split(".")[:2]) for name in sys.modules}
     unwanted = {"grpc", "wandb", "mlflow", "trackio", "opentelemetry.sdk", "google.protobuf", "numpy", "psutil"}
-    print(sorted(tops & unwanted))
+    print(sorted(tops & {*unwanted, "requests"}))
     """
 
-    assert run_script(script, os.environ).stdout == "[]\n"
+    assert run_script(script, held(tmp_path)).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

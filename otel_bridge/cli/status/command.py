@@ -23,7 +23,6 @@ from otel_bridge.cli.status.run_state import RunState, StateReader
 from otel_bridge.cli.status.source import (
     Overview,
     ReadOverview,
-    from_service,
     is_url,
     overview_of,
 )
@@ -58,6 +57,9 @@ def command(location: str | None, as_json: bool, watch: bool) -> None:
     """
     env = settings.environment()
     if location is not None and is_url(location):
+        # Imports requests, which would double the time of a command that needs none.
+        from otel_bridge.cli.status.service import from_service  # noqa: PLC0415
+
         read: ReadOverview = partial(from_service, location, env)
     else:
         reader = StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
