@@ -16,6 +16,7 @@ from pathlib import Path
 
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
+from otel_bridge.setting_parsers import http_parts
 from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
@@ -92,7 +93,7 @@ class MlflowSettings:
         if scheme == "sqlite":
             database, query = _sqlite_path(raw, cwd)
             return make(f"sqlite:///{database}{query}", database, remote=False)
-        if scheme in {"http", "https"}:
+        if http_parts(raw) is not None:
             return make(raw.rstrip("/"), None, remote=True)
         # A driver may follow: postgresql+psycopg2.
         if scheme.partition("+")[0] in _DATABASES:

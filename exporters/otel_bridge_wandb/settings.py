@@ -18,6 +18,7 @@ from urllib.parse import quote
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
+from otel_bridge.setting_parsers import http_parts
 from otel_bridge.settings import (
     FEATURED,
     Setting,
@@ -155,6 +156,12 @@ class WandbSettings:
             ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be
                 parsed.
         """
+        base_url = env.get("WANDB_BASE_URL", "").strip().rstrip("/")
+        if base_url and http_parts(base_url) is None:
+            raise ConfigError(
+                f"WANDB_BASE_URL={without_credentials(base_url)!r}: expected http(s)://HOST[:PORT]; unset it for "
+                "W&B's own server"
+            )
         offline = _mode(env) == "offline"
         shared = Sharing.read(env)
         directory = env.get("WANDB_DIR", "").strip()
@@ -163,7 +170,7 @@ class WandbSettings:
             root = Path(os.path.normpath(cwd / Path(directory).expanduser()))
         return cls(
             offline=offline,
-            base_url=env.get("WANDB_BASE_URL", "").strip().rstrip("/"),
+            base_url=base_url,
             directory=root,
             entity=env.get("WANDB_ENTITY", "").strip(),
             resume=RESUME.read(env),

@@ -57,6 +57,8 @@ def test_the_destination_is_absolute_and_holds_no_credentials(
         ("databricks", "file store"),
         ("databricks://profile", "expected sqlite"),
         ("ftp://ada:secret@host", "expected sqlite"),
+        ("http://ada:secret@[::1", "expected sqlite"),
+        ("https://ada:secret@host:https", "expected sqlite"),
         ("sqlite:////data/a%20b/mlflow.db", "'%20' has another meaning"),
     ],
 )

@@ -65,6 +65,18 @@ def test_online_names_the_server_without_the_key_and_shows_the_page() -> None:
 
 
 @pytest.mark.parametrize(
+    "base_url", ["api.wandb.example", "http://[::1", "https://ada:secret@host:https"]
+)
+def test_an_address_that_no_client_can_use_is_an_error_at_the_start(
+    base_url: str,
+) -> None:
+    with pytest.raises(ConfigError, match="expected http") as raised:
+        WandbSettings.from_environment({"WANDB_BASE_URL": base_url}, CWD)
+
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("base_url", "app_url"),
     [
         ("", "https://wandb.ai"),
