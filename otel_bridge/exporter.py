@@ -535,7 +535,7 @@ class Exporter:
 
 def available() -> tuple[str, ...]:
     """Return the names that can be chosen, `OTLP` included, sorted; also those whose tracker is not installed."""
-    return tuple(sorted({point.name for point in entry_points(group=GROUP)} | {OTLP}))
+    return tuple(sorted({*entry_points(group=GROUP).names, OTLP}))
 
 
 def unknown(name: str) -> str:

@@ -61,9 +61,9 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     folder was deleted has nothing left to deliver, so that it has no line without a reason.
     """
     # Of a run that could not be served nothing else is known.
-    if run.outcome is Outcome.GONE or run.reason:
-        if run.reason:
-            return [run.reason]
+    if run.reason:
+        return [run.reason]
+    if run.outcome is Outcome.GONE:
         return []
     lines = ["not everything is read yet"] if run.unread else []
     lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))

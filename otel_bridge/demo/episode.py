@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,12 +100,10 @@ def _guess(rest: Expression) -> int:
 
 def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:
     """Return the call of the calculator and its result, as OpenAI's chat API has them."""
-    left, operator, right = (
-        rest.numbers[index],
-        rest.operators[index],
-        rest.numbers[index + 1],
-    )
-    arguments = f'{{"left": {left}, "operator": "{operator}", "right": {right}}}'
+    left = rest.numbers[index]
+    operator = rest.operators[index]
+    right = rest.numbers[index + 1]
+    arguments = json.dumps({"left": left, "operator": operator, "right": right})
     return [
         {
             "role": "assistant",

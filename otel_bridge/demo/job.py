@@ -30,23 +30,12 @@ class Job:
         self, exchange: Path, *, steps: int, seed: int, env: Mapping[str, str]
     ) -> None:
         self._exchange = Exchange(exchange)
-        options = [
-            "--exchange",
-            str(exchange),
-            "--steps",
-            str(steps),
-            "--seed",
-            str(seed),
-        ]
         module = [sys.executable, "-m", "otel_bridge.demo.roles"]
+        options = [f"--exchange={exchange}", f"--steps={steps}", f"--seed={seed}"]
         self._commands = {role: [*module, role, *options] for role in ROLES}
+        explorer = self._commands["explorer"]
         for rank in range(1, len(WORKERS)):
-            self._commands[f"explorer {rank}"] = [
-                *module,
-                "explorer",
-                *options,
-                f"--rank={rank}",
-            ]
+            self._commands[f"explorer {rank}"] = [*explorer, f"--rank={rank}"]
         self._env = dict(env)
         self._roles: dict[str, subprocess.Popen[bytes]] = {}
 

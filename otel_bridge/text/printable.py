@@ -7,11 +7,9 @@ could reverse the text.
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import cast
 
 from otel_bridge.text.secret_patterns import redact_text
-
-_T = TypeVar("_T")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -61,23 +59,16 @@ def _json_shown(char: str) -> str:
     return escapes
 
 
-def all_printable(value: _T) -> _T:
-    """Return JSON data with every text, names included, made `printable`."""
-    return cast("_T", _all(value))
-
-
-def _all(value: object) -> object:
-    """Return a value of JSON data with its texts printable.
+def all_printable(value: object) -> object:
+    """Return JSON data with every text, names included, made `printable`.
 
     Anything that is not a text or a collection as it is.
     """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return list(map(_all, cast("list[object]", value)))
+        return [all_printable(item) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {
-            _all(key): _all(entry)
-            for key, entry in cast("dict[object, object]", value).items()
-        }
+        fields = cast("dict[object, object]", value)
+        return {all_printable(key): all_printable(item) for key, item in fields.items()}
     return value
