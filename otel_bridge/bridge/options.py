@@ -30,7 +30,6 @@ class BridgeOptions:
             data is released at once.
         takeover: Whether to request the folder from another bridge, and to kill it when it does
             not.
-        handover_s: Seconds that a bridge may take to hand over before it is killed.
         exclusive: Whether the folder is on a shared file system.
         lazy: Whether segments are not read far ahead while every exporter of a run fails (a service
             under load).
@@ -54,7 +53,6 @@ class BridgeOptions:
     launcher: bool = False
     closing: bool = False
     takeover: bool = False
-    handover_s: float = 10.0
     exclusive: bool = False
     idle_s: float | None = None
     lazy: bool = False

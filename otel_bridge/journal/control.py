@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["retry", "discard", "finish", "handover"]
 _KINDS = frozenset(get_args(Kind))
+HANDOVER_S = 10.0
+"""Seconds that a bridge may take to hand over its folder, before it is killed."""
 _SUFFIX = ".json"
 _LEFT_AFTER_S = 60.0
 # Ids are row ids of SQLite: integers of 63 bits and a sign.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import FolderLockedError, JournalError
-from otel_bridge.journal.control import send_control
+from otel_bridge.journal.control import HANDOVER_S, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.machine import this_host
@@ -135,7 +135,7 @@ def take_lock(
     """Take the lock of a run folder, from another bridge if the options allow that.
 
     With *takeover* (``drain``) the other bridge is asked to hand over, and killed when it does not
-    within ``handover_s``: it may hang, and committed records survive a kill.
+    within `HANDOVER_S`: it may hang, and committed records survive a kill.
 
     Raises:
         FolderLockedError: Another bridge has the folder and keeps it.
@@ -148,10 +148,10 @@ def take_lock(
         return lock
     if options.takeover:
         send_control(folder, "handover")
-        if _acquired(lock, options.handover_s):
+        if _acquired(lock, HANDOVER_S):
             return lock
-        _kill_holder(folder, options, log_line)
-        if _acquired(lock, options.handover_s):
+        _kill_holder(folder, log_line)
+        if _acquired(lock, HANDOVER_S):
             return lock
     holder = folder.holder()
     owner = "another process"
@@ -174,9 +174,7 @@ def _refuse_other_host(folder: RunFolder) -> None:
         )
 
 
-def _kill_holder(
-    folder: RunFolder, options: BridgeOptions, log_line: Callable[[str], None]
-) -> None:
+def _kill_holder(folder: RunFolder, log_line: Callable[[str], None]) -> None:
     """Kill a bridge that does not hand over, which loses no data.
 
     Nothing is killed when the holder has no id here (`RunFolder.bridge_pid`), and when it is a
@@ -189,7 +187,7 @@ def _kill_holder(
     pid = folder.bridge_pid()
     if pid:
         log_line(
-            f"the bridge {pid} does not hand over within {options.handover_s:.0f} s and is killed"
+            f"the bridge {pid} does not hand over within {HANDOVER_S:.0f} s and is killed"
         )
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

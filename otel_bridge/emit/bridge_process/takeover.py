@@ -9,12 +9,11 @@ import time
 from collections.abc import Mapping
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.control import send_control
+from otel_bridge.journal.control import HANDOVER_S, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report
 
-_HAND_OVER_S = 10.0
 _POLL_S = 0.02
 _CREDENTIALS = {
     "wandb": ("WANDB_API_KEY",),
@@ -47,7 +46,7 @@ def take_over(folder: RunFolder) -> None:
         # Before the request: afterwards the lock may be that of another bridge.
         pid = folder.bridge_pid()
         send_control(folder, "handover")
-        deadline = time.monotonic() + _HAND_OVER_S
+        deadline = time.monotonic() + HANDOVER_S
         while probe(folder.lock_path):
             if time.monotonic() > deadline:
                 if pid and pid == folder.bridge_pid():
