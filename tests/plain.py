@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 1,
     "nested-ternary": 0,
-    "packed-assignment": 6,
-    "generic-name": 78,
+    "packed-assignment": 4,
+    "generic-name": 76,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
@@ -171,7 +171,9 @@ def main(arguments: list[str]) -> int:
     for kind, ceiling in CEILINGS.items():
         number = len(places(kind, *PRODUCT))
         grew = grew or number > ceiling
-        print(verdict(kind, number, ceiling) or f"{kind}: {number}")
+        print(
+            verdict(kind, number, ceiling) or f"{kind}: {number} of at most {ceiling}"
+        )
     return 1 if grew else 0
 
 

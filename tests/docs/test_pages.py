@@ -42,7 +42,7 @@ GENERATED = {
     "semantic-conventions.md",
     "versions.md",
 }
-MAX_WORDS = 30_000
+MAX_WORDS = 26_500
 MAX_WORDS_OF_A_CELL = 35
 
 
@@ -110,13 +110,15 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 
 def test_the_pages_are_few_enough_words_to_be_read() -> None:
-    pages = [
-        path
+    words = {
+        # Borders of tables are not read.
+        path.name: len(re.findall(r"\S*[^\W_]\S*", path.read_text("utf-8")))
         for path in ROOT.glob("docs/**/*.md")
         if path.name not in GENERATED and path.parent.name != "decisions"
-    ]
+    }
 
-    assert sum(len(path.read_text("utf-8").split()) for path in pages) <= MAX_WORDS
+    longest = sorted(words.items(), key=lambda page: -page[1])[:5]
+    assert sum(words.values()) <= MAX_WORDS, f"shorten a page: {longest}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -19,7 +19,7 @@ from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
 from otel_bridge.capture.wandb.run_files import RunFiles
 from otel_bridge.capture.wandb.values.logged_tables import TableRecorder
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSorter
-from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
+from otel_bridge.capture.wandb.values.shown_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
 from otel_bridge.emit.arguments import INTERNAL_ERROR

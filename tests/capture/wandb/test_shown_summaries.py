@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_bridge.capture.wandb.values.metric_summaries import ShownSummaries
+from otel_bridge.capture.wandb.values.shown_summaries import ShownSummaries
 from support.trainers.captured_wandb import captured, captured_summary, offline
 
 PROGRAM = """
