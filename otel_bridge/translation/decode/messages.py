@@ -41,6 +41,8 @@ _READ_KEYS: Mapping[str, frozenset[str]] = {
 """Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
 are."""
 _MAX_FLATTENED = 10_000
+_OF_IMAGES = ("image", None)
+"""Modalities of a ``uri`` part that is an image: a tuple, because a producer may send a list."""
 
 
 @dataclass(slots=True)
@@ -286,7 +288,8 @@ class _Parts:
             self._content.append({"type": "text", "text": part})
         if not isinstance(part, dict):
             return
-        kind = part.get("type")
+        # As text: a producer may send a list, of which no set can be asked.
+        kind = str(part.get("type"))
         if kind == "text":
             self._content.append(
                 {"type": "text", "text": as_text(part.get("content", part.get("text")))}
@@ -297,7 +300,7 @@ class _Parts:
             arguments = part.get("arguments" if kind == "tool_call" else kind)
             self._calls.append(tool_call(part.get("id"), part.get("name"), arguments))
         elif kind in {"tool_call_response", "server_tool_call_response"}:
-            self._results.append(_tool_message(part, (*_RESULT_KEYS, str(kind))))
+            self._results.append(_tool_message(part, (*_RESULT_KEYS, kind)))
         else:
             medium = _media(part)
             self._content.append(medium)
@@ -363,7 +366,7 @@ def _media(part: dict[str, Json]) -> Json:
     if kind == "file":
         return {"type": "file", "file": {"file_id": as_text(part.get("file_id"))}}
     if kind == "uri":
-        if modality not in {"image", None}:
+        if modality not in _OF_IMAGES:
             return part
         return {"type": "image_url", "image_url": {"url": as_text(part.get("uri"))}}
     if kind == "blob":

@@ -177,6 +177,7 @@ def _source(attributes: Mapping[str, object], name: str, generated: str) -> str:
     if not text_in(attributes, name):
         return _DERIVED
     # OTEL_RESOURCE_ATTRIBUTES, by which a launcher names the run to stock SDKs, holds texts only.
-    if attributes.get(generated) in {True, "true"}:
+    mark = attributes.get(generated)
+    if mark is True or mark == "true":
         return GENERATED
     return GIVEN

@@ -239,6 +239,20 @@ def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
     assert isinstance(chat.messages[1]["content"], str)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": ["text"], "content": "x"},
+        {"type": {"name": "text"}},
+        {"type": "uri", "modality": ["image"], "uri": "u"},
+    ],
+)
+def test_a_part_whose_type_is_not_a_text_stays_as_it_is(part: Any) -> None:
+    chat = read_chat([{"role": "user", "parts": [part]}], "user")
+
+    assert chat.messages == [{"role": "user", "content": [part]}]
+
+
 def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
     parts: list[Any] = [
         {"type": "text", "content": "a", "label": "l"},

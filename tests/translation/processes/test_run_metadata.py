@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from otel_bridge.translation.decode.resources import producer_of
-from otel_bridge.translation.processes.run_metadata import KEY, RunMetadata
+from otel_bridge.translation.processes.run_metadata import GIVEN, KEY, RunMetadata
 from support.otlp.memory_state import MemoryState
 
 
@@ -36,3 +36,19 @@ def test_secrets_in_what_a_producer_without_our_emitter_writes_about_the_run_are
         "job_type": shown,
         "identity": {"rl.wandb.notes": shown, "rl.wandb.run_id": "w1"},
     }
+
+
+def test_a_mark_of_a_generated_name_that_is_a_list_does_not_count() -> None:
+    state = MemoryState()
+
+    RunMetadata(state, "r1").mine(
+        producer_of(
+            {
+                "rl.run.id": "r1",
+                "rl.project": "p",
+                "rl.project.generated": ["true"],
+            }
+        )
+    )
+
+    assert dict(state.get(KEY) or {})["sources"]["project"] == GIVEN
