@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import otel_bridge
@@ -115,6 +116,18 @@ def test_a_bad_argument_is_an_error_at_init(
         otel_bridge.init(**{"project": "p", "name": "n", **arguments})  # type: ignore[arg-type]
 
     assert seen_in(tmp_path) == []
+
+
+def test_a_group_or_notes_that_are_not_texts_are_recorded_as_theirs(
+    tmp_path: Path,
+) -> None:
+    with run_in(tmp_path, notes=Path("why.md"), group=3, job_type=np.float32(0.5)):
+        (seen,) = seen_in(tmp_path)
+
+    facts = {
+        name: seen.resource[f"rl.run.{name}"] for name in ("notes", "group", "job_type")
+    }
+    assert facts == {"notes": "why.md", "group": "3", "job_type": "0.5"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.identity import Identity
@@ -147,14 +146,8 @@ def _service_name(identity: Identity, env: Mapping[str, str]) -> str:
     return explicit_name or identity.role or identity.project
 
 
-def _redacted(value: object) -> Attribute:
-    """Return a text of ``init()`` without secrets.
-
-    Anything else is encoded, or dropped, as it is.
-    """
-    if isinstance(value, str):
-        return redact_text(value)
-    return cast("Attribute", value)
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else redact_text(text)
 
 
 def _attempt(env: Mapping[str, str]) -> int | None:

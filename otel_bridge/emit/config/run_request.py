@@ -14,8 +14,10 @@ from otel_bridge.settings import (
     RUN_NAME,
     Setting,
 )
+from otel_bridge.values.scalars import any_text
 
-_ATTRIBUTES = ("group", "tags", "notes", "entity", "job_type", "rank", "system_metrics")
+_TEXTS = ("group", "notes", "entity", "job_type")
+_ATTRIBUTES = (*_TEXTS, "tags", "rank", "system_metrics")
 _NO_NAMES = (None, None, None, None)
 _GENERATED = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
 """Variable that names a run to the one that holds a generated name."""
@@ -24,6 +26,8 @@ _GENERATED = {PROJECT.name: GENERATED_PROJECT, RUN_NAME.name: GENERATED_NAME}
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """Holds the arguments of ``init()``, and which front end asks; ``None``: not given.
+
+    A group, notes and the like that are not texts are their text: a number, a path, an enum.
 
     Attributes:
         captured: Package whose calls begin the run, instead of ``init()``.
@@ -57,6 +61,10 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", _tags_of(self.tags))
+        for name in _TEXTS:
+            value: object = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, any_text(value))
         object.__setattr__(self, "system_metrics", bool(self.system_metrics))
 
     @property
