@@ -92,6 +92,7 @@ class Run(RecordedFacts):
             if exporter.url
         }
 
+    @counts_unknown
     def id_in(self, exporter: str) -> str | None:
         """Return the id that the run has in a tracker; ``None`` while the id is not known.
 

@@ -194,6 +194,14 @@ def test_nothing_that_log_is_given_raises(tmp_path: Path) -> None:
         assert seen.rows[-1] == SeenRow(9, {"loss": 1.0}, 4)
 
 
+def test_the_id_in_what_is_not_an_exporter_is_none_and_counted(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        assert run.id_in(["mlflow"]) is None  # type: ignore[arg-type]
+
+        (seen,) = seen_in(tmp_path)
+        assert seen.event("rl.dropped").body == {"internal_error": 1}
+
+
 def test_the_config_is_an_event_without_secrets(tmp_path: Path) -> None:
     with run_in(
         tmp_path, config={"lr": 1e-3, "wandb_api_key": "0123456789abcdef"}

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
+from otel_bridge.values.reading import entries_of
 from otel_bridge.values.scalars import any_text
 
 if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
+
+
+_MAX_FIELDS = 1_000
+"""Most headers that are read of a carrier."""
 
 
 def get_context() -> dict[str, str]:
@@ -95,7 +100,8 @@ def _fields(carrier: object) -> dict[str, str]:
     if not isinstance(carrier, Mapping):
         return {}
     fields: dict[str, str] = {}
-    for name, value in cast("Mapping[object, object]", carrier).items():
+    entries = entries_of(cast("Mapping[object, object]", carrier), _MAX_FIELDS)
+    for name, value in entries:
         fields[any_text(name).lower()] = any_text(value)
     if "traceparent" in fields:
         return fields

@@ -160,7 +160,7 @@ class LiveRollout(SpanBlock, Rollout):
         A failure is counted as ``internal_error``, and the block runs without spans. The rollout is
         registered again where the run has ended, or a fork happened, since it was made.
         """
-        self.start_unix_ns = self.start_unix_ns or time.time_ns()
+        self.start_unix_ns = time.time_ns()
         self._number = opened(
             self._run, self.id or self.trace_id, self._track, self.step, self._number
         )

@@ -261,8 +261,23 @@ def test_another_process_joins_by_trace_context() -> None:
     assert "rl.rollout.spans" not in attributes(spans["rollout"])
 
 
+class _NoMapping(dict[str, object]):
+    def keys(self) -> Any:
+        raise ValueError("odd")
+
+    __iter__ = items = keys  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
 @pytest.mark.parametrize(
-    "carrier", [None, {}, {"traceparent": "nonsense"}, {b"traceparent": b"00-zz"}, 3]
+    "carrier",
+    [
+        None,
+        {},
+        {"traceparent": "nonsense"},
+        {b"traceparent": b"00-zz"},
+        3,
+        _NoMapping(a=1),
+    ],
 )
 def test_a_carrier_that_carries_nothing_changes_nothing(carrier: Any) -> None:
     with attach_context(carrier):
@@ -386,13 +401,6 @@ def test_half_a_surrogate_pair_in_the_name_of_a_model_or_tool_costs_no_span() ->
     ]
 
 
-class _NoMapping(dict[str, object]):
-    def keys(self) -> Any:
-        raise ValueError("odd")
-
-    __iter__ = items = keys  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
-
-
 @pytest.mark.parametrize("metadata", [5, "text", [1]], ids=["int", "str", "list"])
 def test_metadata_other_than_a_mapping_is_one_fact(metadata: Any) -> None:
     run = MemoryRun()
@@ -426,6 +434,15 @@ def test_metadata_that_cannot_be_read_costs_itself_alone(metadata: Any) -> None:
     assert [span.name for span in run.spans] == ["execute_tool t", "chat m", "rollout"]
     assert attributes(run.spans[1])[f"{semconv.METADATA_PREFIX}kind"] == "x"
     assert run.drops == ({} if metadata is None else {"unreadable_value": 2})
+
+
+def test_a_start_of_any_type_is_replaced_by_that_of_the_block() -> None:
+    run = MemoryRun()
+
+    with opened(run, start_unix_ns=np.array([1, 2])) as rollout:
+        assert type(rollout.start_unix_ns) is int
+
+    assert run.drops == {}
 
 
 def broken_generator() -> Iterator[object]:
