@@ -12,7 +12,7 @@ from otel_bridge.cli.status.view import owed_line, show
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.console import drain_command, missed_line
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import Report, read_report
+from otel_bridge.journal.report import Report
 from otel_bridge.text.counts import counted, records_waiting
 
 NO_EXPORTER = "no exporter is chosen; pass --exporters"
@@ -35,13 +35,12 @@ def print_runs(
         hanging: Exporters whose writer did not close.
     """
     for folder in folders:
-        report = read_report(folder)
+        report = show(console, folder).report
         if report is None:
             console.print_line(
                 f"{folder.run_id}: nothing was read; look at {folder.path}"
             )
             continue
-        show(console, folder.run_id, report)
         run = remaining.get(folder.run_id)
         drain = drain_command(folder, chosen=report.has_exporter)
         if report.ended and report.lacks_exporter:

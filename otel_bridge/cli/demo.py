@@ -276,15 +276,14 @@ def _closing(console: Terminal, folder: RunFolder, failures: Mapping[str, str]) 
 
     1 also if anything was dropped: the demo shows that nothing is lost.
     """
-    report = read_report(folder)
+    state = show(console, folder)
+    report = state.report
     if report is None:
         console.print_line(f"nothing was delivered; look at {folder.log_path}", "red")
         return 1
-    bridge_alive = probe(folder.lock_path)
-    show(console, folder.run_id, report, live=bridge_alive)
     for role, end in failures.items():
         console.print_line(f"{role} failed: {end}", "red")
-    if not report.ended and bridge_alive:
+    if not report.ended and state.bridge_alive:
         watch = command_line("status", folder.base)
         console.print_line(
             f"not everything is delivered yet; the bridge goes on, to watch it: {watch}"

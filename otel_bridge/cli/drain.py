@@ -262,9 +262,7 @@ class Drains:
         reason = self._print_messages(reads)
         process.wait()
         self._running.remove(process)
-        report = read_report(folder)
-        if report is not None:
-            show(self._console, folder.run_id, report)
+        show(self._console, folder)
         if process.returncode:
             # A process that was killed sends no reason.
             reason = reason or f"exit code {process.returncode}"

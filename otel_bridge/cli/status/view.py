@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from otel_bridge.cli.status.run_state import KeptRecords, RunState
+from otel_bridge.cli.status.run_state import KeptRecords, RunState, StateReader
 from otel_bridge.cli.status.source import Overview
 from otel_bridge.cli.status.unread import Unread, unread
 from otel_bridge.cli.terminal import Terminal, plain_table
@@ -48,28 +48,25 @@ _DELIVERING = frozenset({"idle", "writing"})
 _STYLES = {"blocked": "bold red", "retrying": "yellow", "ended": "green"}
 
 
-def run_table(
-    state: RunState, report: Report, now_unix_ns: int | None = None
-) -> RenderableType:
+def run_table(state: RunState, report: Report, now_ns: int) -> RenderableType:
     """Return *report* as a heading, tables of roles and trackers, and a line for each problem.
 
     Args:
         state: State of its folder.
         report: Its report.
-        now_unix_ns: When *state* was read, which adds speeds, lags and disk space; ``None`` when
-            it says no more than whether a bridge serves the folder.
+        now_ns: When *state* was read, in Unix ns.
     """
-    now_ns = time.time_ns() if now_unix_ns is None else now_unix_ns
     heading = Text.assemble(
         (f"{report.project}/{report.name}", "bold"),
         f" ({printable(state.run_id)}) ",
         _status(state, report),
     )
-    parts: list[RenderableType] = [heading]
-    if now_unix_ns is not None:
-        parts.append(Text(_pace(report, state, now_ns), style="dim"))
-    parts.append(_roles(state, report, now_unix_ns))
-    parts.append(_trackers(state, report, now_unix_ns))
+    parts: list[RenderableType] = [
+        heading,
+        Text(_pace(report, state, now_ns), style="dim"),
+        _roles(state, report, now_ns),
+        _trackers(state, report, now_ns),
+    ]
     parts += [Text(line, style="dim") for line in _notes(report)]
     problems = (*_recent(report, now_ns), *_undelivered(state), *warnings(report))
     return Group(*parts, *(Text(line, style="yellow") for line in problems))
@@ -160,15 +157,17 @@ def place_commands(report: Report) -> Sequence[str]:
     return [f"{label:<{width}}  {text}" for label, text in links]
 
 
-def show(console: Terminal, run_id: str, report: Report, *, live: bool = False) -> None:
-    """Print the run.
+def show(console: Terminal, folder: RunFolder) -> RunState:
+    """Print the run of *folder*, and return its state; nothing is printed of one without a report.
 
     Commands are printed on lines of their own, unwrapped, so that they can be copied.
     """
-    state = RunState(run_id, "", bridge_alive=live)
-    console.print(run_table(state, report))
-    for line in place_commands(report):
-        console.print_line(f"  {line}")
+    state = StateReader().read(folder)
+    if state.report is not None:
+        console.print(run_table(state, state.report, time.time_ns()))
+        for line in place_commands(state.report):
+            console.print_line(f"  {line}")
+    return state
 
 
 def overview_view(overview: Overview) -> RenderableType:
@@ -380,7 +379,7 @@ def _current(rate: float, report: Report, now_ns: int) -> float:
     return 0.0
 
 
-def _roles(state: RunState, report: Report, now_ns: int | None) -> Table:
+def _roles(state: RunState, report: Report, now_ns: int) -> Table:
     """Return a table with a row per role, without a column of roles when the run has none.
 
     A run without a step and a role has no row, because nothing has been logged.
@@ -397,7 +396,7 @@ def _roles(state: RunState, report: Report, now_ns: int | None) -> Table:
 
 
 def _role_cells(
-    state: RunState, report: Report, role: str, step: int | None, now_ns: int | None
+    state: RunState, report: Report, role: str, step: int | None, now_ns: int
 ) -> dict[str, str]:
     """Return the cells of one role by column.
 
@@ -411,7 +410,7 @@ def _role_cells(
     }
     if report.status == "running":
         cells["processes"] = _processes(state, report, role)
-    if now_ns is not None and not report.ended:
+    if not report.ended:
         cells["last row"] = ""
         if axis in report.row_times:
             cells["last row"] = f"{age((now_ns - report.row_times[axis]) / 1e9)} ago"
@@ -441,27 +440,21 @@ def _processes(state: RunState, report: Report, role: str) -> str:
     return f"{processes.alive} of {processes.processes} alive{note}"
 
 
-def _trackers(state: RunState, report: Report, now_ns: int | None) -> Table:
-    """Return a table with a row per exporter that is named now.
-
-    Without *now_ns* the state is that of the report: the caller, which has just delivered, knows
-    it.
-    """
+def _trackers(state: RunState, report: Report, now_ns: int) -> Table:
+    """Return a table with a row per exporter that is named now."""
     columns = ["tracker", "state", "rows", "rollouts", "waiting"]
     # Speeds and lags of an ended run are over.
-    if now_ns is not None and not report.ended:
+    if not report.ended:
         columns += ["rows/s", "lag", "holds"]
     table = plain_table(columns, numbers=columns[2:])
     for name, exporter in report.exporters.items():
-        label = exporter.state
-        if now_ns is not None:
-            label = _exporter_state(exporter, served=state.bridge_alive)
+        label = _exporter_state(exporter, served=state.bridge_alive)
         cells = ["", ""]
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         if name != OTLP:
             cells = [str(exporter.rows), str(exporter.rollouts)]
         cells.append(str(_waiting(report, exporter)))
-        if now_ns is not None and not report.ended:
+        if not report.ended:
             records = state.held.get(name, KeptRecords())
             lag_s = 0.0
             if records.unwritten_unix_ns is not None:
