@@ -37,7 +37,10 @@ def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str
 
 
 def is_sealed_here(run_id: str, exporter: str, variables: Mapping[str, str]) -> bool:
-    """Return whether *variables* bear the seal of the user who runs this process."""
+    """Return whether *variables* bear the seal of the user who runs this process.
+
+    ``False`` for a user who can store no key: `drain` then follows folders with ``--trust-folders`` only.
+    """
     key = _user_key()
     if key is None:
         return False

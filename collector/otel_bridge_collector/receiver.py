@@ -309,7 +309,10 @@ class Receiver:
         self._ingest.close_idle(float("inf"))
 
     async def _close(self, grace_s: float) -> None:
-        """Refuse new requests, wait for running ones, and close the segments; nothing if `_listen` failed early."""
+        """Refuse new requests, wait for running ones, and close the segments; nothing if `_listen` failed early.
+
+        A server that fails to stop is passed over, since the segments must be closed in any case.
+        """
         if not hasattr(self, "_ingest"):
             return
         self._ingest.refuse(

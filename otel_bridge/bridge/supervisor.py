@@ -101,10 +101,7 @@ class _Snapshots:
         self._due_s = float("-inf")
 
     def take(self, runs: ActiveRuns, *, now: bool = True) -> None:
-        """Take the status of *runs*; without *now* only when it is due.
-
-        Raises what `ActiveRuns.remaining` raises; the last status stays.
-        """
+        """Take the status of *runs*; without *now* only when it is due."""
         began_s = time.monotonic()
         # The pause grows with the cost, so that status takes a fifth of the thread at most.
         if now or began_s >= self._due_s:
@@ -190,7 +187,7 @@ class BridgeSupervisor:
 
     # --- for any thread ---------------------------------------------------------------------------
     def start(self) -> None:
-        """Serve on a separate thread."""
+        """Serve on a separate thread; raises `RuntimeError` if the machine allows no more."""
         self._thread.start()
 
     def notify(self) -> None:

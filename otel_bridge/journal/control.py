@@ -170,7 +170,10 @@ def receive_control(
 
 
 def delete_control_request(folder: RunFolder, request: ControlRequest) -> bool:
-    """Delete the file of a request that was carried out; return whether this call deleted it."""
+    """Delete the file of a request that was carried out; return whether this call deleted it.
+
+    ``False`` when another bridge was faster, or the file cannot be deleted.
+    """
     return _deleted(folder.control_dir / request.name)
 
 

@@ -32,6 +32,7 @@ from otel_bridge.bridge.serving.stall_watch import StallWatch
 from otel_bridge.errors import (
     FolderLockedError,
     FormatVersionError,
+    JournalError,
     LedgerDamagedError,
     OtelBridgeError,
 )
@@ -259,13 +260,19 @@ class ActiveRuns:
     def remaining(self) -> dict[str, RunStatus]:
         """Return the status of every run that was served since the start, by run id.
 
-        Of a closed run as it was when it was closed. Raises what `RunBridge.remaining` raises.
+        Of a closed run as it was when it was closed. One whose ledger cannot be read now has that as
+        its reason: its polls fail too, and the other runs must be shown.
         """
         statuses: dict[str, RunStatus] = {}
         for closed in self._discovery.closed.values():
             statuses[closed.remaining.run_id] = closed.remaining
         for run in self._open_runs():
-            statuses[run.folder.run_id] = run.remaining()
+            run_id = run.folder.run_id
+            try:
+                statuses[run_id] = run.remaining()
+            except JournalError as exc:
+                reason = str(exc)
+                statuses[run_id] = RunStatus(run_id, Outcome.BUSY, reason=reason)
         return statuses
 
     def close_all(self, deadline_s: float) -> None:

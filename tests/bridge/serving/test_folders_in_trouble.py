@@ -18,7 +18,7 @@ from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs, lease
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.errors import BlockedError, JournalFullError
+from otel_bridge.errors import BlockedError, JournalError, JournalFullError
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
@@ -542,11 +542,17 @@ def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_
     ]
 
 
-def test_a_run_whose_report_cannot_be_made_fails_alone(
+def test_a_run_whose_report_or_ledger_fails_harms_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, recorder = run_folder(tmp_path, "bad"), RecordingTracker()
     write_report = RunBridge.write_report
+    remaining = RunBridge.remaining
+
+    def unreadable(self: RunBridge) -> RunStatus:
+        if self.folder.run_id == "bad":
+            raise JournalError("no ledger of this run")
+        return remaining(self)
 
     def failing(self: RunBridge, *, now: bool = False) -> None:
         if self.folder.run_id == "bad":
@@ -554,6 +560,7 @@ def test_a_run_whose_report_cannot_be_made_fails_alone(
         write_report(self, now=now)
 
     monkeypatch.setattr(RunBridge, "write_report", failing)
+    monkeypatch.setattr(RunBridge, "remaining", unreadable)
     bad = Process.start(folder, "memory")
     good = Process.start(run_folder(tmp_path), "memory")
     with serving(tmp_path, options(("memory", recorder))) as host:
@@ -561,5 +568,7 @@ def test_a_run_whose_report_cannot_be_made_fails_alone(
         until(lambda: host.state().failures >= 3)
         good.log(2)
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 2)
+        until(lambda: {"bad", RUN} <= host.progress().keys())
+        assert host.progress()["bad"].reason == "no ledger of this run"
 
     assert not any("reading run folders failed" in line for line in host.lines)  # type: ignore[attr-defined]
