@@ -30,9 +30,11 @@ _PARTED_LISTS = ("rewards", "tool_facts")
 _LISTS = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
     "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
-    "metadata", "states", "ids", "errors", "logprobs", "samples_per_prompt", *_PARTED_LISTS,
+    "metadata", "states", "ids", "errors", "logprobs", "samples_per_prompt",
 )  # fmt: skip
-COLUMNS = frozenset({*_LISTS, "decode", "model", "step", "split", "role"})
+COLUMNS = frozenset(
+    {*_LISTS, *_PARTED_LISTS, "decode", "model", "step", "split", "role"}
+)
 _A_SAMPLE = (
     "rewards", "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "logprobs",
     "ids",

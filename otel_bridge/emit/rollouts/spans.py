@@ -146,6 +146,8 @@ def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, i
     if start is None or not 0 < start <= end:
         # At most one child for a message, and one for each further answer of a tool.
         start = end - sum(max(len(message.answers), 1) for message in content.messages)
+        # An end in another unit may be a small number, and no span starts before 1970.
+        start = max(start, 1)
     return start, end
 
 

@@ -57,6 +57,15 @@ def test_a_row_of_a_table_may_have_arrays_for_rewards_tools_and_turns() -> None:
     assert run.drops == {}
 
 
+def test_an_end_in_another_unit_costs_no_rollout() -> None:
+    run = MemoryRun()
+
+    log_rollouts(run, [rollout(end_unix_ns=2)], step=3)
+
+    assert [span.end_time_unix_nano for span in run.roots] == [2]
+    assert run.drops == {}
+
+
 def test_a_rollout_whose_generator_of_messages_raises_is_counted() -> None:
     run = MemoryRun()
 

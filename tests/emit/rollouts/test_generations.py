@@ -61,6 +61,22 @@ def test_lists_become_rollouts() -> None:
     }  # fmt: skip
 
 
+def test_lists_may_be_iterators() -> None:
+    run = MemoryRun()
+
+    log_generations(
+        run,
+        prompts=iter(["one", "two"]),
+        responses=iter(["1", "2"]),
+        rewards=map(float, [1, 0]),
+        tool_facts=iter([{"calls": 2}, None]),
+    )
+
+    assert texts(run) == [("one", "1"), ("two", "2")]
+    assert facts(run, "rl.reward") == [1.0, 0.0]
+    assert facts(run, "rl.tool.calls") == [2, None]
+
+
 @pytest.mark.parametrize(
     "short", [None, [], [1.0], [None, None, None, None], [math.nan] * 4, (1.0, 2.0)]
 )
