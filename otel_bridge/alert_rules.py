@@ -141,15 +141,15 @@ def _rule(text: str) -> AlertRule:
         return AlertRule(
             AlertKind.STRAGGLER, pattern, text, operator=">", bound=bound, steps=steps
         )
-    found = _BOUND.fullmatch(text)
-    if found is None:
+    comparison = _BOUND.fullmatch(text)
+    if comparison is None:
         raise ValueError(f"{text!r} is not a rule; {_EXPECTED}")
     return AlertRule(
         AlertKind.BOUND,
-        found[1],
+        comparison[1],
         text,
-        operator=found[2],
-        bound=_number(text, found[3]),
+        operator=comparison[2],
+        bound=_number(text, comparison[3]),
     )
 
 
@@ -158,8 +158,10 @@ def _duration_ns(text: str, duration: str) -> int:
 
     Raises `ValueError` for any other text.
     """
-    found = _DURATION.fullmatch(duration)
-    after_ns = int(float(found[1]) * _UNITS_S[found[2]] * _SECOND_NS) if found else 0
+    after_ns = 0
+    match = _DURATION.fullmatch(duration)
+    if match is not None:
+        after_ns = int(float(match[1]) * _UNITS_S[match[2]] * _SECOND_NS)
     if not 0 < after_ns <= _MAX_DURATION_NS:
         raise ValueError(
             f"{text!r}: {duration!r} is not a duration above 0 and up to a year, e.g. stalled:90s, 10m, 2h"

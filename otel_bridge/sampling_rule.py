@@ -54,16 +54,16 @@ def choose(
     if rule == FIRST:
         return list(range(cap))
     order = _RewardOrder(seed, groups, key)
-    kept: dict[int, None] = {}
+    chosen: set[int] = set()
     for tied in _extremes(rewards)[:cap]:
-        kept.update(dict.fromkeys(order.first(tied, 1)))
+        chosen.update(order.first(tied, 1))
     for indices in (failed, truncated):
-        seats = min(max(cap // _SHARE, 1), cap - len(kept))
-        others = [index for index in indices if index not in kept]
-        kept.update(dict.fromkeys(order.first(others, seats)))
-    if len(kept) < cap:
-        _fill_with_groups(kept, cap, order)
-    return sorted(kept)
+        seats = min(max(cap // _SHARE, 1), cap - len(chosen))
+        candidates = [index for index in indices if index not in chosen]
+        chosen.update(order.first(candidates, seats))
+    if len(chosen) < cap:
+        _fill_with_groups(chosen, cap, order)
+    return sorted(chosen)
 
 
 def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
@@ -130,25 +130,25 @@ class _RewardOrder:
         ).digest()
 
 
-def _fill_with_groups(kept: dict[int, None], cap: int, order: _RewardOrder) -> None:
+def _fill_with_groups(chosen: set[int], cap: int, order: _RewardOrder) -> None:
     """Give the seats left to whole groups, then cut those that did not fit.
 
     Samples of one prompt are compared with each other, so that whole groups come first.
     """
     members: dict[bytes, list[int]] = {}
     for index, digest in enumerate(order.digests):
-        if index not in kept:
+        if index not in chosen:
             members.setdefault(digest, []).append(index)
     too_large: list[list[int]] = []
     for digest in sorted(members):
         group_members = members[digest]
-        if len(group_members) <= cap - len(kept):
-            kept.update(dict.fromkeys(group_members))
+        if len(group_members) <= cap - len(chosen):
+            chosen.update(group_members)
         else:
             too_large.append(group_members)
-        if len(kept) == cap:
+        if len(chosen) == cap:
             return
     for group_members in too_large:
-        kept.update(dict.fromkeys(order.first(group_members, cap - len(kept))))
-        if len(kept) == cap:
+        chosen.update(order.first(group_members, cap - len(chosen)))
+        if len(chosen) == cap:
             return

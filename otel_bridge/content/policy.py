@@ -91,7 +91,7 @@ class ContentPolicy:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> ContentPolicy:
-        """Read the policy from *env*.
+        """Read the policy from *env*; without any setting texts stay whole but for secrets.
 
         Raises:
             ConfigError: A value cannot be parsed.

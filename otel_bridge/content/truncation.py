@@ -29,7 +29,7 @@ def is_identifier(text: str) -> bool:
 def cut(text: str, limit: int) -> str:
     """Return *text* with at most *limit* characters and a mark; empty for the limit 0.
 
-    JSON stays JSON, its strings are cut.
+    JSON stays JSON, its strings are cut; text that is not quite JSON is cut as text.
 
     For a text that was cut before, the mark counts all missing characters: the emitter, the bridge
     and an exporter's own limit may each cut it.

@@ -86,7 +86,8 @@ def by_user(text: str) -> str:
     """Return *text* after the user's function, if there is one.
 
     ``[redacted]`` where the function raises or returns no text: counted as ``rollout_redaction``,
-    and logged once, since a text that was not redacted must not leave.
+    and logged once, since a text that was not redacted must not leave. Only an exception of the
+    program's own signal handlers passes (`any_error`).
     """
     if _UserFunction.redaction is None:
         return text

@@ -102,7 +102,10 @@ class AlertWatcher:
         self._stalls = _Stalls(state, of_silence, options, processes)
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
-        """Return *records* with the alerts that their rows raise, each behind its row."""
+        """Return *records* with the alerts that their rows raise, each behind its row.
+
+        Unchanged without any; alerts beyond the most of a run are counted (`_admitted`).
+        """
         with_alerts: list[Record] = []
         for record in records:
             with_alerts.append(record)

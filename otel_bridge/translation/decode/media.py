@@ -1,6 +1,7 @@
 """An event ``rl.media`` -> one part of the media of one key, or all of it. Pure.
 
-What any client sends is checked here: sizes, digests, kinds, and that a table is a table.
+What any client sends is checked here: sizes, digests, kinds, and that a table is a table. An event
+that is refused (`InvalidRecordError`) is dropped by `MediaAssembler`, and counted (``media/invalid``).
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _exponential(
     """Return *point* less *last_point*, whose count is lower; buckets that have fallen are left out.
 
     A producer lowers its scale when values spread, so that its old buckets are merged to the new
-    ones first.
+    ones first. Without a sum if either point has none (`_totals`).
     """
     added = pb.ExponentialHistogramDataPoint(
         count=point.count - last_point.count,

@@ -252,7 +252,8 @@ class Evaluations:
         """Assign values about spans of a trace to their rollouts.
 
         Called once the split of the trace is known, so that each value is part of its rollout. A
-        trace without such values changes nothing.
+        trace without such values changes nothing. One older than another of its name and process is
+        dropped as overtaken, one beyond the most of its rollout counted (see `add`).
 
         Args:
             trace_id: The trace.

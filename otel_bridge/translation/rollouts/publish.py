@@ -209,15 +209,15 @@ class RolloutPublisher:
         is counted as a whole. ``False`` for a rollout that begins in such a trace after all: from
         then on the trace waits as a new one does.
         """
-        other = self.other.get(trace_id)
-        if other is None:
+        completed = self.other.get(trace_id)
+        if completed is None:
             return False
         if any(map(is_rollout, spans)):
             self.other.forget(trace_id)
             return False
-        late = unknown(other, spans) if other.emitted else []
+        late = unknown(completed, spans) if completed.emitted else []
         if late:
-            self.other.add(trace_id, completed_by(other, late))
+            self.other.add(trace_id, completed_by(completed, late))
             count(self._state, "span/late", len(late))
         return True
 

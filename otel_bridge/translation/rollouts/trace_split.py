@@ -207,7 +207,8 @@ class SpanRouter:
         As long as no rollout of the trace is complete, this is the trace itself. Later it is the
         rollout that holds the span (a redelivery) or its parent (a late span). A span without a
         parent belongs to the first rollout. Any other may belong to a further rollout, and waits
-        under the trace's id with `FURTHER`.
+        under the trace's id with `FURTHER`. Of a trace whose spans were too many to remember all go
+        to the trace itself, where they count as late.
 
         A further one gets its own place because the first may wait for its step under the trace's
         id.
