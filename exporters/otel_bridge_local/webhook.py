@@ -52,6 +52,7 @@ _SIGNS = {
     "warn": ":warning:",
     "error": ":rotating_light:",
 }
+_NO_ANSWER = "no answer"
 # A timeout of the server, or of a proxy before it: the message may have been posted.
 _UNKNOWN = frozenset({408, 504})
 # The message, not the address, is at fault: another alert may pass.
@@ -87,19 +88,23 @@ class WebhookRunWriter(RunWriter):
     def _post(self, alert: Alert) -> str:
         """Post *alert*; return why it is unknown whether it arrived, empty if it did.
 
+        An alert too few is better than calling a person twice; the count shows that it is missing.
+
         Raises:
-            ExporterError: The alert was certainly not accepted.
+            RetryableError: There was no connection, or the server takes nothing now.
+            BlockedError: The certificate is not accepted, or the server refuses all messages.
+            PermanentError: The server refuses this message.
         """
-        status, retry_s = _answer(self._address, message(self._run, alert))
-        # An alert too few is better than calling a person twice; the count shows that it is
-        # missing.
-        if status is None:
-            return "no answer"
-        if status in _UNKNOWN:
-            return f"HTTP {status}"
-        if not 200 <= status < 300:
-            raise _error(status, retry_s)
-        return ""
+        body = message(self._run, alert)
+        try:
+            # A server that sends its answer byte by byte would hold up the end of the run.
+            outcome = call_within(TOTAL_S, partial(_sent, self._address, body))
+        except TimeoutError:
+            # A post that goes on after this ends with the process; its alert is given up as unknown.
+            return _NO_ANSWER
+        if isinstance(outcome, ExporterError):
+            raise outcome  # here: the errors of requests, which name the address, are not attached to it
+        return outcome
 
 
 def message(run: RunInfo, alert: Alert) -> bytes:
@@ -136,35 +141,13 @@ def _escaped(text: str) -> str:
     return text.replace("@", f"@{_NO_WIDTH}").replace("](", f"]{_NO_WIDTH}(")
 
 
-def _answer(url: str, body: bytes) -> tuple[int | None, float | None]:
-    """Post *body*.
+def _sent(url: str, body: bytes) -> str | ExporterError:
+    """Send the request and read the head of its answer.
 
-    Return status and Retry-After, or ``None`` as status when it is unknown what became of the
-    request.
-
-    The body of an answer is not read: a status is all that is needed, and a body may repeat the
-    address.
-
-    Raises:
-        RetryableError: There was no connection, so that nothing was sent.
-        BlockedError: The server's certificate is not accepted, so that nothing was sent.
-    """
-    try:
-        # A server that sends its answer byte by byte would hold up the end of the run.
-        outcome = call_within(TOTAL_S, partial(_sent, url, body))
-    except TimeoutError:
-        # A post that goes on after this ends with the process; its alert is given up as unknown.
-        return None, None
-    if isinstance(outcome, ExporterError):
-        raise outcome  # here: the errors of requests, which name the address, are not attached to it
-    return outcome
-
-
-def _sent(url: str, body: bytes) -> tuple[int | None, float | None] | ExporterError:
-    """Send the request and read the head of its answer; returns what `_answer` returns or raises.
-
-    An error is returned, because one that is raised here would carry the error of requests, which
-    names the secret address.
+    Return why it is unknown what became of it, empty if it was accepted; an error if it was
+    certainly not. The body of an answer is not read: a status is all that is needed, and a body may
+    repeat the address. An error is returned, because one that is raised here would carry the error
+    of requests, which names the secret address.
     """
     try:
         with (
@@ -179,7 +162,8 @@ def _sent(url: str, body: bytes) -> tuple[int | None, float | None] | ExporterEr
                 stream=True,
             ) as answer,
         ):
-            return answer.status_code, retry_after_s(answer.headers.get("Retry-After"))
+            retry_s = retry_after_s(answer.headers.get("Retry-After"))
+            return _outcome(answer.status_code, retry_s)
     except requests.exceptions.SSLError:
         return BlockedError(
             "the webhook's certificate is not accepted, so that nothing was sent",
@@ -198,15 +182,19 @@ def _sent(url: str, body: bytes) -> tuple[int | None, float | None] | ExporterEr
             return RetryableError(
                 "the webhook cannot be reached: no connection; is its address right?"
             )
-        return None, None
+        return _NO_ANSWER
 
 
-def _error(status: int, retry_s: float | None) -> ExporterError:
-    """Return the error of an answer that refuses an alert.
+def _outcome(status: int, retry_s: float | None) -> str | ExporterError:
+    """Return what the status of an answer says, as `_sent` does.
 
-    Retryable: 429 and 5xx. Permanent, a dead letter: the message itself is refused. Blocked, a
-    person must act: any other.
+    Unknown: a timeout of the server, or of a proxy before it. Retryable: 429 and 5xx. Permanent, a
+    dead letter: the message itself is refused. Blocked, a person must act: any other.
     """
+    if 200 <= status < 300:
+        return ""
+    if status in _UNKNOWN:
+        return f"HTTP {status}"
     message_ = f"the webhook answered HTTP {status}"
     if status == 429 or status >= 500:
         return RetryableError(message_, retry_after_s=retry_s)
