@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from otel_bridge.errors import RetryableError
-from otel_bridge.exporter import ExporterSettings, RunInfo, WriterMemory
+from otel_bridge.exporter import ExporterSettings, RunInfo, RunWriter, WriterMemory
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.machine import this_host
 from otel_bridge.records import (
@@ -102,11 +102,14 @@ def open_console(
     return ConsoleRunWriter(run, sys.stdout)
 
 
-class ConsoleRunWriter:
-    """Writes one run as text; after a kill or an error, lines may be printed again."""
+class ConsoleRunWriter(RunWriter):
+    """Writes one run as text; after a kill or an error, lines may be printed again.
+
+    The protocol's own methods: what was printed counts as durable, and standard output belongs to
+    the process and stays open.
+    """
 
     def __init__(self, run: RunInfo, stream: TextIO) -> None:
-        self.url: str | None = None
         self._name = run.name
         self._stream = stream
 
@@ -144,16 +147,9 @@ class ConsoleRunWriter:
         del role
         self._print([f"{self._name} summary: {_clipped(_pairs(values))}"])
 
-    def durable(self) -> Position | None:
-        """Return ``None``, so that what was printed counts as durable."""
-        return None
-
     def end(self, status: Status) -> None:
         """Print the end."""
         self._print([f"{self._name} run {status.value}"])
-
-    def close(self) -> None:
-        """Do nothing: standard output belongs to the process and stays open."""
 
     def _print_each(self, records: Sequence[R], text_of: Callable[[R], str]) -> None:
         """Print the time and the text of each of *records*.

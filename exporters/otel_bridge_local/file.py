@@ -25,6 +25,7 @@ from otel_bridge.errors import PermanentError
 from otel_bridge.exporter import (
     ExporterSettings,
     RunInfo,
+    RunWriter,
     TrackerCounts,
     WriterMemory,
     file_errors,
@@ -104,7 +105,7 @@ def tracker_counts(run: RunInfo, settings: ExporterSettings) -> TrackerCounts:
     return TrackerCounts(numbers, rollouts)
 
 
-class FileRunWriter:
+class FileRunWriter(RunWriter):
     """Writes one run as JSON lines, from one delivery thread; each record once.
 
     Raises:
@@ -115,7 +116,6 @@ class FileRunWriter:
     def __init__(
         self, run: RunInfo, settings: FileSettings, memory: WriterMemory
     ) -> None:
-        self.url: str | None = None
         self._folder = run.folder / "file"
         self._limit_bytes = settings.max_bytes
         with _as_bridge_errors(None):
