@@ -84,11 +84,13 @@ class RetryPolicy:
         if isinstance(exc, BlockedError):
             help_ = exc.help
         state = self._position.state
-        if state.state != "blocked" or state.reason != str(exc):
+        # As the state has it, without secrets and control characters.
+        reason = shown(str(exc))
+        if state.state != "blocked" or state.reason != reason:
             # Logged once for each reason; the try of every minute would fill the log.
             suffix = f"; {help_}" if help_ else ""
-            self._log_line(f"{self._name} is blocked: {exc}{suffix}")
-        self._position.show("blocked", reason=str(exc), help_=help_)
+            self._log_line(f"{self._name} is blocked: {reason}{suffix}")
+        self._position.show("blocked", reason=reason, help_=help_)
         return BLOCKED_S
 
     def passing(self, exc: Exception) -> float:

@@ -88,8 +88,13 @@ def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everythi
     assert "run has no log" in bench.delivery.exporter_state.reason
 
 
-def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
-    error: list[Exception | None] = [BlockedError("no key", help="wandb login")]
+@pytest.mark.parametrize(
+    ("reason", "text"), [("no key", "no key"), ("no \x1b[1mkey", r"no \x1b[1mkey")]
+)
+def test_blocked_is_said_once_and_nothing_is_lost(
+    tmp_path: Path, reason: str, text: str
+) -> None:
+    error: list[Exception | None] = [BlockedError(reason, help="wandb login")]
     bench = Bench(tmp_path, Tracker(opens=lambda: error[0]))
     bench.ledger.commit([row(1)])
 
@@ -99,7 +104,7 @@ def test_blocked_is_said_once_and_nothing_is_lost(tmp_path: Path) -> None:
 
     assert (waits, bench.lines) == (
         [60.0] * 3,
-        ["memory is blocked: no key; wandb login"],
+        [f"memory is blocked: {text}; wandb login"],
     )
     assert (
         bench.tracker.kept,
