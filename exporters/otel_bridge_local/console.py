@@ -222,6 +222,7 @@ def _trace_text(trace: PlainTrace) -> str:
 
 
 def _media_text(record: MediaRecord) -> str:
+    """Return step, key and items of *record*; no items where the content policy allows none."""
     items = " ".join(
         f"{item.kind}[{len(item.data)} bytes] {_clipped(item.caption)}"
         for item in record.items

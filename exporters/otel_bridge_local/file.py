@@ -378,6 +378,7 @@ def _last_position(files: Sequence[Path]) -> Position:
 
 
 def _as_bridge_errors(position: Position | None) -> AbstractContextManager[None]:
+    """Raise errors of the file system as `file_errors`; *position*: the first record that was not written."""
     return file_errors(
         "file exporter", "make the run folder writable for this user", position
     )

@@ -348,6 +348,7 @@ def _print_counts(
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
+    """Return a dead letter on one line: a kind of a later version by its number, control characters escaped."""
     time_text = datetime.fromtimestamp(
         dead_letter.time_unix_ns / 1e9, timezone.utc
     ).strftime("%Y-%m-%d %H:%M:%S")

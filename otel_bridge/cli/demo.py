@@ -135,6 +135,7 @@ class _Interrupted(KeyboardInterrupt):
 
 
 def _interrupt(number: int, _frame: object) -> None:
+    """Handle SIGINT and SIGTERM: by an exception, so that each ``with`` on the way ends what it began."""
     raise _Interrupted(number)
 
 

@@ -135,6 +135,7 @@ def _facts(payload: Payload) -> Iterator[tuple[str, str]]:
 
 
 def _counts(payload: Payload) -> str:
+    """Return the numbers of turns and tool calls of a rollout; empty when both are 0."""
     counts: list[str] = []
     for key, noun in (("turns", "turn"), ("tool_calls", "tool call")):
         count = payload.get(key)

@@ -106,6 +106,8 @@ class ServiceLog(logging.Handler):
             raise SystemExit(exit_code_of(exc)) from exc
 
     def _lines_of(self, stream: TextIO) -> TextIO:
+        """Return what takes the place of *stream*: a line that names no level near its beginning is ``info``."""
+
         def log(line: str) -> None:
             level = _LEVEL.search(line[:_LEVEL_CHARS])
             self._log_to(stream, line, level[0].lower() if level else "info", {})
@@ -186,6 +188,7 @@ class PrintedLines:
         self._log_all(unfinished.values())
 
     def _log_all(self, lines: Iterable[str]) -> None:
+        """Log *lines* without empty ones, each from behind its last carriage return: a bar's last state."""
         for line in lines:
             if last := line.rstrip("\r").rpartition("\r")[2].strip():
                 self._log(last)

@@ -283,6 +283,7 @@ def _refused(state: RunState) -> Iterator[str]:
 
 
 def _unread(state: RunState, *, here: bool) -> Unread:
+    """Return the message about a run without a report; only *here* its files are looked at."""
     folder = RunFolder.at(Path(state.folder))
     waiting_bytes = state.bytes.get("segments", 0)
     return unread(
