@@ -113,7 +113,10 @@ class MetricWriter:
     def _first_refused(
         self, batch: Sequence[MetricValue]
     ) -> tuple[MetricValue, str] | None:
-        """Write *batch* up to the first point that MLflow refuses; return that point and why."""
+        """Write *batch* up to the first point that MLflow refuses; return that point and why.
+
+        ``None`` when all are written. Other errors than a refusal pass.
+        """
         for point, exc in refused_items(batch, self._write_batch, Refused):
             # Held: this very point is stored, and MLflow up to 3.15 refuses a NaN that comes again.
             if not is_held(exc):

@@ -208,7 +208,10 @@ class MlflowRunWriter:
             raise
 
     def _look_what_was_deleted(self, error: BlockedError) -> None:
-        """Add to *error* the command that restores the run, or its experiment with all runs."""
+        """Add to *error* the command that restores the run, or its experiment with all runs.
+
+        Nothing is added when neither was deleted, or the store cannot be asked now.
+        """
         try:
             require_active(self._connection, self._run)
         except BlockedError as found:

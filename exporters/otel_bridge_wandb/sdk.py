@@ -98,7 +98,10 @@ def abilities(wandb: Wandb) -> WandbAbilities:
 
 
 def require_credentials(wandb: Wandb, settings: WandbSettings) -> None:
-    """Raise `BlockedError` if wandb finds no API key: it would prompt for one, on the user's terminal under `run`."""
+    """Raise `BlockedError` if wandb finds no API key: it would prompt for one, on the user's terminal under `run`.
+
+    The server is not asked, so that a key that it refuses shows only when the run is opened.
+    """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return
     wandb_settings = wandb.setup().settings
@@ -360,7 +363,7 @@ def staging_in(folder: Path) -> Generator[None, None, None]:
 
 @contextmanager
 def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
-    """Hide variables from wandb, which reads its environment itself."""
+    """Hide variables from wandb, which reads its environment itself; after the block they are as before."""
     hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

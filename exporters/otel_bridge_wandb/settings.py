@@ -290,7 +290,10 @@ def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
 
 
 def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
-    """Return the group: the user's, else, for the runs of several machines, the id of their common run."""
+    """Return the group: the user's, else, for the runs of several machines, the id of their common run.
+
+    ``None`` for the one run of a job without a group.
+    """
     alone = not is_other_node(run, settings) and not settings.unshared
     group = (
         run.group if run.group != sweep_of(run) else None

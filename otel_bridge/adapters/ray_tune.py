@@ -97,7 +97,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         trial: Any,
         result: dict[str, Any],
     ) -> None:
-        """Record one row; its step is the training iteration of the trial."""
+        """Record one row; its step is the training iteration of the trial.
+
+        Nothing happens for a trial whose run cannot begin.
+        """
         if (run := self._run_of(trial)) is not None:
             run.log_result(result)
 
@@ -172,7 +175,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
         return _TrialRun(run, trial, experiment)
 
     def _leave_out_event_files(self, trial: Any) -> None:
-        """Leave the trial's own event files of Tune out of a capture, which would record its scalars again."""
+        """Leave the trial's own event files of Tune out of a capture, which would record its scalars again.
+
+        Nothing happens for a trial without a local folder, or without a capture of TensorBoard.
+        """
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
         folder = getattr(trial, "local_path", None)

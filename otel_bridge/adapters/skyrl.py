@@ -388,7 +388,7 @@ def _prompts_of_single_turns(
 def _with_turns(
     metadata: Sequence[Mapping[str, Any] | None] | None, num_turns: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the facts of each trajectory with its number of turns."""
+    """Return the facts of each trajectory with its number of turns; those without a number are left out."""
     facts = metadata or [None] * len(num_turns)
     return [
         {**(of_trajectory or {}), "num_turns": turns}

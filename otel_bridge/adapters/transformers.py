@@ -507,7 +507,10 @@ def register() -> None:
 
 
 def _left_out_by(tracker: str, logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a tracker's callback leaves out of *logs*: that of TensorBoard all but numbers and texts."""
+    """Return what a tracker's callback leaves out of *logs*: that of TensorBoard all but numbers and texts.
+
+    Empty for any other tracker.
+    """
     if tracker != "tensorboard":
         return {}
     return {

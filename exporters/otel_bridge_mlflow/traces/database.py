@@ -108,7 +108,10 @@ class AssessmentRows:
 
     @property
     def usable(self) -> bool:
-        """Return whether this MLflow has all that `write` needs, and sums up nothing beside the rows."""
+        """Return whether this MLflow has all that `write` needs, and sums up nothing beside the rows.
+
+        If not, the caller writes each assessment by a call of its own.
+        """
         return (
             self._open_session is not None
             and self._tables is not None

@@ -152,7 +152,10 @@ class TraceWriter:
             raise
 
     def _link(self, batch: Sequence[TraceContent]) -> None:
-        """Link the traces to the run, because servers below MLflow 3.15 ignore the header that does this."""
+        """Link the traces to the run, because servers below MLflow 3.15 ignore the header that does this.
+
+        Raises as `as_bridge_errors`; the traces are stored by then, and come again with their batch.
+        """
         with as_bridge_errors(
             f"linking {len(batch)} traces to MLflow run {self._run.id}"
         ):

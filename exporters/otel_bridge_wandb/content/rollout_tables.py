@@ -140,7 +140,10 @@ class Tables:
         return Increment(table_key, add, undo=lambda: _undo(opened, row_count))
 
     def _current(self, key: str, columns: Sequence[str]) -> _Open:
-        """Return the table of *key* that takes rows; after `INCREMENTS` increments or `MAX_TABLE_BYTES` a new part."""
+        """Return the table of *key* that takes rows; after `INCREMENTS` increments or `MAX_TABLE_BYTES` a new part.
+
+        Raises wandb's own exceptions when a table cannot be made.
+        """
         opened = self._open.get(key) or self._remembered(key, columns)
         if opened.increments >= INCREMENTS or opened.size_bytes >= MAX_TABLE_BYTES:
             opened = _Open(self._make(list(columns)), opened.part + 1)
@@ -148,7 +151,10 @@ class Tables:
         return opened
 
     def _remembered(self, key: str, columns: Sequence[str]) -> _Open:
-        """Return an empty table that continues the part of the writer before: wandb numbers its increments on."""
+        """Return an empty table that continues the part of the writer before: wandb numbers its increments on.
+
+        The first part where no writer was before, or the run is written again.
+        """
         stored = None
         if self._memory is not None:
             stored = self._memory.get(f"table/{key}")

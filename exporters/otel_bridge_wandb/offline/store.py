@@ -235,7 +235,10 @@ class OfflineStore:
         return present
 
     def _save(self) -> None:
-        """Store the directories of this writer and those before it, for the next writer."""
+        """Store the directories of this writer and those before it, for the next writer.
+
+        Raises `JournalError` when the memory cannot be written; the bridge makes the call again.
+        """
         listed = list(self._known)
         if self._current is not None:
             listed.append(self._current)
@@ -244,7 +247,10 @@ class OfflineStore:
 
 
 def _deleted(path: Path) -> bool:
-    """Delete a directory; return ``False``, after a warning, if a part of it stays."""
+    """Delete a directory; return ``False``, after a warning, if a part of it stays.
+
+    ``True`` too for one that is gone already.
+    """
     try:
         shutil.rmtree(path)
     except OSError as exc:

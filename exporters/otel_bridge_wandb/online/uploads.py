@@ -188,7 +188,10 @@ class Server:
         return sorted(times)
 
     def _versions(self, name: str) -> Iterable[Any]:
-        """Return the versions of the artifact *name*, newest first where this wandb can order them."""
+        """Return the versions of the artifact *name*, newest first where this wandb can order them.
+
+        Reading them asks the server, and raises wandb's own exceptions.
+        """
         listing: Callable[..., Iterable[Any]] = self._api.artifacts
         order = {}
         if "order" in inspect.signature(listing).parameters:

@@ -232,7 +232,10 @@ def number_lines(
 
 
 def marker_of(memory: WriterMemory) -> str:
-    """Return the key under which this writer numbers its lines, the same for a run folder after a restart."""
+    """Return the key under which this writer numbers its lines, the same for a run folder after a restart.
+
+    A new one is stored before it is used; raises `JournalError` when that fails.
+    """
     stored = memory.get(_LABEL)
     label = stored.decode() if stored else os.urandom(4).hex()
     if stored is None:
