@@ -157,7 +157,6 @@ def _failure(
         body = None
     if isinstance(body, dict):
         fields = cast("dict[str, object]", body)
-        code = None
         if "error_code" in fields:
             code = str(fields["error_code"])
         # "detail" is what MLflow's FastAPI routes answer, such as that of OTLP.

@@ -128,9 +128,7 @@ class LocalStore(EntrySink):
         try:
             with _as_bridge_errors(entries[0].position):
                 self._write(entries, config)
-        except PermanentError:
-            self._write_one_by_one(entries, config)
-        except (TypeError, ValueError, OverflowError) as exc:
+        except (PermanentError, TypeError, ValueError, OverflowError) as exc:
             _raise_if_unusable(exc)
             self._write_one_by_one(entries, config)
         except (ImportError, AttributeError) as exc:

@@ -237,9 +237,7 @@ class WandbRunWriter:
         self._configs[role_name] = cast("dict[str, object]", clean({**config}))
         entries = beside_roles(self._configs, role_name)
         with as_bridge_errors("writing the config"):
-            if opened.shared is not None:
-                opened.shared.gather(entries)
-            opened.run.config.update(entries, allow_val_change=True)
+            _update_config(opened, entries)
 
     def write_summary(self, role: str | None, values: Mapping[str, Scalar]) -> None:
         """Set entries of the run's summary, under the keys that rows have.
@@ -258,12 +256,10 @@ class WandbRunWriter:
             summary[shown_key(key, None)] = value
         entries = cast("dict[str, object]", clean(summary))
         with as_bridge_errors("writing the summary"):
-            if (
-                opened.shared is not None
-            ):  # W&B then derives the summary from rows alone
+            if opened.shared is not None:
+                # W&B then derives the summary from rows alone.
                 in_config = {f"summary/{key}": value for key, value in entries.items()}
-                opened.shared.gather(in_config)
-                opened.run.config.update(in_config, allow_val_change=True)
+                _update_config(opened, in_config)
                 return
             self._summary |= entries
             opened.run.summary.update(entries)
@@ -391,6 +387,16 @@ class WandbRunWriter:
         if not self._is_open:
             raise RetryableError("W&B: this writer was closed; open another one")
         return self._opened
+
+
+def _update_config(opened: OpenRun, entries: Mapping[str, object]) -> None:
+    """Set entries of wandb's config; raises wandb's own exceptions.
+
+    In shared mode the entries of the other writers first, which the upload would replace.
+    """
+    if opened.shared is not None:
+        opened.shared.gather(entries)
+    opened.run.config.update(entries, allow_val_change=True)
 
 
 def _finish_run(opened: OpenRun, exit_code: int) -> None:
