@@ -36,11 +36,8 @@ _MAX_REASONS = 100
 """Most drop reasons that are counted for one process."""
 
 
-RolloutHandler: TypeAlias = Callable[
-    [Mapping[str, object], str, LogRecord, int], list[Record]
-]
-"""Processes an event about rollouts: attributes of the resource, instance, event, now in Unix
-ns."""
+RolloutHandler: TypeAlias = Callable[[Producer, str, LogRecord, int], list[Record]]
+"""Processes an event about rollouts: producer, instance of its process, event, now in Unix ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +123,7 @@ class Events:
         # Before the numbers are checked: messages are deduplicated by their trace, as spans are.
         if name in content_events.NAMES:
             self._lifecycle.on_record(process, now_unix_ns)
-            return self._read_content(
-                producer.attributes, process.instance, record, now_unix_ns
-            )
+            return self._read_content(producer, process.instance, record, now_unix_ns)
         if name not in self._data_handlers and name not in self._process_handlers:
             # Log lines are not counted; an unread event of the conventions is a loss.
             if name.startswith("gen_ai."):
@@ -270,7 +265,7 @@ class Events:
 
 def _to_rollouts(handle: RolloutHandler, event: _Event) -> Sequence[Record]:
     return handle(
-        event.producer.attributes,
+        event.producer,
         event.process.instance,
         event.record,
         event.now_unix_ns,

@@ -88,7 +88,7 @@ class SpanPipelines:
         if not is_native:
             records += self._points.of_spans(context.producer, context.process, scope)
         return records + self.rollouts.spans(
-            context.producer.attributes,
+            context.producer,
             context.process.instance,
             scope,
             frame.now_unix_ns,

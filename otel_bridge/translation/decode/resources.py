@@ -244,23 +244,14 @@ class SpanOrigin:
     scope: str = ""
 
 
-def resource_role(resource_attributes: Mapping[str, object]) -> str | None:
-    """Return the role of a process: ``rl.role``, else the service name of a third-party producer."""
-    role = text_in(resource_attributes, semconv.ROLE)
-    if not role and semconv.INSTANCE_ID not in resource_attributes:
-        return _service_role(resource_attributes)
-    return role or None
-
-
-def origin_of(resource_attributes: Mapping[str, object], scope: str) -> SpanOrigin:
-    """Return the origin of spans of the instrumentation scope *scope*."""
+def origin_of(producer: Producer, scope: str) -> SpanOrigin:
+    """Return the origin of spans of *producer* in the instrumentation scope *scope*."""
     is_native = scope == semconv.SCOPE_NAME
     facts: dict[str, Json] = {}
     if not is_native:
-        facts = _agent_lightning_facts(resource_attributes)
-    run_id = run_of(resource_attributes).id
+        facts = _agent_lightning_facts(producer.attributes)
     return SpanOrigin(
-        resource_role(resource_attributes), run_id, is_native, facts, scope
+        producer.third_party_role, producer.run.id, is_native, facts, scope
     )
 
 

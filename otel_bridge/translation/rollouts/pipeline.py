@@ -7,7 +7,7 @@ one stopped. Pure. Bad input is counted (``drop/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -18,11 +18,7 @@ from otel_bridge.content.otlp import apply_to_log
 from otel_bridge.records import Record
 from otel_bridge.translation.decode.attributes import is_span_id, is_trace_id
 from otel_bridge.translation.decode.content_events import content_span
-from otel_bridge.translation.decode.resources import (
-    SpanOrigin,
-    origin_of,
-    resource_role,
-)
+from otel_bridge.translation.decode.resources import Producer, SpanOrigin, origin_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
@@ -111,7 +107,7 @@ class RolloutPipeline:
 
     def spans(
         self,
-        resource_attributes: Mapping[str, object],
+        producer: Producer,
         instance_id: str,
         scope_spans: ScopeSpans,
         now_unix_ns: int,
@@ -123,7 +119,7 @@ class RolloutPipeline:
         time demands; the bounds of open traces are kept last.
         """
         records = self.tick(now_unix_ns)
-        origin = origin_of(resource_attributes, scope_spans.scope.name)
+        origin = origin_of(producer, scope_spans.scope.name)
         by_trace: dict[bytes, list[Span]] = {}
         for span in scope_spans.spans:
             if is_trace_id(span.trace_id) and is_span_id(span.span_id):
@@ -131,14 +127,14 @@ class RolloutPipeline:
             else:
                 count(self._state, "span/invalid")
         self._sender = instance_id
-        self._is_native = origin.is_native or semconv.INSTANCE_ID in resource_attributes
+        self._is_native = origin.is_native or not producer.third_party
         for trace_id, spans in by_trace.items():
             records += self._received(trace_id.hex(), origin, spans, now_unix_ns)
         return records + self._bounded(now_unix_ns)
 
     def evaluation(
         self,
-        resource_attributes: Mapping[str, object],
+        producer: Producer,
         instance_id: str,
         log_record: LogRecord,
         now_unix_ns: int,
@@ -155,9 +151,7 @@ class RolloutPipeline:
             # A copy: the policy changes it, and the caller still has the original.
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._options.content)
-        evaluation = read_evaluation(
-            log_record, instance_id, resource_role(resource_attributes)
-        )
+        evaluation = read_evaluation(log_record, instance_id, producer.third_party_role)
         if (
             evaluation is None
             or self._publisher.other.get(evaluation.trace_id) is not None
@@ -177,7 +171,7 @@ class RolloutPipeline:
 
     def content(
         self,
-        resource_attributes: Mapping[str, object],
+        producer: Producer,
         instance_id: str,
         log_record: LogRecord,
         now_unix_ns: int,
@@ -192,13 +186,11 @@ class RolloutPipeline:
         if span is None:
             count(self._state, "event/no_span")
             return self.tick(now_unix_ns)
-        return self.spans(
-            resource_attributes, instance_id, ScopeSpans(spans=[span]), now_unix_ns
-        )
+        return self.spans(producer, instance_id, ScopeSpans(spans=[span]), now_unix_ns)
 
     def sampled_out(
         self,
-        resource_attributes: Mapping[str, object],
+        producer: Producer,
         instance_id: str,
         log_record: LogRecord,
         now_unix_ns: int,
@@ -212,12 +204,11 @@ class RolloutPipeline:
         count them.
         """
         records = self.tick(now_unix_ns)
-        run_id = resource_attributes.get(semconv.RUN_ID)
         sampled_out = read_sampled_out(
             log_record,
             instance_id,
-            resource_role(resource_attributes),
-            run_id=run_id if isinstance(run_id, str) else "",
+            producer.third_party_role,
+            run_id=producer.run.id,
         )
         if sampled_out is None:
             count(self._state, "rollouts/invalid")

@@ -18,6 +18,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
+from otel_bridge.translation.decode.resources import Producer, producer_of
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
@@ -29,8 +30,8 @@ from support.otlp.memory_state import MemoryState
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND
-OURS = {"rl.run.id": "r1", "rl.role": "explorer", "rl.instance.id": "i1"}
-FOREIGN = {"service.name": "agent"}
+OURS = producer_of({"rl.run.id": "r1", "rl.role": "explorer", "rl.instance.id": "i1"})
+FOREIGN = producer_of({"service.name": "agent"})
 
 
 def value(of: Any) -> AnyValue:
@@ -256,10 +257,10 @@ class Bench:
     def send(
         self,
         *spans: Span,
-        resource: Mapping[str, Any] = OURS,
+        producer: Producer = OURS,
         scope: str = "otel_bridge",
     ) -> list[Record]:
-        return self.rollouts.spans(resource, "i1", scope_spans(spans, scope), self.now)
+        return self.rollouts.spans(producer, "i1", scope_spans(spans, scope), self.now)
 
     def evaluate(self, event: LogRecord, instance: str = "i1") -> list[Record]:
         return self.rollouts.evaluation(OURS, instance, event, self.now)

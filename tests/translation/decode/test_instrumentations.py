@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
+from otel_bridge.translation.decode.resources import producer_of
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.genai_golden import requests_of
 from support.otlp.memory_state import MemoryState
@@ -41,14 +42,14 @@ def rollouts_of(
                 payload
             ).resource_spans:
                 for scope in of_resource.scope_spans:
-                    found += rollouts.spans({}, "i", scope, number)
+                    found += rollouts.spans(producer_of({}), "i", scope, number)
         else:
             for of_resource in ExportLogsServiceRequest.FromString(
                 payload
             ).resource_logs:
                 for scope in of_resource.scope_logs:
                     for record in scope.log_records:
-                        found += rollouts.content({}, "i", record, number)
+                        found += rollouts.content(producer_of({}), "i", record, number)
     found += rollouts.close(10)
     return sorted(
         (one for one in found if isinstance(one, RolloutRecord)),

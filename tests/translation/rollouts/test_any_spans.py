@@ -212,7 +212,7 @@ def test_any_bytes_in_names_values_and_ids_never_raise(
     )
 
     records = (
-        bench.send(span, root, resource=sample.FOREIGN, scope=text)
+        bench.send(span, root, producer=sample.FOREIGN, scope=text)
         + bench.after(1_000)
         + bench.close()
     )

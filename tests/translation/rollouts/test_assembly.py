@@ -7,7 +7,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.content.policy import ContentPolicy, Limit
 from otel_bridge.records import RolloutRecord
-from otel_bridge.translation.decode.resources import origin_of
+from otel_bridge.translation.decode.resources import Producer, origin_of, producer_of
 from otel_bridge.translation.rollouts.assembly import (
     EvaluationScore,
     ReceivedTrace,
@@ -21,7 +21,7 @@ ID = sample.trace_id("a")
 
 def assembled(
     spans: list[Span],
-    resource: dict[str, Any] | None = None,
+    producer: Producer = sample.OURS,
     *,
     scope: str = "otel_bridge",
     scores: tuple[EvaluationScore, ...] = (),
@@ -31,7 +31,7 @@ def assembled(
     assembler = RolloutAssembler(
         "rollouts", ContentPolicy(limit), limit_bytes, lambda _reason, _number: None
     )
-    origin = origin_of(sample.OURS if resource is None else resource, scope)
+    origin = origin_of(producer, scope)
     trace = ReceivedTrace(ID, [(origin, span) for span in spans])
     facts = assembler.facts(trace)
     return facts, assembler.rollout(trace, facts, scores, {"trainer/step": 4})
@@ -178,9 +178,9 @@ def test_a_foreign_agent_gives_its_conversation_its_step_and_its_rewards() -> No
         ),
     ]
 
-    facts, rollout = assembled(
-        spans, {"service.name": "agent", "agentlightning.rollout_id": "ro-1"}, scope="x"
-    )
+    agent = producer_of({"service.name": "agent", "agentlightning.rollout_id": "ro-1"})
+
+    facts, rollout = assembled(spans, agent, scope="x")
 
     assert (facts.role, facts.step, facts.reward) == ("agent", 3, 0.75)
     assert [message["content"] for message in rollout.messages] == [

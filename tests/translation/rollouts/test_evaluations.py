@@ -155,7 +155,7 @@ def test_values_for_rollouts_that_their_emitter_left_out_are_counted_whenever_th
     restart: bool,
 ) -> None:
     bench = Bench()
-    run_id = str(sample.OURS["rl.run.id"])
+    run_id = sample.OURS.run.id
     early, late = (
         sample.evaluation("a", "judge", 0.5),
         sample.evaluation("b", "judge", 0.5, seq=2),
@@ -385,7 +385,7 @@ def test_the_policy_reaches_the_spans_of_foreign_producers() -> None:
     }
 
     bench.send(
-        sample.span("a", 1, "chat m", said), resource=sample.FOREIGN, scope="app"
+        sample.span("a", 1, "chat m", said), producer=sample.FOREIGN, scope="app"
     )
 
     [rollout] = rollouts_in(bench.close())

@@ -137,7 +137,7 @@ def test_a_span_behind_a_rollout_that_was_sampled_out_is_counted() -> None:
 
     records = bench.send(
         sample.span("a", 9, "llm_request", parent=2),
-        resource=sample.FOREIGN,
+        producer=sample.FOREIGN,
         scope="vllm",
     )
 
@@ -209,7 +209,7 @@ def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trac
     if early:
         server.send(
             sample.span("a", 9, "llm_request", parent=2),
-            resource=sample.FOREIGN,
+            producer=sample.FOREIGN,
             scope="vllm",
         )
         job.send(children[0])
@@ -217,7 +217,7 @@ def test_a_server_span_that_came_to_another_run_moves_to_the_rollout_of_its_trac
         job.send(children[0])
         server.send(
             sample.span("a", 9, "llm_request", parent=2),
-            resource=sample.FOREIGN,
+            producer=sample.FOREIGN,
             scope="vllm",
         )
     trace_id = sample.trace_id("a")
@@ -261,14 +261,14 @@ def test_a_reward_in_a_span_that_joins_a_waiting_rollout_counts_in_the_choice() 
     bench = Bench(trace_grace_ns=2 * SECOND)
     bench.send(
         sample.span("a", 1, "chat m", {"gen_ai.operation.name": "chat", "rl.step": 1}),
-        resource=sample.FOREIGN,
+        producer=sample.FOREIGN,
         scope="x",
     )
     bench.after(2)
     reward = sample.span(
         "a", 2, "agentlightning.annotation", {"agentlightning.reward.0.value": 0.5}
     )
-    bench.send(reward, resource=sample.FOREIGN, scope="x")
+    bench.send(reward, producer=sample.FOREIGN, scope="x")
     bench.restart()
 
     records = bench.close()
@@ -292,7 +292,7 @@ def test_spans_of_other_processes_join_and_the_root_says_the_role() -> None:
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
     root, *children = sample.rollout_spans("a", counted=False)
 
-    bench.send(*children, resource=sample.FOREIGN, scope="tool-server")
+    bench.send(*children, producer=sample.FOREIGN, scope="tool-server")
     records = bench.send(root) + bench.after(2)
 
     [rollout] = rollouts_in(records)
@@ -322,11 +322,11 @@ def test_a_trace_that_is_not_a_rollout_is_counted_once_and_left_alone(
 
 def test_a_trace_becomes_a_rollout_by_any_of_its_spans() -> None:
     bench = Bench(selection="first", trace_grace_ns=2 * SECOND)
-    bench.send(sample.span("a", 1, "GET /"), resource=sample.FOREIGN, scope="http")
+    bench.send(sample.span("a", 1, "GET /"), producer=sample.FOREIGN, scope="http")
 
     bench.send(
         sample.span("a", 2, "chat m", {"gen_ai.operation.name": "chat"}),
-        resource=sample.FOREIGN,
+        producer=sample.FOREIGN,
         scope="ai",
     )
     records = bench.after(2)

@@ -49,7 +49,7 @@ def ambient(**attributes: object) -> Span:
 
 
 def send(bench: Bench, *spans: Span) -> list[Record]:
-    return bench.send(*spans, resource=sample.FOREIGN, scope="agents")
+    return bench.send(*spans, producer=sample.FOREIGN, scope="agents")
 
 
 def id_of(number: int) -> str:
