@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 SMALL_BYTES = 1 << 20
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -126,6 +126,23 @@ def size_of_regular(path: str | Path) -> int | None:
     if stat.S_ISREG(status.st_mode):
         return status.st_size
     return None
+
+
+Identity: TypeAlias = tuple[int, int]
+"""Device and inode of a file."""
+
+
+def identity_of(file: Path | int) -> Identity | None:
+    """Return the identity of the file at a path, or of an open descriptor; ``None`` when there is none.
+
+    A name or a number may be another file's by now: a file is replaced, or a program closes a
+    descriptor and the next file gets its number.
+    """
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _irregular(path: str | Path) -> OSError:

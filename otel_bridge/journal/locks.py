@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import cast
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import open_regular, read_regular, to_high_number
+from otel_bridge.journal.files import (
+    Identity,
+    identity_of,
+    open_regular,
+    read_regular,
+    to_high_number,
+)
 
 CONTENT_BYTES = 512
 _BUSY = frozenset({errno.EACCES, errno.EAGAIN})
@@ -28,8 +34,7 @@ _UNSUPPORTED = frozenset(
 )
 _REPLACED_TRIES = 8
 
-_Identity = tuple[int, int]
-_registry: dict[_Identity, RecordLock] = {}
+_registry: dict[Identity, RecordLock] = {}
 _mutex = threading.RLock()
 
 
@@ -52,7 +57,7 @@ class RecordLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = -1
-        self._identity: _Identity | None = None
+        self._identity: Identity | None = None
         self._pid = 0
 
     def acquire(self) -> bool:
@@ -85,7 +90,7 @@ class RecordLock:
             self._identity is not None
             # A child that C code has forked runs no hook of Python, and has no lock.
             and self._pid == os.getpid()
-            and _identity_at(self.path) == self._identity
+            and identity_of(self.path) == self._identity
         )
 
     def write(self, content: bytes) -> None:
@@ -127,14 +132,13 @@ class RecordLock:
             LockUnsupportedError: The file system has no record locks.
             JournalError: The file cannot be created or opened.
         """
-        file_identity = _identity_at(self.path)
+        file_identity = identity_of(self.path)
         # Opening the file and closing it again would drop the lock that this process holds.
         if file_identity is not None and file_identity in _registry:
             return False
         # Before it is locked: closing the old number later would release the lock.
         fd = to_high_number(_open(self.path, os.O_RDWR | os.O_CREAT))
-        status = os.fstat(fd)
-        identity = (status.st_dev, status.st_ino)
+        identity = identity_of(fd)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -143,7 +147,7 @@ class RecordLock:
                 return False
             raise _lock_error(exc, self.path) from exc
         # Deleted or replaced meanwhile: other processes would lock the new file.
-        if _identity_at(self.path) != identity:
+        if identity is None or identity_of(self.path) != identity:
             os.close(fd)
             return None
         self._fd = fd
@@ -163,10 +167,9 @@ class RecordLock:
             del _registry[identity]
         fd = self._fd
         self._fd = -1
-        with contextlib.suppress(OSError):
-            # After a program closed all descriptors, the number may belong to another file.
-            status = os.fstat(fd)
-            if (status.st_dev, status.st_ino) == identity:
+        # After a program closed all descriptors, the number may belong to another file.
+        if identity is not None and identity_of(fd) == identity:
+            with contextlib.suppress(OSError):
                 os.close(fd)
 
 
@@ -185,7 +188,7 @@ def probe(path: Path) -> bool:
         JournalError: The file cannot be opened.
     """
     with _mutex:
-        file_identity = _identity_at(path)
+        file_identity = identity_of(path)
         if file_identity is None:
             return False
         if file_identity in _registry:
@@ -200,7 +203,7 @@ def holder_pid(path: Path) -> int:
     here. Raises as `probe` does.
     """
     with _mutex:
-        file_identity = _identity_at(path)
+        file_identity = identity_of(path)
         if file_identity is None or file_identity in _registry:
             return 0
         return max(_owner_of(path) or 0, 0)
@@ -213,7 +216,7 @@ def content(path: Path) -> bytes:
     lock.
     """
     with _mutex:
-        file_identity = _identity_at(path)
+        file_identity = identity_of(path)
         holder = None
         if file_identity is not None:
             holder = _registry.get(file_identity)
@@ -223,14 +226,6 @@ def content(path: Path) -> bytes:
             return read_regular(path)[:CONTENT_BYTES].strip()
         except OSError:
             return b""
-
-
-def _identity_at(path: Path) -> _Identity | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _open(path: Path, flags: int) -> int:

@@ -23,7 +23,9 @@ from otel_bridge.errors import (
 )
 from otel_bridge.journal.files import (
     DISK_FULL,
+    Identity,
     create_regular,
+    identity_of,
     open_regular,
     to_high_number,
 )
@@ -184,19 +186,11 @@ class SegmentWriter:
 
     def linked(self) -> bool:
         """Return whether the open segment is at its path: writes into a moved or deleted file succeed."""
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity and self._is_open()
+        return identity_of(self._path) == self._identity and self._is_open()
 
     def _is_open(self) -> bool:
         """Return whether the descriptor is that of the segment: a program may close it, and use its number again."""
-        try:
-            status = os.fstat(self._fd)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity
+        return identity_of(self._fd) == self._identity
 
     def sync(self) -> None:
         """Wait until everything appended to the open segment is on the disk.
@@ -248,7 +242,6 @@ class SegmentWriter:
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished.rename(path)
-            status = os.fstat(fd)
         except OSError as exc:
             if fd >= 0:
                 os.close(fd)
@@ -260,7 +253,7 @@ class SegmentWriter:
         self._fd = fd
         self._path = path
         self._header = header
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = identity_of(fd)
         self._start = start_of(name)
         self._size = len(data)
         self._header_size = len(data)
@@ -485,13 +478,12 @@ class Spare:
     def __init__(self, directory: Path, name: str) -> None:
         self._fd = -1
         self._size = 0
-        self._identity = (-1, -1)
+        self._identity: Identity | None = None
         path = directory / name
         with contextlib.suppress(OSError):
             self._fd = to_high_number(create_regular(path, os.O_RDWR))
             path.unlink()
-            status = os.fstat(self._fd)
-            self._identity = (status.st_dev, status.st_ino)
+            self._identity = identity_of(self._fd)
             # Written, not only extended: a hole reserves no space.
             # macOS has no posix_fallocate.
             self._size = os.write(self._fd, bytes(_PORTIONS * PORTION_BYTES))
@@ -521,8 +513,4 @@ class Spare:
 
     def _is_ours(self) -> bool:
         """Return whether the descriptor is still the reserved file: a program may have closed it and reused it."""
-        try:
-            status = os.fstat(self._fd)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity
+        return self._identity is not None and identity_of(self._fd) == self._identity
