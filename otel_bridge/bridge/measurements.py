@@ -19,7 +19,6 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.ingest.bridge_segment import BridgeSegment
 from otel_bridge.bridge.ingest.segment_reader import SegmentReader
-from otel_bridge.bridge.system_metrics import SystemMeasurement
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.machine import this_host
 from otel_bridge.setting_parsers import engine_of_address
@@ -205,13 +204,18 @@ class Measurements:
         self._counted.clear()
 
     def _thread(self, source: str, header: SegmentHeader) -> MeasuringThread:
-        """Return the thread that measures *source* as *header* requests, not started yet."""
+        """Return the thread that measures *source* as *header* requests, not started yet.
+
+        What measures is imported here: psutil, the HTTP client and the parser take 0.1 s of a start,
+        for which most runs have no use.
+        """
         if source == _SYSTEM:
+            from otel_bridge.bridge.system_metrics import SystemMeasurement  # noqa: PLC0415
+
             machine = SystemMeasurement(header, lambda: self._roles)
             return MeasuringThread(
                 source, header, machine.request, header.system_metrics_s
             )
-        # Not above: the HTTP client and the parser take 0.1 s, for which most runs have no use.
         from otel_bridge.bridge.engines.endpoint import read_engine  # noqa: PLC0415
 
         resource = Resource.FromString(header.resource)

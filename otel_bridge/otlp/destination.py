@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import ssl
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -398,6 +397,9 @@ def _check_certificates(endpoint: Endpoint) -> None:
 
     Checked at start-up, where a person reads the error; each request would fail on it later.
     """
+    # 12 ms of the start of every program and bridge, of which few have a certificate.
+    import ssl  # noqa: PLC0415
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if endpoint.certificate:
