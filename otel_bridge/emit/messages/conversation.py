@@ -238,7 +238,7 @@ def _add_message(parts: Parts, fields: ReadFields) -> None:
     if not parts.calls:  # LangChain repeats the calls of its own fields
         for key in shapes.CALL_KEYS:
             parts.add_calls(extras.get(key))
-    if _are_read(extras, thought):
+    if extras and _are_read(extras, thought):
         fields.skip(shapes.EXTRAS)
 
 

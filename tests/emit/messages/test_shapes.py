@@ -366,6 +366,7 @@ CALL_OF_TOOL = {
         ({"role": "assistant", "content": "A", "reasoning": "why", "thinking": "other"}, {"thinking": "other"}),
         ({"role": "assistant", "content": "A", "additional_kwargs": {"audio_id": "a1"}},
          {"additional_kwargs": {"audio_id": "a1"}}),
+        ({"role": "user", "content": "A", "additional_kwargs": "x"}, {"additional_kwargs": "x"}),
         ({"role": "assistant", "content": "A", "refusal": {"why": "no"}}, {"refusal": {"why": "no"}}),
     ],
 )  # fmt: skip
