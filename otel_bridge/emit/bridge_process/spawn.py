@@ -112,7 +112,7 @@ def start_bridge(
         *([] if companions is None else [companions]),
     ]
     arguments = orjson.dumps(
-        [[] if python else bridge_path(), *folder_and_mark]
+        [[] if python else bridge_path(sys.path), *folder_and_mark]
     ).decode()
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -166,8 +166,8 @@ def bridge_environment(env: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def bridge_path(path: Sequence[str] | None = None) -> list[str]:
-    """Return this process's module search path without folders of the user's scripts, for the bridge.
+def bridge_path(path: Sequence[str]) -> list[str]:
+    """Return this process's module search *path* without folders of the user's scripts, for the bridge.
 
     A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of
     editable installs again. The capture's folder and that of ``opentelemetry-instrument`` go too:
@@ -175,7 +175,7 @@ def bridge_path(path: Sequence[str] | None = None) -> list[str]:
     """
     left_out = {"", *_script_folders()}
     entries: list[str] = []
-    for entry in sys.path if path is None else path:
+    for entry in path:
         whole = os.path.abspath(entry) if entry else ""
         if (
             whole in left_out

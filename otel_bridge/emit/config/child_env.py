@@ -127,9 +127,9 @@ NO_SYSTEM_METRICS = ("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "system_metrics")
 program."""
 
 
-def launcher_mark(pid: int | None = None) -> str:
-    """Return the value of ``OTEL_BRIDGE_LAUNCHER`` for the children of *pid* (default: of this process)."""
-    pid = os.getpid() if pid is None else pid
+def launcher_mark() -> str:
+    """Return the value of ``OTEL_BRIDGE_LAUNCHER`` for the children of this process."""
+    pid = os.getpid()
     return f"{pid}:{start_ticks(pid)}"
 
 

@@ -29,7 +29,6 @@ _TIMES = struct.Struct("<BQBQ").pack
 _NO_REMOTE_PARENT = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
 _STATUS_UNSET = b"\x7a\x00"
-_PLAIN_TAIL = _STATUS_UNSET + _NO_REMOTE_PARENT
 _CACHED_KEYS = 4096
 """Keys whose bytes are kept: those of metadata are the program's own, and may be ever new."""
 
@@ -107,13 +106,8 @@ def span(
         title,
         _TIMES(0x39, times[0], 0x41, times[1]),
     )
-    if events or links or error is not None:
-        status = _STATUS_UNSET if error is None else _status(error)
-        tail = b"".join((events, links, status, _NO_REMOTE_PARENT))
-    else:
-        # Nearly every span: without events, links and error its tail is constant.
-        tail = _PLAIN_TAIL
-    return b"".join((head, packed_attributes, tail))
+    status = _STATUS_UNSET if error is None else _status(error)
+    return b"".join((head, packed_attributes, events, links, status, _NO_REMOTE_PARENT))
 
 
 def failure_fields(time_unix_ns: int, kind: str, about: str) -> bytes:

@@ -28,9 +28,9 @@ _open_traces: dict[int, OpenTrace] = {}
 """Open traces of this process by their ids."""
 
 
-def current_rollout(context: Context | None = None) -> OpenTrace | None:
-    """Return the trace of the live rollout of *context* (default: the current one) in this process."""
-    return cast("OpenTrace | None", otel_context.get_value(_KEY, context))
+def current_rollout() -> OpenTrace | None:
+    """Return the trace of the live rollout of the current context in this process; ``None`` outside of one."""
+    return cast("OpenTrace | None", otel_context.get_value(_KEY))
 
 
 def with_rollout(rollout: OpenTrace | None, context: Context) -> Context:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from otel_bridge.emit.config.child_env import launcher_mark, variables_for_others
@@ -43,7 +41,7 @@ def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach
     env = {
         **address,
         "OTEL_BRIDGE_TOKEN": "t",
-        "OTEL_BRIDGE_LAUNCHER": launcher_mark(os.getpid()),
+        "OTEL_BRIDGE_LAUNCHER": launcher_mark(),
     }
 
     assert variables_for_others(env, ()) == (
