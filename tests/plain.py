@@ -15,8 +15,8 @@ PRODUCT = ("otel_bridge", "exporters", "collector")
 CEILINGS = {
     "complexity": 1,
     "nested-ternary": 0,
-    "packed-assignment": 4,
-    "generic-name": 76,
+    "packed-assignment": 3,
+    "generic-name": 70,
     "attributes": 2,
 }
 """How many places of each kind the product has at most. Lower a number when the check prints that it can be lowered."""
