@@ -238,21 +238,22 @@ def _add_message(parts: Parts, fields: ReadFields) -> None:
     if not parts.calls:  # LangChain repeats the calls of its own fields
         for key in shapes.CALL_KEYS:
             parts.add_calls(extras.get(key))
-    if extras and _are_read(extras, thought):
+    if _are_read(extras, thought):
         fields.skip(shapes.EXTRAS)
 
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:
     """Return whether the extras of a message hold calls and its reasoning only.
 
-    Then they need not stay as a fact of the message.
+    Then they need not stay as a fact of the message. False without any: what stands in their place
+    may have no fields.
     """
     for key, value in extras.items():
         if not (
             key in shapes.CALL_KEYS or _is_empty(value) or _is_same(value, thought)
         ):
             return False
-    return True
+    return bool(extras)
 
 
 def _is_empty(value: object) -> bool:
