@@ -22,12 +22,10 @@ class Episode:
         id: Id of its rollout; empty in an evaluation, where nothing refers to it.
         group: Number of the problem.
         policy_version: Version of the policy that decided.
-        decisions: At least one.
+        decisions: Tool calls, and last the answer.
         messages: OpenAI chat shape.
         tokens: Text of each decision, the tokens of this policy.
         rewards: Reward by part.
-        calls: Tool calls made.
-        finish_reason: ``stop``, or ``length`` when it ran out of turns.
     """
 
     id: str
@@ -37,8 +35,11 @@ class Episode:
     messages: list[Message]
     tokens: list[str]
     rewards: dict[str, float]
-    calls: int
-    finish_reason: str
+
+    @property
+    def calls(self) -> int:
+        """Return the number of tool calls: each decision but the last one."""
+        return len(self.decisions) - 1
 
     @property
     def reward(self) -> float:
@@ -53,49 +54,32 @@ def play(
     rollout_id: str = "",
     group: int,
     rng: np.random.Generator | None,
-    max_turns: int = 6,
 ) -> Episode:
-    """Play one episode; without *rng* the likeliest action is taken each time, as an evaluation does.
+    """Play one episode until the policy answers; without *rng* the likeliest action is taken each time.
 
-    It ends with an answer, or after *max_turns* without one: then its reward is 0.
+    It ends: each tool call leaves an operation less, and without any only the answer is possible.
+    An answer that comes too early is what is left, added up, which is right only by luck.
     """
     messages: list[Message] = [{"role": "user", "content": prompt(expression)}]
     decisions: list[Decision] = []
     tokens: list[str] = []
     rest = expression
-    answer: int | None = None
-    calls = 0
-    for _ in range(max_turns):
+    while True:
         decision = policy.decide(rest, rng)
         decisions.append(decision)
         # The last action is the answer; the others are places of an operation.
         if decision.action == len(decision.mask) - 1:
-            answer = rest.numbers[0] if not rest.operators else _guess(rest)
-            messages.append(
-                {"role": "assistant", "content": f"The answer is {answer}."}
-            )
-            tokens.append(f"= {answer}")
             break
-        messages += _tool_turn(rest, decision.action, call_id=f"call_{calls}")
+        messages += _tool_turn(rest, decision.action, call_id=f"call_{len(tokens)}")
         tokens.append(f"[{rest.operation(decision.action)}] ")
         rest = rest.reduced(decision.action)
-        calls += 1
+    answer = sum(rest.numbers)
+    messages.append({"role": "assistant", "content": f"The answer is {answer}."})
+    tokens.append(f"= {answer}")
+    parts = rewards(expression, answer, len(rest.operators))
     return Episode(
-        rollout_id,
-        group,
-        policy.version,
-        decisions,
-        messages,
-        tokens,
-        rewards(expression, answer, len(rest.operators)),
-        calls,
-        "stop" if answer is not None else "length",
+        rollout_id, group, policy.version, decisions, messages, tokens, parts
     )
-
-
-def _guess(rest: Expression) -> int:
-    """Return the answer given too early: what is left, added up, which is right only by luck."""
-    return sum(rest.numbers)
 
 
 def _tool_turn(rest: Expression, index: int, *, call_id: str) -> list[Message]:

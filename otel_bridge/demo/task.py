@@ -84,9 +84,9 @@ def prompt(expression: Expression) -> str:
     return f"What is {expression}? Use the calculator, one operation a call, and then give the number."
 
 
-def rewards(expression: Expression, answer: int | None, left: int) -> dict[str, float]:
+def rewards(expression: Expression, answer: int, left: int) -> dict[str, float]:
     """Score an episode: 1 for the right answer, 0.2 for an answer with no operation left (of *left*) to do."""
     return {
-        "correct": float(answer is not None and answer == expression.value),
-        "finished": 0.2 * (answer is not None and left == 0),
+        "correct": float(answer == expression.value),
+        "finished": 0.2 * (left == 0),
     }
