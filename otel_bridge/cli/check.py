@@ -86,13 +86,12 @@ def _ended(folder: RunFolder) -> Report | None:
     tracker is not waited for, because it needs a person.
     """
     deadline = time.monotonic() + _WAIT_S
-    report = read_report(folder)
-    while time.monotonic() < deadline:
+    while True:
         report = read_report(folder)
-        if report is not None and (report.settled or not report.exporters):
-            break
+        is_over = report is not None and (report.settled or not report.exporters)
+        if is_over or time.monotonic() >= deadline:
+            return report
         time.sleep(0.1)
-    return report
 
 
 def _read_back_of(

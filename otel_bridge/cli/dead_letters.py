@@ -48,6 +48,7 @@ _KINDS = {
     codec.MEDIA: "media",
     codec.TOKEN_VIEW: "token view",
 }
+"""All kinds of this version: a ledger of another format is refused when it is opened."""
 _CLIP = 2_000
 _WAIT_S = 30.0
 _PAUSE_S = 0.1
@@ -348,11 +349,11 @@ def _print_counts(
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
-    """Return a dead letter on one line: a kind of a later version by its number, control characters escaped."""
+    """Return a dead letter on one line, with control characters escaped."""
     time_text = datetime.fromtimestamp(
         dead_letter.time_unix_ns / 1e9, timezone.utc
     ).strftime("%Y-%m-%d %H:%M:%S")
-    kind = _KINDS.get(dead_letter.kind, f"kind {dead_letter.kind}")
+    kind = _KINDS[dead_letter.kind]
     facts = printable(_facts(dead_letter))
     return f"{dead_letter.id}  {dead_letter.exporter}  {kind}  {facts}{time_text}  {printable(dead_letter.reason)}"
 
@@ -385,7 +386,7 @@ def _json(folder: RunFolder, dead_letter: StoredDeadLetter, *, whole: bool) -> s
         "run_id": folder.run_id,
         "id": dead_letter.id,
         "exporter": dead_letter.exporter,
-        "kind": _KINDS.get(dead_letter.kind, str(dead_letter.kind)),
+        "kind": _KINDS[dead_letter.kind],
         "record_id": dead_letter.record_id,
         "position": dead_letter.position,
         "time_unix_ns": dead_letter.time_unix_ns,

@@ -33,7 +33,7 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.run_folders import existing_folders, folders_of
+from otel_bridge.cli.run_folders import existing_folders
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
@@ -375,11 +375,9 @@ def _drain_folder(
     Raises:
         ConfigError: A setting or an exporter cannot be used; the command prints it and ends with 1.
     """
-    path = path.resolve()
-    folders = [folder for folder in folders_of(path) if folder.path == path]
-    if not folders:
-        messages.end(f"{path} is not a run folder")
-    folder = folders[0]
+    folder = RunFolder.at(path.resolve())
+    if not folder.exists():
+        messages.end(f"{folder.path} is not a run folder")
     # Before the lease: two bridges of different machines need not see each other's lock.
     server = _other_server(folder)
     if server:
@@ -390,9 +388,9 @@ def _drain_folder(
         discard=tuple(discard),
     )
     host = BridgeSupervisor(
-        path.parent,
+        folder.base,
         options,
-        folders=lambda: folders,
+        folders=lambda: [folder],
         until_done=True,
         log_line=messages.log,
     )

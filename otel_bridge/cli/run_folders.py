@@ -35,11 +35,7 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     )
     # The call names a run folder itself.
     if os.path.isdir(base / "segments"):
-        return [
-            folder
-            for folder in run_folders(base.resolve().parent)
-            if folder.path == base.resolve()
-        ]
+        return [RunFolder.at(base.resolve())]
     folders = run_folders(base)
     if folders:
         return folders

@@ -6,11 +6,14 @@ demands, then answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import add, mul, sub
 
 import numpy as np
 
-OPERATORS = ("+", "-", "*")
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul}
+OPERATORS = tuple(_OPERATIONS)
 OPERANDS = 5
 
 
@@ -55,18 +58,8 @@ class Expression:
 
 
 def calculate(left: int, operator: str, right: int) -> int:
-    """Do one operation: the calculator tool.
-
-    Raises:
-        ValueError: *operator* is none of `OPERATORS`.
-    """
-    if operator == "+":
-        return left + right
-    if operator == "-":
-        return left - right
-    if operator == "*":
-        return left * right
-    raise ValueError(f"the calculator knows {' '.join(OPERATORS)}, not {operator!r}")
+    """Do one operation, of `OPERATORS`: the calculator tool."""
+    return _OPERATIONS[operator](left, right)
 
 
 def problems(count: int, rng: np.random.Generator) -> list[Expression]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,9 +70,9 @@ class CaptureTable:
         console.print(table)
 
 
-def _cells(calls: Mapping[str, int]) -> list[tuple[str, str]]:
+def _cells(calls: Counter[str]) -> list[tuple[str, str]]:
     """Return calls and their counts, the most frequent first; those beyond the limit together."""
-    ordered = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
+    ordered = calls.most_common()
     lines = [(call, f"{number:,}") for call, number in ordered[:_MAX_LINES]]
     rest = sum(number for _, number in ordered[_MAX_LINES:])
     if rest:
