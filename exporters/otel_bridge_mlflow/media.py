@@ -36,9 +36,11 @@ _TABLES_TAG = "mlflow.loggedArtifacts"
 _ILLEGAL_KEY = re.compile(r"[^a-zA-Z0-9_\-./ ]")
 _ILLEGAL_PATH = re.compile(r"[^a-zA-Z0-9_\-.]")
 _MAX_KEY = 120
+"""Most characters of a key in the name of a file or folder, where step, time and hash follow."""
 _SMALL_SIDE = 256
 """Longest side of the picture that the grid of images shows."""
 _MAX_TAG = 4_500
+"""Most characters of the tag that lists tables; the oldest entries leave it beyond that."""
 _NO_CAPTION = "captions: MLflow shows none"
 
 

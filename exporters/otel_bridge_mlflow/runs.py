@@ -31,6 +31,7 @@ _ACTIVE = "active"
 _OLDEST_FIRST = ["attributes.start_time ASC"]
 _NEWEST_FIRST = ["attributes.start_time DESC"]
 _SEARCHED = 1000
+"""Most runs that a search returns; few have one tag or one name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ the same way."""
 LATE_VALUES = "late_values"
 """Name in the metadata of a trace: names of the values that came after it was written."""
 _PREVIEW_CHARS = 200
+"""Most characters of an answer in the list of traces."""
 
 
 def timestamp(time_unix_ns: int) -> str:

@@ -41,12 +41,15 @@ from otel_bridge_trackio.sink import EntrySink, StoreEntry
 from otel_bridge_trackio.versions import TrackioAbilities, of_server
 
 REQUEST_ENTRIES = 500
+"""Most entries of one request, and fewer after one that timed out (`RequestSize`)."""
 REQUEST_BYTES = 4 << 20
+"""Most bytes of one request; a larger entry is sent alone."""
 _API_VERSION = 1
 _UPLOAD = "bulk_upload_media"
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _HEADER = "X-Trackio-Write-Token"
 _PAGE = 500
+"""Most rows that are read back: the first ones are enough to see that rows arrived."""
 # Answers of a server, or of a proxy before it, that gave up on a slow request.
 _TIMED_OUT = frozenset({408, 502, 504, 524})
 # Trackio 0.43 answers a missing token with 400, a Space with 500, and one of these words.
@@ -179,6 +182,7 @@ class RemoteStore(EntrySink):
         Raises:
             RetryableError: The server is down, slow or busy.
             BlockedError: A person must act.
+            PermanentError: The server can never store them as one request.
         """
         entries: list[Payload] = []
         for alert in alerts:

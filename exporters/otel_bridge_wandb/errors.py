@@ -163,6 +163,7 @@ REFUSED_HELP = (
 )
 _LINE = re.compile(r'^\{.*failed to init run".*\}$', re.MULTILINE)
 _TAIL_BYTES = 256 << 10
+"""Most bytes that are read of a log: what ended an upload is at its end."""
 
 
 def refusal_of(error: BaseException, root: Path, run_id: str) -> str:

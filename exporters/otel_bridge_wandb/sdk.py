@@ -381,6 +381,7 @@ def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
 
 _IN_USE = "is in use"
 _EXIT_S = 5.0
+"""Seconds that the service may take to close a stream."""
 _UNCLOSED: set[str] = set()
 """Run ids whose streams the service still keeps after a failed ``init()``."""
 _log = logging.getLogger("otel_bridge.wandb")

@@ -54,6 +54,7 @@ DEFAULT_RUN_NAME = "test_run"
 """``trainer.run_name`` of a user who names none; it would join all such jobs in one run."""
 _EVAL = ("eval", "val", "test")
 _MAX_TRACEBACK_CHARS = 10_000
+"""Most characters of a traceback in an alert: its end, which names the error."""
 
 
 class OtelBridgeExp(BasePPOExp):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_CALLS = 250
 """Most different calls of each kind; further ones are counted together."""
 _MAX_NAME_CHARS = 120
+"""Most characters of a call's name, which may come from the program."""
 _OTHERS = "further calls"
 _MAX_FILES = 10_000
 """Most files that the launcher reads."""

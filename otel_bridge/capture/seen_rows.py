@@ -16,6 +16,7 @@ from otel_bridge.emit.media.content_key import content_key
 from otel_bridge.values.scalars import is_scalar, scalar_of
 
 _MAX_TABLES = 256
+"""Most keys whose last table is remembered."""
 MAX_ROWS = 100_000
 """Most rows of a table, whose keys are remembered."""
 _Row: TypeAlias = "dict[str, int | float]"

@@ -33,6 +33,7 @@ _CALL_INPUTS = frozenset({"parameters", "prompt_ids", "responses_ids"})
 """Inputs of calls inside a loop of verl: of a tool, of a generation, of the parser of tool calls."""
 _LOOP = "run"
 _MAX_CALLS = 10_000
+"""Most calls that wait for their loop, which may never be logged."""
 _RolloutKey: TypeAlias = "tuple[object, ...]"
 
 

@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 REQUEST_ROLLOUTS = 50
 """MLflow links at most 100 traces in one call (sqlalchemy_store.py, link_traces_to_run)."""
 REQUEST_BYTES = 8 << 20
+"""Most bytes of the spans of one request; a larger rollout is sent alone."""
 _GROUP = "group"
 """Tag for the group of a rollout in an MLflow without sessions."""
 

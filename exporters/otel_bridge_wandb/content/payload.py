@@ -27,6 +27,7 @@ MAX_BINS = 512
 _RESERVED = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _INT_LIMIT = 1 << 63
 _NUMBER_BYTES = 32
+"""Bytes that no number takes more of as JSON, with its separators."""
 
 
 def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:

@@ -15,6 +15,7 @@ MAGIC = b":W&B"
 HEADER_BYTES = 7
 BLOCK_BYTES = 32 << 10
 _CHUNK = struct.Struct("<IHB")
+# Kinds of chunks; one in the middle of a record is 3.
 _FULL = 1
 _FIRST = 2
 _LAST = 4

@@ -29,6 +29,7 @@ from otel_bridge_wandb.sdk import staging_in
 
 _KEY = "offline/directories"
 _FLUSH_S = 10.0
+"""Seconds that wandb's service may take to write the end of a run's file."""
 _log = logging.getLogger("otel_bridge.wandb")
 
 
@@ -272,6 +273,7 @@ def _deleted(path: Path) -> bool:
 # Source: ``handleInformFinish`` in core/pkg/server/connection.go, which sends no answer.
 
 _PAUSE_S = 0.005
+"""Seconds between two looks at the file."""
 
 
 def wait_for_exit(directory: Path, timeout_s: float) -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 from otel_bridge.values.scalars import any_text
 
 _DEFAULT_S = 60.0
+"""W&B's own wait (0.31)."""
 _MAX_TITLES = 10_000
+"""Most titles whose waits are remembered: a program may make a title of each step."""
 
 
 class AlertWaits:

@@ -27,7 +27,9 @@ from otel_bridge.values.plain import count_nothing
 
 _FILE = "captured.json"
 _MAX_BYTES = 64 << 20
+"""Most bytes that are read; a larger file counts as missing."""
 _EVERY_S = 10.0
+"""Least seconds between two writes of the whole file."""
 _CONFIG = "config"
 _SUMMARY = "summary"
 

@@ -13,6 +13,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.emit.console import notify
 
 _MAX_FILES = 10_000
+"""Most files that are counted by name."""
 
 
 class RunFiles:
