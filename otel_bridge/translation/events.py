@@ -118,7 +118,7 @@ class Events:
         Nothing for a redelivered event, which is counted in `redelivered`, and for events about the
         process alone. An unread event of the GenAI conventions is counted (``event/other``).
         """
-        attributes: dict[str, object] = dict(mapping_of(record.attributes))
+        attributes = mapping_of(record.attributes)
         name = record.event_name or text_in(attributes, semconv.EVENT_NAME)
         # Before the numbers are checked: messages are deduplicated by their trace, as spans are.
         if name in content_events.NAMES:

@@ -32,14 +32,14 @@ class RunIdentity:
     name: str
 
 
-def attributes_of(resource_bytes: bytes) -> dict[str, object]:
+def attributes_of(resource_bytes: bytes) -> Mapping[str, object]:
     """Return the attributes of a serialised ``Resource``.
 
     Raises:
         InvalidRecordError: The bytes are not ``Resource``.
     """
     try:
-        return dict(mapping_of(Resource.FromString(resource_bytes).attributes))
+        return mapping_of(Resource.FromString(resource_bytes).attributes)
     except DecodeError as exc:
         raise InvalidRecordError(
             f"resource of {len(resource_bytes)} bytes: {exc}; expected an OTLP Resource"

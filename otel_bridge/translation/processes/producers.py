@@ -5,6 +5,7 @@ Bounded caches only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -111,7 +112,7 @@ class ProducerRegistry:
         context = self._of_resources.get(cache_key)
         if context is not None:
             return context
-        attributes: dict[str, object] = dict(mapping_of(resource.attributes))
+        attributes: Mapping[str, object] = mapping_of(resource.attributes)
         process: Process | None = None
         if source.kind in PROCESS_KINDS:
             try:
