@@ -82,7 +82,7 @@ class RowAssembler:
             if is_next and not process.waiting:
                 return [self._next(process, fragment)]
             row = self._wait(process, fragment, now_unix_ns)
-        if not self._fill(row, fragment, open_=row.seq == 0):
+        if not self._fill(row, fragment):
             self.redelivered += 1
             return []
         self._changed.add((process, fragment.time_ns))
@@ -195,27 +195,20 @@ class RowAssembler:
         self._holding[process] = None
         return row
 
-    def _fill(
-        self, row: PendingRow, fragment: RowFragment, *, open_: bool = False
-    ) -> bool:
+    def _fill(self, row: PendingRow, fragment: RowFragment) -> bool:
         """Add the content of *fragment* to *row*; return whether any of it is new.
 
-        A later value of an *open_* row replaces an earlier one, and its step is the last one.
+        A later value of an open row replaces an earlier one, and its step is the last one.
         """
         new: dict[str, Value] = {}
         for key, value in fragment.values.items():
-            is_replaced = open_ and row.values.get(key) != value
+            is_replaced = row.is_open and row.values.get(key) != value
             if key not in row.values or is_replaced:
                 new[key] = value
-        return self._add_new(row, fragment, new, open_=open_)
+        return self._add_new(row, fragment, new)
 
     def _add_new(
-        self,
-        row: PendingRow,
-        fragment: RowFragment,
-        new: dict[str, Value],
-        *,
-        open_: bool,
+        self, row: PendingRow, fragment: RowFragment, new: dict[str, Value]
     ) -> bool:
         """Add *new* values, number and step of *fragment* to *row*; return ``False`` when it brings nothing of these.
 
@@ -223,7 +216,7 @@ class RowAssembler:
         the row is open: the step of a row of several calls is known with the last one.
         """
         brings_number = fragment.seq > 0 and row.seq == 0
-        brings_step = open_ and row.step != fragment.step
+        brings_step = row.is_open and row.step != fragment.step
         if not (new or brings_number or brings_step):
             return False
         if brings_step:

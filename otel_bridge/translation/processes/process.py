@@ -47,6 +47,11 @@ class PendingRow(RowFragment):
     written: int = 0
     base_id: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether its process may still add to the row: without a number, and not written."""
+        return self.seq == 0 and self.written == 0
+
     def number(self, seq: int, want: int, own_ns: int) -> None:
         """Note the row's number, its number of values and its own time."""
         self.seq = seq

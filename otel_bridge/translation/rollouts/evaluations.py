@@ -154,14 +154,9 @@ def read_evaluation(
 
 def _as_trace_id(rollout_id: Json) -> str:
     """Return *rollout_id* if it has the form of a trace id, 32 hex digits, else an empty text."""
-    has_form = (
-        isinstance(rollout_id, str)
-        and len(rollout_id) == 32
-        and _HEX_DIGITS.issuperset(rollout_id)
-    )
-    if has_form:
-        return str(rollout_id)
-    return ""
+    if not isinstance(rollout_id, str) or len(rollout_id) != 32:
+        return ""
+    return rollout_id if _HEX_DIGITS.issuperset(rollout_id) else ""
 
 
 def _span_id(log_record: LogRecord) -> str:
