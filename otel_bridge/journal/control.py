@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 import orjson
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import DISK_FULL, read_regular
+from otel_bridge.journal.files import DISK_FULL, names_in, read_regular
 from otel_bridge.journal.folder import put_file
 
 if TYPE_CHECKING:
@@ -136,13 +136,9 @@ def receive_control(
             request. Such a file is deleted.
         read_before: Names of files that were read before, and that the caller still carries out.
     """
-    try:
-        # Names begin with the time of sending, in digits of one length.
-        names = sorted(os.listdir(folder.control_dir))
-    except OSError:
-        return []
     requests: list[ControlRequest] = []
-    for name in names:
+    # Names begin with the time of sending, in digits of one length.
+    for name in names_in(folder.control_dir):
         path = folder.control_dir / name
         if name.startswith("."):
             _delete_left(path)

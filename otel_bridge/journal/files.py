@@ -117,6 +117,14 @@ def cut(path: str | Path, size_bytes: int) -> None:
         os.close(descriptor)
 
 
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none when it does not exist or cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def size_of_regular(path: str | Path) -> int | None:
     """Return the size of a regular file in bytes; ``None`` when there is none."""
     try:

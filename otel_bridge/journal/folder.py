@@ -28,6 +28,7 @@ from otel_bridge.journal.base_dir import DEFAULT_NAME, why_not_ours
 from otel_bridge.journal.files import (
     DISK_FULL,
     create_regular,
+    names_in,
     open_regular,
     read_regular,
 )
@@ -296,16 +297,6 @@ class RunFolder:
         """Return the path of a segment."""
         return self.segments_dir / f"{segment_name(instance_id, number)}{SUFFIX}"
 
-    def processes(self) -> list[str]:
-        """Return the instance ids that have a life file, sorted; none if the folder cannot be listed."""
-        try:
-            names = os.listdir(self.processes_dir)
-        except OSError:
-            return []
-        return sorted(
-            name.removesuffix(_LIFE) for name in names if name.endswith(_LIFE)
-        )
-
     def life_path(self, instance_id: str) -> Path:
         """Return the path of the life file of a process."""
         return self.processes_dir / f"{instance_id}{_LIFE}"
@@ -369,13 +360,9 @@ def run_folders(base: Path) -> list[RunFolder]:
 
     A folder without segments is not a run, such as one of `COMPANIONS`.
     """
-    try:
-        names = sorted(os.listdir(base))
-    except OSError:
-        return []
-    # Paths as text: there may be thousands.
     folders: list[RunFolder] = []
-    for name in names:
+    for name in names_in(base):
+        # Paths as text: there may be thousands.
         if os.path.isdir(f"{base}/{name}/segments"):
             folders.append(RunFolder.at(base / name))
     return folders

@@ -15,6 +15,7 @@ import pytest
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
 from support.bridge.bridge_doubles import Process, report_when, run_folder, until
+from support.otlp.journal_samples import lives_in
 
 TESTS = Path(__file__).parents[1]
 
@@ -126,7 +127,7 @@ def test_eight_programs_that_begin_at_once_share_one_bridge(tmp_path: Path) -> N
         1600,
         "finished",
     )
-    assert (folder.segments(), folder.processes()) == ([], [])
+    assert (folder.segments(), lives_in(folder)) == ([], [])
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from support.bridge.bridge_doubles import (
     written,
 )
 from support.bridge.recording_tracker import RecordingTracker
+from support.otlp.journal_samples import lives_in
 from support.otlp.otlp_samples import RUN
 
 
@@ -42,7 +43,7 @@ def test_rows_of_a_process_reach_the_tracker_and_its_end_ends_the_run(
         Status.FAILED,
         0,
     ]
-    assert (folder.segments(), folder.processes()) == ([], [])
+    assert (folder.segments(), lives_in(folder)) == ([], [])
 
 
 def test_a_process_that_died_without_a_word_ends_as_killed_after_the_grace(

@@ -24,7 +24,14 @@ from otel_bridge.journal.machine import start_ticks, this_host
 from otel_bridge.journal.report import ProcessReport, Report, RoleReport, write_report
 from otel_bridge.journal.segment import SegmentWriter
 from support.bridge.bridge_doubles import Process
-from support.otlp.journal_samples import HEADER, header, line_of, python, run_folder
+from support.otlp.journal_samples import (
+    HEADER,
+    header,
+    line_of,
+    lives_in,
+    python,
+    run_folder,
+)
 
 NOW = 1_700_000_000_000_000_000
 SILENT_NS = 600 * 10**9
@@ -73,7 +80,7 @@ def test_a_process_is_alive_while_it_holds_its_sign_and_dead_right_after_sigkill
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         as_zombie = alive(folder, of_this_boot(pid, ticks), NOW)
 
-    assert (while_alive, as_zombie, folder.processes()) == (True, False, ["a1"])
+    assert (while_alive, as_zombie, lives_in(folder)) == (True, False, ["a1"])
 
 
 def test_a_process_of_another_pid_namespace_is_seen_by_its_lock(tmp_path: Path) -> None:
@@ -196,7 +203,7 @@ def test_where_the_file_system_has_no_record_locks_pid_and_start_time_decide(
         for who in [(pid, ticks), (pid, ticks + 1)]
     ]
 
-    assert (seen, folder.processes()) == ([True, False], ["a1"])
+    assert (seen, lives_in(folder)) == ([True, False], ["a1"])
     with pytest.raises(
         LockUnsupportedError,
         match="has no record locks, set OTEL_BRIDGE_DIR to a local folder",

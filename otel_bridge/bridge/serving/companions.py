@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from otel_bridge.errors import JournalError
+from otel_bridge.journal.files import names_in
 from otel_bridge.journal.folder import COMPANIONS, RunFolder
 from otel_bridge.journal.locks import RecordLock, probe
 from otel_bridge.journal.machine import start_ticks
@@ -48,9 +49,9 @@ class Companions:
         """
         existing: list[RunFolder] = []
         self._listed = {}
-        for name in self._names():
+        for name in names_in(self._notes):
             folder = RunFolder.at(self._leader.base / name)
-            # The lock lies among the notes, and is not a folder.
+            # The notes have the names of run folders; the lock among them is not a folder.
             if folder.exists():
                 existing.append(folder)
                 self._listed[folder.path] = _held_by(folder)
@@ -80,12 +81,7 @@ class Companions:
         """
         run_id, _, text = line.partition(": ")
         folder = self._by_run_id.get(run_id)
-        if (
-            folder is None
-            or folder is self._leader
-            or folder.path == self._leader.path
-            or not text
-        ):
+        if folder is None or folder.path == self._leader.path or not text:
             return
         with contextlib.suppress(OSError):
             # A link or a pipe in its place is neither followed nor waited for.
@@ -114,13 +110,6 @@ class Companions:
                     self._leader.companions_lock_path(mark)
                 ):
                     shutil.rmtree(path)
-
-    def _names(self) -> list[str]:
-        """Return the names of the notes, which are those of run folders; none when they are gone."""
-        try:
-            return sorted(os.listdir(self._notes))
-        except OSError:
-            return []
 
 
 def _held_by(folder: RunFolder) -> tuple[tuple[str, int], ...]:

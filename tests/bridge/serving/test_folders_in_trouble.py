@@ -35,7 +35,7 @@ from support.bridge.bridge_doubles import (
     written,
 )
 from support.bridge.recording_tracker import RecordingTracker
-from support.otlp.journal_samples import line_of, python
+from support.otlp.journal_samples import line_of, lives_in, python
 from support.otlp.otlp_samples import RUN
 
 
@@ -535,7 +535,7 @@ def test_segments_that_a_killed_bridge_had_read_and_not_yet_deleted_go_with_the_
 
     served(tmp_path, options(("memory", recorder)))
 
-    assert [folder.segments(), folder.processes(), recorder.run(RUN).repeated] == [
+    assert [folder.segments(), lives_in(folder), recorder.run(RUN).repeated] == [
         [],
         [],
         0,

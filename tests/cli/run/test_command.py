@@ -12,6 +12,7 @@ import pytest
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.bridge.gated_tracker import gated_lines, install
+from support.otlp.journal_samples import lives_in
 from support.trainers.command_runs import (
     BIN,
     LOSS,
@@ -51,7 +52,7 @@ def test_a_command_that_ends_well_leaves_a_finished_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (values(folder), statuses(folder)) == ({"trainer/loss": LOSS}, ["finished"])
     assert f"cat {folder.path}/file/*.jsonl" in done.stderr
-    assert (folder.segments(), folder.processes(), report_of(runs(tmp_path)).ended) == (
+    assert (folder.segments(), lives_in(folder), report_of(runs(tmp_path)).ended) == (
         [],
         [],
         True,

@@ -13,6 +13,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.segment import SegmentWriter
 from otel_bridge.records import Status
+from support.otlp.journal_samples import lives_in
 
 
 def begun(base: Path, name: str) -> RunFolder:
@@ -45,7 +46,7 @@ def test_a_disk_without_room_for_a_segment_leaves_no_lock_behind(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     assert joined == []
-    (life,) = folder.processes()
+    (life,) = lives_in(folder)
     assert not probe(folder.life_path(life))
     assert len(runs.folders()) == 1
 
@@ -56,7 +57,7 @@ def test_a_full_disk_at_the_end_of_the_command_costs_no_run_its_delivery(
     runs = LaunchedRuns(tmp_path)
     folders = [begun(tmp_path, "one"), begun(tmp_path, "two")]
     assert len(runs.folders()) == 2
-    lives = [folder.life_path(folder.processes()[0]) for folder in folders]
+    lives = [folder.life_path(lives_in(folder)[0]) for folder in folders]
     assert [probe(life) for life in lives] == [True, True]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
 

@@ -77,6 +77,11 @@ def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def lives_in(folder: RunFolder) -> list[str]:
+    """Return the instance ids that have a life file, sorted."""
+    return sorted(path.stem for path in folder.processes_dir.glob("*.life"))
+
+
 def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
