@@ -124,12 +124,11 @@ class FileRunWriter(RunWriter):
             files = sorted(self._folder.glob(_PATTERN))
             self._number = _number(files[-1]) if files else 1
             first = memory.get(_OWNED)
-            if (
-                first is None
-            ):  # another ledger wrote these files: its positions are not comparable
+            # Another ledger wrote these files: its positions are not comparable.
+            if first is None:
                 self._number += bool(files)
-                memory.put(_OWNED, str(self._number).encode())
                 first = str(self._number).encode()
+                memory.put(_OWNED, first)
             # What the files hold decides where to go on: they may be ahead of the ledger after a
             # kill.
             while files and _number(files[0]) < int(first):

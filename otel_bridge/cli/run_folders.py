@@ -15,9 +15,11 @@ from otel_bridge.cli.terminal import echo
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import read_report
+from otel_bridge.text.counts import first_ones
 
 _NAME_ANOTHER = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _RUNS_NAMED = 20
+"""Most runs that a message lists: a directory may hold thousands."""
 
 
 def folders_of(directory: Path | None) -> list[RunFolder]:
@@ -92,7 +94,7 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
             matching.append(folder)
     if not matching:
         raise WrongCallError(
-            f"{folders[0].base}: no run {run!r} here; there are {', '.join(runs[:_RUNS_NAMED])}"
+            f"{folders[0].base}: no run {run!r} here; there are {first_ones(runs, _RUNS_NAMED)}"
         )
     return matching
 
@@ -104,7 +106,7 @@ def only_one(folders: list[RunFolder]) -> list[RunFolder]:
         WrongCallError: They are several; the message lists them.
     """
     if len(folders) > 1:
-        names = ", ".join(folder.run_id for folder in folders)
+        names = first_ones([folder.run_id for folder in folders], _RUNS_NAMED)
         raise WrongCallError(f"{len(folders)} runs match; name one of {names}")
     return folders
 

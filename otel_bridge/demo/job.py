@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from otel_bridge.demo.exchange import Exchange
 from otel_bridge.demo.roles import WORKERS, evaluated_versions
@@ -55,12 +54,7 @@ class Job:
             signal.signal(signal.SIGINT, before)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the job, and wait until no role runs; an exception of the ``with`` passes.
 
         A role that has not ended within `_STOP_S` is terminated.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from otel_bridge.errors import any_error
@@ -116,12 +115,7 @@ class WaitDisplay:
     def __enter__(self) -> WaitDisplay:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def show(self, amounts: Callable[[], Mapping[str, Amount]]) -> None:

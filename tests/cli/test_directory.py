@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.cli.errors import WrongCallError
+from otel_bridge.cli.run_folders import chosen_folders, only_one
 from support.trainers.command_runs import environment, otel_bridge
 
 LISTENING = ["--grpc", "off", "--http", "off"]
@@ -52,6 +54,18 @@ def test_a_folder_that_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
         2,
         f"Error: {UNSEEN}: no such folder",
     )
+
+
+def test_a_run_that_is_not_there_is_answered_with_some_runs_and_the_number_of_others(
+    tmp_path: Path,
+) -> None:
+    for number in range(22):
+        (tmp_path / f"run-{number:02}" / "segments").mkdir(parents=True)
+
+    with pytest.raises(WrongCallError, match=r"run-18; run-19; and 2 more$"):
+        chosen_folders(tmp_path, "dqn")
+    with pytest.raises(WrongCallError, match=r"^22 runs match; .* and 2 more$"):
+        only_one(chosen_folders(tmp_path, "run"))
 
 
 def test_doctor_checks_the_disk_above_a_folder_that_cannot_be_looked_at(
