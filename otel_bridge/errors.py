@@ -15,6 +15,7 @@
     └── ExporterError               a write failed
         ├── RetryableError          try again later
         ├── BlockedError            a person must act
+        │   └── SignalMissingError  an OTLP endpoint does not have this signal
         └── PermanentError          this record can never be written
 
 A message states what was seen, what was expected and what to do.

@@ -117,7 +117,7 @@ def entries_of(
 
 
 def items_of(values: Iterable[object], limit: int) -> list[object]:
-    """Return the first *limit* items of a collection; it never raises.
+    """Return the first *limit* items of a collection, which has as many; it never raises.
 
     An item that cannot be read is an `Unreadable`: of a sequence it costs itself, of another
     collection also what follows it.
@@ -131,11 +131,7 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     except any_error():  # code of the user's own collection
         if not isinstance(values, Sequence):
             return _read_until_it_raises(values, limit)
-    try:
-        count = min(len(values), limit)
-    except any_error():
-        return _read_until_it_raises(values, limit)
-    return [item for _, item in _read_by_key(values, range(count))]
+    return [item for _, item in _read_by_key(values, range(limit))]
 
 
 def _read_by_key(values: Any, keys: Iterable[object]) -> list[tuple[object, object]]:
