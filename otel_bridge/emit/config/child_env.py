@@ -80,7 +80,8 @@ def variables_for_others(
 ) -> dict[str, str]:
     """Return the variables that others need besides the run: the endpoint, with its token, and the capture.
 
-    A worker whose environment asks for a new run, as this one's does, joins all the same.
+    A worker whose environment asks for a new run, as this one's does, joins all the same. Empty
+    without such a request, an endpoint for other machines, and a capture.
 
     Args:
         env: This process's environment.

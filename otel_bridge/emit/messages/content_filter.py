@@ -119,7 +119,8 @@ class ContentFilter:
     def facts(self, values: object, name: str) -> dict[str, Json]:
         """Return free facts by key; without content only the numbers among them.
 
-        A fact that is ``None`` is left out: it says nothing in a tracker.
+        A fact that is ``None`` is left out: it says nothing in a tracker. Raises what `entries`
+        raises.
 
         Args:
             values: A mapping, or an object with fields; anything else is one fact.

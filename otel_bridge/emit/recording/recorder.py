@@ -390,8 +390,8 @@ class Recorder:
         """Call *write*, and then what was queued meanwhile; inside another call, queue it.
 
         What *write* raises is counted by its kind (`Drops.count_failure`); only what a signal
-        handler of the program raises passes through. Beyond 10,000 queued calls of a signal handler
-        the next is counted as ``reentered``.
+        handler of the program raises passes through, and what is queued then waits for the next
+        call or the end. Beyond 10,000 queued calls the next is counted as ``reentered``.
         """
         with self._lock:
             if self._busy:
