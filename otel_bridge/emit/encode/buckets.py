@@ -104,6 +104,7 @@ def _listed(values: object) -> list[object]:
 
 
 def _whole(value: object) -> int:
+    """Return a number of a bucket; raises for a negative one, a fraction, and what is not a number."""
     # Texts are refused below: float() would read them.
     number = value if isinstance(value, int) else float(cast("float", value))
     if isinstance(value, str) or number < 0 or int(number) != number:
@@ -112,6 +113,7 @@ def _whole(value: object) -> int:
 
 
 def _finite(value: object) -> float:
+    """Return an edge; raises for what is not a finite number."""
     number = float(cast("float", value))
     if isinstance(value, str) or not math.isfinite(number):
         raise ValueError

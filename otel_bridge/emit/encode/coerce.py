@@ -121,8 +121,9 @@ def integer(value: object) -> int | None:
 
 
 def _parsed(text: str) -> float | None:
+    """Return a text of digits as a number; ``None`` for any other text, and for a longer one."""
     # A double holds any integer of 15 digits; longer ids would become other ids.
-    if text.isascii() and text.lstrip("-").isdigit() and len(text) < 16:
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 16:
         return float(text)
     return None
 

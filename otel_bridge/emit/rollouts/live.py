@@ -187,8 +187,9 @@ class LiveRollout(SpanBlock, Rollout):
         """Record the rollout once, with a root whatever its fields hold.
 
         Nothing when its run has ended meanwhile, which has counted it as ``rollout_unfinished``.
-        Without seats only its statistics are recorded. A field that raises costs all fields but the
-        id (``rollout_unreadable``): the children on the disk need the root.
+        Without seats only its statistics are recorded; without a root, a finished rollout. A field
+        that raises costs all fields but the id (``rollout_unreadable``): the children on the disk
+        need the root.
         """
         self._trace.close()
         if not closed(self._number):  # the run ended meanwhile, and counted the rollout

@@ -373,6 +373,15 @@ def test_values_that_break_cost_only_themselves() -> None:
     assert second["rl.reward"] == 2.0
 
 
+def test_a_text_of_two_signs_is_not_a_number() -> None:
+    run = MemoryRun()
+
+    log_rollouts(run, [rollout(sample="--5", dataset_index="--5")], step=1)
+
+    assert [attributes(root)["rl.dataset.index"] for root in run.roots] == ["--5"]
+    assert run.drops == {"rollout_field": 1}
+
+
 def test_lone_surrogates_in_text_become_question_marks() -> None:
     run = MemoryRun()
 
