@@ -16,6 +16,7 @@ from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
 from support.bridge.bridge_doubles import Process, report_when, run_folder, until
 from support.otlp.journal_samples import lives_in
+from support.waiting import HANG_S
 
 TESTS = Path(__file__).parents[1]
 
@@ -33,12 +34,41 @@ def _bridge(folder: RunFolder, file: Path, **env: str) -> subprocess.Popen[bytes
     )
 
 
-def _main(folder: RunFolder) -> subprocess.Popen[bytes]:
-    code = "import sys; from otel_bridge.bridge.main import main; sys.exit(main(sys.argv[1:]))"
+MAIN = (
+    "import sys; from otel_bridge.bridge.main import main; sys.exit(main(sys.argv[1:]))"
+)
+STOPPED_AT_ONCE = """
+import os, signal, sys
+from otel_bridge.bridge import main
+class Stopped(main._ServedFolders):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+main._ServedFolders = Stopped
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+def _main(folder: RunFolder, code: str = MAIN) -> subprocess.Popen[bytes]:
     with folder.log_path.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-c", code, str(folder.path)], stdout=log, stderr=log
         )
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_before_there_is_anything_to_stop_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    process = Process.start(folder, "file")
+    process.log(5)
+
+    # Its process lives, so that only a signal ends this bridge.
+    bridge = _main(folder, STOPPED_AT_ONCE)
+
+    assert bridge.wait(HANG_S) == 0
+    process.end()
 
 
 @pytest.mark.slow

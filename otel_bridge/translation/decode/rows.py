@@ -90,6 +90,9 @@ def fragments_of(
             continue
         name = metric.name
         for time_ns, attributes, value in points:
+            # A point without a value begins no row: it would be shown with nothing in it.
+            if value is None:
+                continue
             point_role = role
             if semconv.ROLE in attributes:
                 point_role = attributes[semconv.ROLE].string_value or None
@@ -102,7 +105,7 @@ def fragments_of(
                 fragment.want = value
                 fragment.seq = _positive(attributes, semconv.SEQ)
                 fragment.own_ns = _positive(attributes, semconv.ROW_TIME)
-            elif value is not None:
+            else:
                 key = full_key(point_role, name, rank=rank)
                 fragment.same += key in fragment.values
                 fragment.values[key] = value
