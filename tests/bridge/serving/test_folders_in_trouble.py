@@ -35,7 +35,7 @@ from support.bridge.bridge_doubles import (
     written,
 )
 from support.bridge.recording_tracker import RecordingTracker
-from support.otlp.journal_samples import line_of, lives_in, python
+from support.otlp.journal_samples import HANGING_BRIDGE, line_of, lives_in, python
 from support.otlp.otlp_samples import RUN
 
 
@@ -253,20 +253,6 @@ def test_a_bridge_hands_over_when_asked_and_is_killed_when_it_does_not(
     assert (os.WIFSIGNALED(status), written(recorder)) == (hangs, process.row_ids[3:])
 
 
-HANGING = """
-import sys, time
-from pathlib import Path
-import orjson
-from otel_bridge.journal.folder import LockHolder, RunFolder
-from otel_bridge.journal.machine import this_host
-lock = RunFolder.at(Path(sys.argv[1])).lock()
-print(lock.acquire(), flush=True)
-here = this_host()
-lock.write(orjson.dumps(LockHolder(int(sys.argv[2]), here.name, here.boot_id, 0)))
-sys.stdin.readline()
-"""
-
-
 def test_a_process_that_only_has_the_id_of_an_earlier_bridge_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,10 +262,9 @@ def test_a_process_that_only_has_the_id_of_an_earlier_bridge_is_not_killed(
 
     with (
         python("input()") as bystander,
-        python(HANGING, folder.path, bystander.pid) as bridge,
+        python(HANGING_BRIDGE, folder.path, bystander.pid) as bridge,
     ):
-        assert line_of(bridge) == "True"
-        until(lambda: folder.holder() is not None)
+        assert line_of(bridge) == "locked"
         lock = lease.take_lock(folder, how, lambda _: None)
         codes = (bridge.wait(), bystander.poll())
         lock.release()

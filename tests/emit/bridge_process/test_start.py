@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
 import otel_bridge
+from otel_bridge.emit.bridge_process import takeover
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import launcher_environment
 from otel_bridge.errors import ConfigError
@@ -21,6 +23,7 @@ from otel_bridge.journal.report import (
 )
 from otel_bridge.records import run_id_of
 from support.bridge.bridge_doubles import Process
+from support.otlp.journal_samples import HANGING_BRIDGE, line_of, python
 from support.trainers.emit_samples import environment_of, held, run_in, seen_in
 
 _LOUD = {"OTEL_BRIDGE_QUIET": "0"}
@@ -262,6 +265,24 @@ def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> No
 
     assert asked == ["handover"]
     assert folder.lock().acquire()
+
+
+def test_only_the_bridge_that_holds_the_lock_is_killed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "HANDOVER_S", 0.1)
+    folder = RunFolder(tmp_path, "r")
+    folder.create()
+
+    with (
+        python("input()") as bystander,
+        python(HANGING_BRIDGE, folder.path, bystander.pid) as bridge,
+    ):
+        assert line_of(bridge) == "locked"
+        take_over(folder)
+        codes = (bridge.wait(), bystander.poll())
+
+    assert codes == (-signal.SIGKILL, None)
 
 
 def test_a_deleted_working_folder_is_an_error_at_init(

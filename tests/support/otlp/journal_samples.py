@@ -77,6 +77,22 @@ def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+HANGING_BRIDGE = """
+import sys
+from pathlib import Path
+import orjson
+from otel_bridge.journal.folder import LockHolder, RunFolder
+from otel_bridge.journal.machine import this_host
+lock = RunFolder.at(Path(sys.argv[1])).lock()
+lock.acquire()
+here = this_host()
+lock.write(orjson.dumps(LockHolder(int(sys.argv[2]), here.name, here.boot_id, 0)))
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+"""Holds the lock of a run folder, whose file names the process of the second argument."""
+
+
 def lives_in(folder: RunFolder) -> list[str]:
     """Return the instance ids that have a life file, sorted."""
     return sorted(path.stem for path in folder.processes_dir.glob("*.life"))
