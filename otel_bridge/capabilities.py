@@ -63,7 +63,7 @@ def accepts(owner: object, call: str, *arguments: str) -> bool:
     """Return whether *owner* has *call*, and whether it takes *arguments* by name.
 
     ``True`` for a call written in C without a signature: whether it takes them shows only when it
-    is made, and `incompatibility` recognises its error.
+    is made.
     """
     return not _lack(owner, call, arguments, whole=False)
 

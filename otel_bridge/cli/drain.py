@@ -298,7 +298,10 @@ class Drains:
         )
 
     def stop(self, _number: int, _frame: object) -> None:
-        """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers."""
+        """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers.
+
+        A further signal gives their writers `_STOP_S` anew.
+        """
         self._stopped.set()
         # A copy: threads of the pool remove theirs when they end.
         for process in self._running.copy():

@@ -95,7 +95,7 @@ def records_in_trackers(
 class WaitDisplay:
     """Shows a wait from its third second on: as bars on a terminal, else as a line every ten seconds.
 
-    Bars vanish when the wait ends.
+    Bars vanish when the wait ends. For the thread that waits; an exception of the wait passes.
 
     Args:
         print_line: Prints a line where the output is not a terminal.

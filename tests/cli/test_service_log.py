@@ -112,7 +112,7 @@ def test_what_trackers_log_and_print_are_json_lines_of_their_streams(
     assert (shown[6][0], shown[6][1][:21]) == ("error", "wandb: ERROR a very l")
     assert len(shown) == 7
     printed = [json.loads(line)["message"] for line in read.out.splitlines()]
-    assert printed == ["100%", "of a thread \\udcff", "half of a line", "not ended"]
+    assert printed == ["100%", "of a thread ?", "half of a line", "not ended"]
     assert (sys.stdout, sys.stderr) == streams
 
 

@@ -124,7 +124,7 @@ def _address(listen: str) -> tuple[str, int]:
     if not listen:
         return "127.0.0.1", 0
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdigit() or not 0 < int(port) < 65535:
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65535:
         raise ConfigError(
             f"--listen={listen!r}: expected HOST:PORT, where PORT + 1 is free too"
         )

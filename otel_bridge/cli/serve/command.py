@@ -300,7 +300,10 @@ class _Service:
             )
 
     def _signalled(self, _number: int, _frame: object) -> None:
-        """Handle SIGTERM and SIGINT; `Wakeup` may be set in a handler, unlike a lock."""
+        """Handle SIGTERM and SIGINT; `Wakeup` may be set in a handler, unlike a lock.
+
+        Each signal after the first gives writers `_STOP_S` from then on.
+        """
         # The first signal lets it deliver what is stored, the second one stops that.
         self._asked += 1
         if self._asked > 1:
@@ -383,7 +386,7 @@ def _address(option: str, address: str) -> tuple[str, int] | None:
     if address == _OFF:
         return None
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(
             f"{option}={address!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off"
         )

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TextIO, cast
 
-import orjson
-
 from otel_bridge.cli.errors import exit_code_of, text_of
+from otel_bridge.records import Json
 from otel_bridge.text.printable import shown
+from otel_bridge.values.plain import dumps
 
 _LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _LEVEL_CHARS = 80
@@ -42,7 +42,7 @@ class ServiceLog(logging.Handler):
         self._writing = threading.Lock()
         self._streams: tuple[TextIO, TextIO] | None = None
 
-    def log_line(self, line: str, *, level: str = "info", **facts: object) -> None:
+    def log_line(self, line: str, *, level: str = "info", **facts: str) -> None:
         """Write one line; a closed stderr is not an error."""
         self._log_to(
             sys.stderr if self._streams is None else self._streams[1],
@@ -115,28 +115,20 @@ class ServiceLog(logging.Handler):
         return cast("TextIO", PrintedLines(stream, log))
 
     def _log_to(
-        self, stream: TextIO, line: str, level: str, facts: dict[str, object]
+        self, stream: TextIO, line: str, level: str, facts: dict[str, str]
     ) -> None:
         """Write one line to *stream*, which may be closed or full: the service goes on without the line."""
         now_s = time.time()
         stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{int(now_s % 1 * 1000):03d}Z"
         if self._as_json:
-            entry = {"time": stamp, "level": level, "message": line, **facts}
-            written = orjson.dumps(
-                {name: _without_surrogates(value) for name, value in entry.items()}
-            ).decode()
+            entry: Json = {"time": stamp, "level": level, "message": line, **facts}
+            # Names of files may hold half a surrogate pair, which becomes a question mark.
+            written = dumps(entry).decode()
         else:
             written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
         with self._writing, contextlib.suppress(OSError, ValueError):
             stream.write(f"{written}\n")
             stream.flush()
-
-
-def _without_surrogates(value: object) -> object:
-    """Return *value* without lone surrogates, which names of files may have and orjson refuses."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
 
 
 class PrintedLines:
