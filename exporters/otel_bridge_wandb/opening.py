@@ -176,6 +176,7 @@ def _open_shared(
     shared = dataclasses.replace(settings, sharing=sharing_now)
 
     def open_own(role: str | None) -> WandbRunWriter:
+        """Open the run of one role that is not listed; raises as `_open_online`."""
         alone = dataclasses.replace(settings, sharing=None)
         suffix = part_of_id(role or "")
         return _open_online(
@@ -235,6 +236,7 @@ def _open_online(
     marker = "" if alone else marker_of(memory)
 
     def connect(entity: str) -> Server:
+        """Return a connection for one thread; raises wandb's own exceptions."""
         return Server(
             sdk.api(wandb, settings),
             entity=entity,

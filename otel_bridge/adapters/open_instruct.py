@@ -77,6 +77,7 @@ def _recorded(real: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(real)
     def save(*positional: Any, **keywords: Any) -> None:
+        """Record the rollouts, where a failure is counted, then save them as before."""
         # The function does not get the tokenizer, which the actor has whose method calls it.
         actor = calling_object(lambda caller: hasattr(caller, "tokenizer"))
         _record(

@@ -214,6 +214,7 @@ class _CaptureFinder:
         """
 
         def exec_module(module: ModuleType) -> None:
+            """Execute *module* as without the capture, whose exceptions pass, then install the capture."""
             if (
                 getattr(module.__spec__, "name", "") != name
             ):  # a loader of several modules

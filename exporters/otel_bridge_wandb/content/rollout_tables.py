@@ -125,6 +125,7 @@ class Tables:
         row_count = len(opened.table.data)
 
         def add() -> Any:
+            """Add the rows; raises wandb's own exceptions, after which the caller removes them."""
             for row in rows:
                 opened.table.add_data(*row)
             opened.increments += 1

@@ -46,6 +46,7 @@ def keep_streams(trainer: Any) -> None:
 
     @functools.wraps(real)
     def generate(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Generate as TRL does, whose exceptions pass, and keep the streams of the batch."""
         output = real(self, *arguments, **keywords)
         _keep(self, output)
         return output

@@ -104,10 +104,12 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return *func* recorded: an ``async def`` stays one."""
         traced = real_op(func)
 
         @functools.wraps(func)
         async def later(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            """Await the call, whose exceptions pass, and record it in the live rollout, if there is one."""
             live = _live.get()
             # Another backend, or a rollout that verl does not trace: its own decorator goes on.
             if live is None or config.get_backend() != _BACKEND:
@@ -119,6 +121,7 @@ def _op(config: Any, real_op: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(func)
         def now(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            """Make the call, whose exceptions pass, and record it in the live rollout, if there is one."""
             live = _live.get()
             if live is None or config.get_backend() != _BACKEND:
                 return traced(self, *arguments, **keywords)

@@ -171,6 +171,7 @@ def _wrap_tracking(tracking: Any) -> None:
 
     @functools.wraps(real_finish)
     def finish(self: Any, exit_code: int = 0) -> None:
+        """Finish verl's own backends, whose exceptions pass, and end the run in any case."""
         try:
             # Backends of verl may raise: the run ends all the same.
             real_finish(self, exit_code)
@@ -336,6 +337,7 @@ def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Take verl's step, whose exceptions pass; at the first one, watch the task that awaits it."""
         task = asyncio.current_task()  # Ray awaits fit(), which awaits this
         if task is not None and task not in awaited:
             awaited.add(task)

@@ -80,6 +80,7 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
 
     @functools.wraps(log)
     def logged(*arguments: Any, **keywords: Any) -> None:
+        """Record one row; raises for a trial that the agent stopped meanwhile."""
         drops_before = _drop_count(run)
         log(*arguments, **keywords)
         if (
