@@ -81,7 +81,9 @@ class WandbAxes:
         The pattern of its role covers only keys one level below the role; never outside shared
         mode.
         """
-        for role in self._shared.roles if self._shared else ():
+        if self._shared is None:
+            return False
+        for role in self._shared.roles:
             if key.startswith(f"{role}/"):
                 return not _shallow(key, axis_of(role))
         return False

@@ -430,7 +430,7 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         first; an evaluation before the training comes to this callback first. What its ``setup()``
         raises is counted as ``adapter_failed``, and this callback begins the run.
         """
-        for callback in self._callbacks() if self._captured().begins_the_run else ():
+        for callback in self._callbacks():
             begins = CapturedReports(
                 "transformers", trackers_of([callback], _TRACKERS)
             ).begins_the_run

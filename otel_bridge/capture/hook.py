@@ -157,8 +157,8 @@ class _CaptureFinder:
             if self not in sys.meta_path:
                 # Ahead of the other finders, which would load the module without the capture.
                 sys.meta_path.insert(0, self)
-        for module in modules if new else ():
-            if module in sys.modules:
+        for module in modules:
+            if new and module in sys.modules:
                 # Waits for another thread that imports it.
                 self._install(importlib.import_module(module), name)
 

@@ -165,7 +165,7 @@ class LineLedger:
         if count:
             self._logged = max(self._logged, done[-1])
             self._tail = max(self._tail, done[-1])
-            for position in done if self._lost else ():
+            for position in done:
                 self._lost.pop(position, None)
         # The others were announced and not logged: their numbers are used by the next lines.
         if self.next < entry.end:

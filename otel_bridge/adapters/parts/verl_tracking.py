@@ -195,10 +195,9 @@ def _code_of_deletion(logger: VerlLogger) -> int:
     finish = None if frame is None else frame.f_back
     deletion = None if finish is None else finish.f_back
     try:
-        is_deleted = deletion is not None and deletion.f_code.co_name == "__del__"
-        return int(
-            deletion is not None and is_deleted and logger.is_cut_off(deletion.f_back)
-        )
+        if deletion is None or deletion.f_code.co_name != "__del__":
+            return 0
+        return int(logger.is_cut_off(deletion.f_back))
     finally:
         # A frame that a local variable keeps would keep the variables of its callers.
         del frame, finish, deletion
