@@ -61,8 +61,8 @@ class Database:
 
     Raises:
         FormatVersionError: Another version wrote the file.
-        LedgerDamagedError: The file is damaged, as far as its header and the first row of each table
-            show; deeper damage is found by the read that meets it.
+        LedgerDamagedError: The file is damaged, as far as its header shows; other damage is found
+            by the read that meets it, and leads to a new ledger then.
         JournalFullError: The disk is full.
         JournalError: The file cannot be used.
     """
@@ -164,7 +164,7 @@ class Database:
             self._writer.close()
 
     def _prepare(self) -> None:
-        """Create the tables of a new file, and read every table of an existing one; raises as `transaction` does."""
+        """Create the tables of a new file; raises as `transaction` does."""
         version = int(self._writer.execute("PRAGMA user_version").fetchone()[0])
         if version == 0:
             with self.transaction() as sql:
@@ -172,19 +172,6 @@ class Database:
                     sql.execute(statement)
                 # In the transaction of the tables: a kill leaves either no ledger or a whole one.
                 sql.execute(f"PRAGMA user_version = {LEDGER_FORMAT}")
-        # Reads every table once, so that damage is found when the ledger is opened, not later.
-        for table in (
-            "meta",
-            "records",
-            "state",
-            "sources",
-            "destinations",
-            "memory",
-            "dead_letters",
-            "timeline",
-        ):
-            self._writer.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()  # noqa: S608
-        self._writer.execute("SELECT max(position) FROM records").fetchone()
 
 
 class DatabaseReader:
