@@ -405,6 +405,17 @@ def test_a_piece_that_comes_again_after_its_row_was_written_is_passed_over() -> 
     assert (bench.tick(20), bench.translator.redelivered()) == ([], 1)
 
 
+def test_points_without_a_value_make_no_row() -> None:
+    bench = Bench()
+    empty = only(row(1, {"loss": 0.5}), "loss")
+    empty.metrics[0].gauge.data_points[0].ClearField("as_double")
+
+    records = bench.metrics(source(), empty) + bench.close()
+
+    assert [record for record in records if isinstance(record, Row)] == []
+    assert (bench.translator.waiting().rows, bench.counts()) == (0, {})
+
+
 def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
     bench = Bench(options=TranslationOptions(run_id=RUN, max_waiting_bytes=400))
 
