@@ -106,6 +106,9 @@ class _ServedFolders:
             log_line=log_line,
         )
         self._host = host
+        # A signal that came before there was this host has found none to stop.
+        if self.stopped:
+            host.request_stop(STOP_S)
         log_line(f"{name}: the bridge {os.getpid()} begins")
         host.serve()
         for run_id, status in host.progress().items() or [(name, None)]:
