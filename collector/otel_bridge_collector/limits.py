@@ -6,7 +6,6 @@ A request above a limit is asked to come again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_bridge.bridge.serving.process_limits import descriptor_limit
@@ -46,18 +45,14 @@ class ReceiverLimits:
 
     Args:
         settings: The limits.
-        now_s: Returns the time.
     """
 
-    def __init__(
-        self, settings: LimitSettings, *, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: LimitSettings) -> None:
         self._settings = settings
-        self._now_s = now_s
         self.under_way = 0
         # Full at the start: two seconds' bytes may come at once, which is the average's window.
         self._room = float(2 * (settings.bytes_per_s or 0))
-        self._filled_s = now_s()
+        self._filled_s = time.monotonic()
 
     def enter(self) -> None:
         """Begin a request; `leave` ends it, also after an error of `charge`.
@@ -81,7 +76,7 @@ class ReceiverLimits:
         rate = self._settings.bytes_per_s
         if rate is None:
             return
-        now_s = self._now_s()
+        now_s = time.monotonic()
         self._room = min(self._room + (now_s - self._filled_s) * rate, 2.0 * rate)
         self._filled_s = now_s
         # A request larger than a second's bytes needs a full second of room only, else it never

@@ -131,23 +131,22 @@ def refused_items(
 _SECONDS = re.compile(r"[0-9]{1,10}")
 
 
-def retry_after_s(header: str | None, now_s: float | None = None) -> float | None:
+def retry_after_s(header: str | None) -> float | None:
     """Return the seconds to wait; ``None`` when *header* names none or cannot be understood.
 
     A header that cannot be understood must not stop the retries: their own pauses apply then.
 
     Args:
         header: Whole seconds, or a date, as proxies send it; one that has passed means at once.
-        now_s: Unix time; default: now.
     """
     text = (header or "").strip()
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
         date = parsedate_to_datetime(text)
-        until_s = (
-            date if date.tzinfo else date.replace(tzinfo=timezone.utc)
-        ).timestamp()
+        # A date without a zone is UTC.
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=timezone.utc)
+        return max(date.timestamp() - time.time(), 0.0)
     except (TypeError, ValueError, OverflowError):
         return None
-    return max(until_s - (time.time() if now_s is None else now_s), 0.0)

@@ -7,6 +7,7 @@ import json
 import ssl
 import subprocess
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -375,11 +376,10 @@ def test_each_kind_of_error_has_its_answer() -> None:
     ]
 
 
-def test_limits_of_requests_and_rate() -> None:
+def test_limits_of_requests_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    limits = ReceiverLimits(
-        LimitSettings(requests=2, bytes_per_s=100), now_s=lambda: now[0]
-    )
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits = ReceiverLimits(LimitSettings(requests=2, bytes_per_s=100))
     limits.enter()
     limits.enter()
     with pytest.raises(ThrottledError, match="OTEL_BRIDGE_MAX_REQUESTS"):
