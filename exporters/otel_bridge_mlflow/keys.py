@@ -129,6 +129,10 @@ class Names:
             return self._add(key, key)
         return name
 
+    def known(self, key: str) -> str | None:
+        """Return the name of *key*, ``None`` when it has none yet."""
+        return self._names.get(key)
+
     def part(self, key: str, part: str) -> str:
         """Return the name of a part of *key*, ``<name>/<part>``."""
         identity = f"{key}\0{part}"

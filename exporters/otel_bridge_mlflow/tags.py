@@ -190,9 +190,11 @@ class SummaryWriter:
             for key, text in texts.items():
                 self._set_tag(self._names.name(key), text)
             # Behind the metric: a kill in between shows both, and the next opening deletes the tag.
-            for key in numbers.keys() & self._tags.keys():  # it was a text before
-                client.delete_tag(self._run_id, key)
-                del self._tags[key]
+            for key in numbers:
+                name = self._names.known(key) or key
+                if name in self._tags:  # it was a text before
+                    client.delete_tag(self._run_id, name)
+                    del self._tags[name]
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Show *alerts* as tags, and as metrics that count up.

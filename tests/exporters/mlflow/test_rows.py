@@ -9,11 +9,11 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import RunInfo, RunningSteps, WritesAlerts
+from otel_bridge.exporter import RunInfo, RunningSteps, WritesAlerts, WritesSummary
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, samples
 from support.trackers import mlflow_reading
-from support.trackers.mlflow_writing import opened
+from support.trackers.mlflow_writing import opened, tagged
 
 exporter = otel_bridge_mlflow.exporter
 
@@ -309,6 +309,21 @@ def test_a_number_beyond_double_is_refused_and_named(uri: str, run: RunInfo) -> 
         opened(uri, run).write_rows(samples.placed([samples.row(1, {"huge": 10**400})]))
 
     assert raised.value.position == 1
+
+
+@pytest.mark.parametrize("key", ["best", "best@1"])
+def test_a_text_of_the_summary_that_became_a_number_is_no_longer_shown_as_a_text(
+    uri: str, run: RunInfo, key: str
+) -> None:
+    writer = opened(uri, run)
+    assert isinstance(writer, WritesSummary)
+
+    writer.write_summary(None, {key: "not yet", "note": "stays"})
+    writer.write_summary(None, {key: 0.5})
+
+    data = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
+    assert [tag for tag in data.tags if tag.startswith("summary/")] == ["summary/note"]
+    assert [*data.metrics.values()] == [0.5]
 
 
 def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(
