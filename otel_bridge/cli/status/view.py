@@ -294,20 +294,17 @@ def _unread(state: RunState, *, here: bool) -> Unread:
 def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:
     """Return a note when files of ended runs use most of the space: only a person deletes those."""
     sizes: list[int] = []
-    holder = "files"
     for state in states:
         file_bytes = state.bytes.get("files", 0)
         # Only runs of which files are the most.
         is_large = 2 * file_bytes > state.total_bytes
         if state.report is not None and state.report.ended and is_large:
             sizes.append(file_bytes)
-            if "file" in {**state.report.former, **state.report.exporters}:
-                holder = "file"
     # Less than half: deleting them would not be what helps most.
     if 2 * sum(sizes) <= used_bytes:
         return ""
     return (
-        f"; {size(sum(sizes))} of {counted(len(sizes), 'ended run')} held by {holder}: "
+        f"; {size(sum(sizes))} of {counted(len(sizes), 'ended run')} are files of exporters: "
         "delete their folders when you no longer need them"
     )
 

@@ -546,10 +546,10 @@ def test_a_directory_that_is_full_of_what_file_wrote_for_ended_runs_says_so_and_
     ).stderr
 
     assert re.search(
-        r"; .*B of 1 ended run held by file: delete their folders when you no longer need them$",
+        r"; .*B of 1 ended run are files of exporters: delete their folders when you no longer need them$",
         shown[0],
     )
-    assert "held by file" not in shown[1]
+    assert "files of exporters" not in shown[1]
     assert "`otel-bridge status` shows what uses the space" in refused
 
 
