@@ -307,9 +307,7 @@ def unquoted(value: Json) -> Json:
 def tool_answer(span: SpanFacts) -> tuple[str, Json] | None:
     """Return the id of the call that a tool's span answers, and the result.
 
-    ``None`` when the span names no call.
-
-    ``None`` also for other kinds of spans, and without a result.
+    ``None`` when the span names no call, for other kinds of spans, and without a result.
     """
     if span.kind != TOOL:
         return None

@@ -237,7 +237,8 @@ class StepAxes:
 
         Register the others.
 
-        They are counted as ``too_many_keys``, with the first one as the example.
+        They are counted as ``too_many_keys``, with the first one as the example. Keys that are drawn
+        over time are not stored: after a restart of the bridge they count anew.
 
         Trackers and the state hold every key of a run, so ever-new keys must not grow without
         bound.

@@ -419,11 +419,8 @@ class RunLifecycle:
     def counts_by_role(self) -> dict[str, tuple[int, int]]:
         """Return, by role, how many processes are open, and how many there are.
 
-        An empty role for those without one.
-
-        A launcher does not count, nor does a process with a successor.
-
-        A restarted worker would else count twice.
+        Empty before the first process; an empty role for those without one. A launcher does not
+        count, nor does a process with a successor: a restarted worker would else count twice.
         """
         counts: dict[str, tuple[int, int]] = {}
         for process in without_predecessors(

@@ -394,7 +394,8 @@ class RolloutPipeline:
     def _complete(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
         """Emit, sample out or hold a complete rollout; each rollout of a trace that has several.
 
-        Nothing while it waits for its step, unless it closes earlier ones.
+        Nothing while it waits for its step, unless it closes earlier ones. `JournalError` of its
+        stored spans passes (`TraceStore.read`).
         """
         source = self._store.read(trace)
         # With one marked span or none the trace is one rollout, as nearly always.
@@ -443,7 +444,7 @@ class RolloutPipeline:
     def _split_off(
         self, trace: PendingTrace, part: ReceivedTrace, now_unix_ns: int
     ) -> list[Record]:
-        """Process one rollout of a trace that was split.
+        """Process one rollout of a trace that was split; return its record, if any, and those of steps that it closes.
 
         One that waits or was decided on already gets its spans as late ones: its trace was forgotten
         before it, for its age, and then came again.
@@ -463,8 +464,9 @@ class RolloutPipeline:
     def _expire(self, trace: PendingTrace, now_unix_ns: int) -> list[Record]:
         """Process an overdue trace as it is: a rollout, several, or a trace of something else.
 
-        Log records whose spans never arrived are counted (``event/no_span``), a trace that is not a
-        rollout is shown or counted, by `OtherTraces`.
+        Log records whose spans never arrived are counted (``event/no_span``), and values that came
+        for them wait on for the trace. One that is not a rollout is shown or counted, by
+        `OtherTraces`.
         """
         # Log records alone: the spans that they name never arrived.
         if trace.contents and trace.contents == len(trace.span_ids):

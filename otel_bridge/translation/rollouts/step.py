@@ -115,7 +115,8 @@ class SampledStep:
     def merge(self, event: SampledOut, came_ns: int) -> int:
         """Merge an emitter's statistics; return the number of new rollouts.
 
-        A redelivered one must be refused by `takes` before: it would count again.
+        A redelivered one must be refused by `takes` before: it would count again. Sums that are not
+        valid are left out (`Statistics.add_sampled_out`), and their rollouts still count.
         """
         old_total = self.statistics.total
         self.events = [*(self.events or []), event.id]
