@@ -131,8 +131,9 @@ def _exponential(
 ) -> pb.ExponentialHistogramDataPoint:
     """Return *point* less *last_point*, whose count is lower; buckets that have fallen are left out.
 
-    A producer lowers its scale when values spread, so that its old buckets are merged to the new
-    ones first. Without a sum if either point has none (`_totals`).
+    So are all of one side that lie beyond 32 bits; nothing raises. A producer lowers its scale when
+    values spread, so that its old buckets are merged to the new ones first. Without a sum if either
+    point has none (`_totals`).
     """
     added = pb.ExponentialHistogramDataPoint(
         count=point.count - last_point.count,
@@ -150,7 +151,8 @@ def _exponential(
             new_count = count - last_counts.get(index, 0)
             if new_count > 0:
                 new_counts[index] = new_count
-        if new_counts:
+        # Buckets from beyond 32 bits on, which no offset of OTLP can name, are left out.
+        if new_counts and min(new_counts) < 1 << 31:
             buckets = getattr(added, side)
             buckets.offset = min(new_counts)
             buckets.bucket_counts.extend(

@@ -113,6 +113,16 @@ def test_an_exponential_histogram_whose_scale_fell_is_compared_at_the_new_scale(
     assert (first.count, second.count, second.counts) == (4, 6, (1, 0, 5))
 
 
+def test_buckets_beyond_32_bits_are_left_out_and_their_count_stays() -> None:
+    bench = Bench()
+
+    bench.request(exponential([1, 1], 0, (1 << 31) - 1, T0 + 1))
+    bench.request(exponential([1, 3], 0, (1 << 31) - 1, T0 + 2))
+
+    assert [one.count for one in shown(bench)] == [2, 2]
+    assert bench.counts() == {}
+
+
 def test_by_a_setting_they_are_shown_as_sent() -> None:
     bench = Bench(TranslationOptions(run_id=RUN, cumulative_histograms=True))
 
