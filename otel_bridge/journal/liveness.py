@@ -86,7 +86,7 @@ def alive(
     def grew() -> bool:
         last_ns = appended_ns
         if last_ns is None:
-            last_ns = _last_append_ns(folder, header.instance_id)
+            last_ns = _last_append_ns(folder, header.instance_id, now_unix_ns)
         return now_unix_ns - last_ns < liveness_timeout_ns
 
     if header.boot_id != this_host().boot_id:
@@ -107,16 +107,17 @@ def alive(
     return ticks > 0 and ticks == header.start_ticks
 
 
-def _last_append_ns(folder: RunFolder, instance_id: str) -> int:
-    """Return when a segment of the process last changed; 0 when none is left."""
-    return max(
-        (
-            file.mtime_ns
-            for file in folder.segments()
-            if file.instance_id == instance_id
-        ),
-        default=0,
-    )
+def _last_append_ns(folder: RunFolder, instance_id: str, now_unix_ns: int) -> int:
+    """Return when a segment of the process last changed; 0 when none of it is left.
+
+    Now for a folder without any segment: it cannot be listed, as without a free file, and so does
+    not show that the process is silent.
+    """
+    segments = folder.segments()
+    if not segments:
+        return now_unix_ns
+    times = (file.mtime_ns for file in segments if file.instance_id == instance_id)
+    return max(times, default=0)
 
 
 def _facts() -> bytes:

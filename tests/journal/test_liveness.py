@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,27 @@ def test_a_sign_of_life_that_a_full_disk_refuses_is_not_held(tmp_path: Path) -> 
 
     assert not probe(folder.life_path("a1"))
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_process_elsewhere_does_not_die_of_files_that_cannot_be_opened_here(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    SegmentWriter(folder.segments_dir, header(boot_id="another")).close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                descriptors.append(os.open(os.devnull, os.O_RDONLY))
+        is_alive = alive(folder, header(boot_id="another"), time.time_ns())
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert is_alive
 
 
 def of_this_boot(pid: int, ticks: int) -> SegmentHeader:
