@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -31,6 +30,7 @@ from support.otlp.journal_samples import (
     header,
     line_of,
     lives_in,
+    no_files_left,
     python,
     run_folder,
 )
@@ -68,19 +68,11 @@ def test_a_process_elsewhere_does_not_die_of_files_that_cannot_be_opened_here(
     tmp_path: Path,
 ) -> None:
     folder = run_folder(tmp_path)
-    SegmentWriter(folder.segments_dir, header(boot_id="another")).close()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptors: list[int] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                descriptors.append(os.open(os.devnull, os.O_RDONLY))
-        is_alive = alive(folder, header(boot_id="another"), time.time_ns())
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    elsewhere = header(boot_id=f"not {this_host().boot_id}")
+    SegmentWriter(folder.segments_dir, elsewhere).close()
+
+    with no_files_left():
+        is_alive = alive(folder, elsewhere, time.time_ns())
 
     assert is_alive
 

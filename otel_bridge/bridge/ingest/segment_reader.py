@@ -158,9 +158,13 @@ class SegmentReader:
         changed_ns = self._folder.segments_changed_ns()
         if not now and changed_ns is not None and changed_ns == self._listed_ns:
             return
-        # Of before the listing: a segment that appears meanwhile changes the time once more.
-        self._listed_ns = changed_ns
-        for file in self._folder.segments():
+        files = self._folder.segments()
+        # Of before the listing: a segment that appears meanwhile changes the time once more. Not of
+        # an empty one, which a folder that cannot be listed shows too, as without a free file.
+        self._listed_ns = None
+        if files:
+            self._listed_ns = changed_ns
+        for file in files:
             tail = self.tails.get(file.instance_id)
             if tail is None:
                 segments = ProcessSegments(self._folder, file.instance_id, file.number)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_bridge.bridge.serving.lease import FolderLease
+from otel_bridge.bridge.serving.process_limits import exhausted
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus, SegmentsRead
 from otel_bridge.journal.control import is_requested
 from otel_bridge.journal.folder import RunFolder
@@ -191,16 +192,21 @@ class Discovery:
         """
         changed_ns = folder.segments_changed_ns()
         # One `stat` for each folder: a directory may hold thousands that ended long ago.
-        if changed_ns is not None:
-            if changed_ns == self._checked.get(folder.path):
-                return False
-            self._checked[folder.path] = changed_ns
+        if changed_ns is not None and changed_ns == self._checked.get(folder.path):
+            return False
         if closed is not None and closed.read is not None:
-            return closed.read.anything_new()
-        if folder.segments():
-            return True
-        report = read_report(folder)
-        return report is not None and (not report.ended or self._names_more(report))
+            has_more = closed.read.anything_new()
+        elif folder.segments():
+            has_more = True
+        else:
+            report = read_report(folder)
+            has_more = report is not None and (
+                not report.ended or self._names_more(report)
+            )
+        # Without a free file every folder looks empty: then it is looked at again.
+        if changed_ns is not None and (has_more or not exhausted()):
+            self._checked[folder.path] = changed_ns
+        return has_more
 
     def _names_more(self, report: Report) -> bool:
         """Return whether an exporter is given that has none of an ended run yet: the ledger may hold records."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from otel_bridge.bridge.serving.discovery import ClosedRun
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.stall_watch import StallWatch
 from otel_bridge.journal.folder import RunFolder, run_folders
-from support.bridge.bridge_doubles import options
+from otel_bridge.journal.segment import SegmentWriter
+from support.bridge.bridge_doubles import open_bridge, options, run_folder
+from support.otlp.journal_samples import header, no_files_left
 
 
 def quiet(_: str) -> None:
@@ -60,6 +64,36 @@ def test_nothing_is_kept_of_runs_whose_folder_was_deleted(tmp_path: Path) -> Non
     runs._discovery.find()
 
     assert noted(runs) == [{"kept"}] * 3
+
+
+def test_a_run_that_comes_while_no_file_is_free_is_found_later(tmp_path: Path) -> None:
+    runs = runs_of(lambda: [folder])
+    folder = RunFolder(tmp_path, "r1")
+    folder.create()
+    SegmentWriter(folder.segments_dir, header()).close()
+    # Long enough ago that an unchanged folder is not listed again.
+    os.utime(folder.segments_dir, (1, 1))
+
+    with no_files_left():
+        looks_empty = runs._discovery.find()
+
+    assert (looks_empty, runs._discovery.find()) == ([], [folder])
+
+
+def test_a_segment_that_comes_while_no_file_is_free_is_read_later(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    bridge = open_bridge(folder, options())
+    SegmentWriter(folder.segments_dir, header()).close()
+    os.utime(folder.segments_dir, (1, 1))
+
+    with no_files_left():
+        bridge.reader.discover_segments()
+    bridge.reader.discover_segments()
+
+    assert list(bridge.reader.tails) == [header().instance_id]
+    bridge.close(time.monotonic())
 
 
 def test_what_is_kept_of_a_run_stays_while_its_folder_is_there_though_it_is_not_listed(

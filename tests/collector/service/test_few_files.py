@@ -21,13 +21,13 @@ from otel_bridge_collector.limits import max_connections
 from support.bridge.bridge_doubles import until
 from support.collector.service_process import service
 from support.collector.service_senders import Sender
+from support.otlp.journal_samples import no_files_left
 from support.otlp.otlp_samples import metrics_request, row, who
 from support.trainers.command_runs import environment
 from support.waiting import ANSWER_S
 
 RUNS = 24
 FILES = 120
-STANDARD_STREAMS = 3
 
 
 @pytest.fixture
@@ -37,21 +37,6 @@ def limited() -> Generator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-@contextmanager
-def no_files_left() -> Generator[None]:
-    """Let this process open no file, until the end.
-
-    Its limit is below the numbers in use: what another thread closes meanwhile (gRPC closes the
-    connections of a test before this one late) makes no room.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (STANDARD_STREAMS, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,24 @@ def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+STANDARD_STREAMS = 3
+
+
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    """Let this process open no file, until the end.
+
+    Its limit is below the numbers in use: what another thread closes meanwhile (gRPC closes the
+    connections of a test before this one late) makes no room.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (STANDARD_STREAMS, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 HANGING_BRIDGE = """
