@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
 _PARTED_LISTS = ("rewards", "tool_facts")
+_PLAIN_LISTS = (
+    "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "datasets", "dataset_indices",
+    "loss_masks", "metadata", "states", "ids", "errors", "logprobs",
+)  # fmt: skip
+_A_SAMPLE = (*_PARTED_LISTS, *_PLAIN_LISTS)
+"""Lists that must be as long as the responses."""
 _LISTS = (
-    "prompts", "responses", "prompt_token_ids", "response_token_ids", "advantages", "finish_reasons", "groups",
-    "trajectory_ids", "prompt_trajectory_ids", "policy_versions", "datasets", "dataset_indices", "loss_masks",
-    "metadata", "states", "ids", "errors", "logprobs", "samples_per_prompt",
+    "prompts", "responses", "prompt_token_ids", "response_token_ids", "prompt_trajectory_ids", "samples_per_prompt",
+    *_PLAIN_LISTS,
 )  # fmt: skip
 COLUMNS = frozenset(
     {*_LISTS, *_PARTED_LISTS, "decode", "model", "step", "split", "role"}
 )
-_A_SAMPLE = (
-    "rewards", "advantages", "finish_reasons", "groups", "trajectory_ids", "policy_versions", "loss_masks", "logprobs",
-    "ids",
-)  # fmt: skip
-"""Lists that must be as long as the responses."""
 
 
 def log_generations(run: EmitRun, /, **columns: Any) -> None:

@@ -458,6 +458,10 @@ def test_a_text_of_responses_is_one_response() -> None:
             {"rollout_long_list": 2},
         ),
         (
+            {"responses": ["a", "b"], "states": ["s"], "errors": [None, None, "lost"]},
+            {"rollout_short_list": 1, "rollout_long_list": 1},
+        ),
+        (
             {
                 "prompts": ["p", "q"],
                 "responses": ["a", "b"],
