@@ -312,9 +312,6 @@ def _first_key(reason: str, event: _Event) -> str:
     Empty if it names none.
     """
     keys = event.attributes.get(semconv.DROPPED_KEYS)
-    key = None
     if isinstance(keys, Mapping):
-        key = cast("Mapping[str, object]", keys).get(reason)
-    if isinstance(key, str):
-        return key
+        return text_in(cast("Mapping[str, object]", keys), reason)
     return ""

@@ -48,7 +48,6 @@ from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import TranslationState, count, identity, named
 
 _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
-_NOT_IN_KEYS = frozenset({semconv.ROLE, semconv.SEQ})
 _MAX_HISTOGRAMS = 10_000
 """Most series of cumulative histograms, whose last points are stored with all their buckets."""
 _TOTALS = "sum/"
@@ -346,13 +345,12 @@ def _read_attributes(
             # The step becomes the row's, or each step would be a series of its own.
             del attributes[name]
             break
-    point_role = attributes.get(semconv.ROLE)
+    # These two distinguish no series either.
+    attributes.pop(semconv.SEQ, None)
+    point_role = attributes.pop(semconv.ROLE, None)
     if not isinstance(point_role, str) or not point_role:
         point_role = role
-    rest = {
-        name: value for name, value in attributes.items() if name not in _NOT_IN_KEYS
-    }
-    return point_role, step, rest
+    return point_role, step, attributes
 
 
 def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:
