@@ -21,6 +21,8 @@ from typing import Generic, TypeAlias, TypeVar
 SMALL_BYTES = 1 << 20
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write without space: on the disk, in the quota, by the limit of a file."""
+NO_FREE_FILE = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of an open without a free file, in the process or on the machine."""
 _HIGH_NUMBERS = (960, 192)
 """Lowest numbers to try, below the usual limits of 1,024 and 256: the kernel's table grows with the highest number."""
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY

@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 import orjson
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.files import open_regular
+from otel_bridge.journal.files import NO_FREE_FILE, open_regular
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.locks import LockUnsupportedError, RecordLock, content, probe
@@ -72,7 +72,7 @@ def alive(
     """Return whether the process that wrote *header* may still append.
 
     On this boot the lock on the life file decides, without one the process table. It never raises:
-    without any evidence a process of this boot counts as dead.
+    without any evidence a process of this boot counts as dead, but not for lack of a free file.
 
     Args:
         folder: Its run folder.
@@ -100,8 +100,11 @@ def alive(
         namespace = _namespace_of(path)
         if namespace not in {0, pid_namespace()}:
             return grew()
-    except JournalError:
-        pass  # another kind of file has the life file's name: the process table decides
+    except JournalError as exc:
+        # Without a free file the process table cannot be read either: the next check decides.
+        if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in NO_FREE_FILE:
+            return True
+        # Else another kind of file has the life file's name: the process table decides.
     ticks = start_ticks(header.pid)
     # A pid that the system has used again has other start ticks.
     return ticks > 0 and ticks == header.start_ticks

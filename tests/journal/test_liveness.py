@@ -77,6 +77,19 @@ def test_a_process_elsewhere_does_not_die_of_files_that_cannot_be_opened_here(
     assert is_alive
 
 
+def test_a_process_here_does_not_die_of_files_that_cannot_be_opened(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+
+    with python(LIVE, folder.base) as process:
+        pid, ticks = map(int, line_of(process).split())
+        with no_files_left():
+            is_alive = alive(folder, of_this_boot(pid, ticks), NOW)
+
+    assert is_alive
+
+
 def of_this_boot(pid: int, ticks: int) -> SegmentHeader:
     return header(
         boot_id=this_host().boot_id, host=this_host().name, pid=pid, start_ticks=ticks

@@ -7,11 +7,12 @@ others, or connections, need.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import resource
 from dataclasses import dataclass
+
+from otel_bridge.journal.files import NO_FREE_FILE
 
 RUN_FILES = 20
 """Files of an active run: 12 with one exporter, measured with ``file`` and ``trackio``, 18 with
@@ -23,7 +24,6 @@ _OWN_FILES = 64
 """Files of the process itself, and of connections, on the smallest limits."""
 _LEAST = 32
 _SPARE = 8
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def exhausted(exc: BaseException | None = None) -> bool:
     SQLite reports "unable to open database file" without a reason; the test detects that.
     """
     while exc is not None:
-        if isinstance(exc, OSError) and exc.errno in _EXHAUSTED:
+        if isinstance(exc, OSError) and exc.errno in NO_FREE_FILE:
             return True
         exc = exc.__cause__ or exc.__context__
     opened: list[int] = []
@@ -74,7 +74,7 @@ def exhausted(exc: BaseException | None = None) -> bool:
             os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE)
         )
     except OSError as failed:
-        return failed.errno in _EXHAUSTED
+        return failed.errno in NO_FREE_FILE
     finally:
         for descriptor in opened:
             os.close(descriptor)
