@@ -15,7 +15,7 @@ from otel_bridge.bridge.process_segments import ProcessSegments
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
-from otel_bridge.journal.segment import header_in, read_segment
+from otel_bridge.journal.segment import read_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,14 @@ class ForwardedSegments:
             return FramesToForward(parts, SegmentOffset(number, content.end))
 
     def _header_at(self, number: int) -> SegmentHeader | None:
-        """Return the header of a segment; ``None`` for a damaged one, whose frames go to ``otlp`` in any case."""
+        """Return the header of a segment; ``None`` for a damaged one, whose frames go to ``otlp`` in any case.
+
+        Raises `JournalError` when it cannot be read now: without it the frames would belong to no run.
+        """
         # Read once a segment, not once a read: all frames of it have this header.
         if self._header_of != number:
-            self._header = header_in(self.segments.path(number))
+            path = self.segments.path(number)
+            self._header, _ = read_segment(path, 0, limit_bytes=0, final=False)
             self._header_of = number
         return self._header
 

@@ -18,9 +18,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.bridge.forwarding.forwarder import Forwarder
+from otel_bridge.bridge.forwarding.segments import ForwardedSegments
 from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
-from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.bridge.process_segments import ProcessSegments
+from otel_bridge.errors import JournalError, PermanentError, RetryableError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.header import SegmentHeader
@@ -28,6 +30,7 @@ from otel_bridge.journal.segment import SegmentFile, SegmentWriter, read_segment
 from otel_bridge.otlp.destination import endpoint_for
 from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
+from support.otlp.journal_samples import no_files_left
 from support.trackers.mlflow_server import FaultProxy
 from support.waiting import HANG_S
 
@@ -181,6 +184,17 @@ def test_a_new_lane_goes_on_where_the_last_one_was(
     there.stop()
 
     assert received(tmp_path / "there") == [float(n) for n in range(51)]
+
+
+def test_a_header_that_could_not_be_read_for_a_moment_does_not_count_as_damaged(
+    sender: Sender,
+) -> None:
+    segments = ForwardedSegments(ProcessSegments(sender.folder, "a1", 0))
+
+    with no_files_left(), pytest.raises(JournalError):
+        segments._header_at(0)
+
+    assert segments._header_at(0) == sender.header
 
 
 def test_nothing_is_sent_again_after_a_moment_in_which_the_folder_could_not_be_listed(
