@@ -211,7 +211,8 @@ def _given_name(
         ConfigError: It cannot be a name.
     """
     name = _first(
-        ("name", request.name or request.generated_name),
+        ("name", request.name),
+        ("name", request.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
         ("WANDB_NAME", env.get("WANDB_NAME")),
@@ -288,12 +289,15 @@ def _first(*sources: tuple[str, object]) -> str:
         ConfigError: It is not a text, too long, or not printable.
     """
     for source, value in sources:
-        if value is None or value == "":
+        if value is None:
             continue
+        # First: an array cannot be compared with a text.
         if not isinstance(value, str):
             raise ConfigError(
                 f"{source}={value!r}: a {type(value).__name__}, expected text"
             )
+        if not value:
+            continue
         # os.environ has half surrogate pairs for bytes that are not UTF-8.
         cleaned = value.encode("utf-8", "replace").decode().strip()
         if not cleaned or len(cleaned) > MAX_NAME_CHARS or not cleaned.isprintable():

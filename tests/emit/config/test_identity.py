@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from otel_bridge.emit.config.identity import identify, node_rank
@@ -169,6 +170,9 @@ def test_the_number_of_the_machine(env: dict[str, str], number: int) -> None:
         RunRequest(project="x" * 300),
         RunRequest(role=" "),
         RunRequest(rank=-1),
+        RunRequest(name=np.arange(2)),  # type: ignore[arg-type]
+        RunRequest(role=np.arange(2)),  # type: ignore[arg-type]
+        RunRequest(id=0),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_a_name_is_refused(asked: RunRequest) -> None:
