@@ -1,1 +1,1 @@
-"""Runs ``otel-bridge`` in forks of one process that has imported it, since most of a command's time is the start."""
+"""Runs ``otel-bridge`` and programs in forks of one process that has imported it: most of their time is the start."""

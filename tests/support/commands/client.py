@@ -18,12 +18,16 @@ from support.waiting import ANSWER_S
 
 _START_OF_PYTHON = ("PYTHON", "LC_", "LD_", "OTEL_BRIDGE_CAPTURE", "COVERAGE")
 """Beginnings of variables that are read while Python starts."""
+_HARMLESS = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+"""The server sets the path; the others change nothing that a test looks at."""
+_READ_AT_IMPORT = ("OTEL_PROPAGATORS", "OTEL_PYTHON_")
+"""Beginnings of variables that the OTel API reads when it is imported."""
 
 
 def run_command(
     command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``[…/otel-bridge, ARGUMENT…]`` to its end, its output captured.
+    """Run ``[…/otel-bridge, ARGUMENT…]`` or ``[PROGRAM.py, ARGUMENT…]`` to its end, its output captured.
 
     Raises:
         subprocess.TimeoutExpired: It ran longer; it was killed.
@@ -55,9 +59,21 @@ def run_command(
 
 def starts_plainly(env: Mapping[str, str]) -> bool:
     """Whether a process with *env* starts as any other one."""
+    folders = map(Path, filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
+    if any((folder / "sitecustomize.py").exists() for folder in folders):
+        return False
     return env.get("LANG", "C.UTF-8").endswith("UTF-8") and not any(
-        name.startswith(_START_OF_PYTHON) for name in env
+        name.startswith(_START_OF_PYTHON + _READ_AT_IMPORT)
+        for name in env.keys() - _HARMLESS
     )
+
+
+def is_plain(program: str) -> bool:
+    """Whether *program* is a script that does not look at what is imported, or at how it is."""
+    if not program.endswith(".py"):
+        return False
+    code = Path(program).read_text("utf-8")
+    return "sys.modules" not in code and "find_spec" not in code
 
 
 @cache

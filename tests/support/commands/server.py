@@ -1,10 +1,11 @@
-"""Imports the command line once, and forks a process for each command: ``python server.py SOCKET``.
+"""Imports otel-bridge once, and forks a process for each command or program: ``python server.py SOCKET``.
 
 It prints a line when it takes commands, and ends with its standard input: with the process that
 started it, also when that was killed.
 
-A command has its own process, arguments, environment, working folder and standard streams, as if a
-shell had started it; only what Python imports at the start is there already. Nothing that is
+The command ``[PROGRAM.py, ARGUMENT…]`` is a program, any other one is ``otel-bridge``. Each has its
+own process, arguments, environment, working folder and standard streams, as if a shell had started
+it; only what Python imports at the start is there already. Nothing that is
 imported here may read the environment at import, nor start a thread.
 """
 
@@ -18,6 +19,8 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _IMPORTED = (
@@ -27,8 +30,14 @@ _IMPORTED = (
     "otel_bridge.cli.doctor.command",
     "otel_bridge.cli.finish",
     "otel_bridge.cli.rollouts.command",
+    "otel_bridge.cli.run.command",
     "otel_bridge.cli.status.command",
     "otel_bridge.cli.timeline.command",
+    "otel_bridge.emit.api",
+    "otel_bridge_collector.receiver",
+    "otel_bridge_collector.http.server",
+    "otel_bridge_collector.grpc_server",
+    "otel_bridge_local",
 )
 _REQUEST_BYTES = 1 << 20
 
@@ -74,6 +83,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = request["command"]
     # They live as long as the process, so that nothing closes them.
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -83,11 +93,25 @@ def become(request: dict[str, Any]) -> None:
     )
 
 
+def main_module(path: str) -> ModuleType:
+    """Make the module ``__main__`` of the program *path*, which it finds as if Python had begun with it."""
+    sys.path.insert(0, os.path.dirname(path))
+    module = ModuleType("__main__")
+    module.__file__ = path
+    sys.modules["__main__"] = module
+    return module
+
+
 if __name__ == "__main__":
     del sys.path[0]  # this folder, which the script of a command does not have
     for name in _IMPORTED:
         importlib.import_module(name)
     become(serve(sys.argv[1]))
-    from otel_bridge.cli import main
+    if sys.argv[0].endswith(".py"):
+        this = sys.modules["__main__"]  # lives on, since its code runs
+        code = compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec")
+        exec(code, vars(main_module(sys.argv[0])))
+    else:
+        from otel_bridge.cli import main
 
-    sys.exit(main())
+        sys.exit(main())

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.report import Report, read_report
-from support.commands.client import run_command, starts_plainly
+from support.commands.client import is_plain, run_command, starts_plainly
 from support.waiting import HANG_S
 
 BIN = Path(sys.executable).parent
@@ -55,8 +55,11 @@ def call(
     timeout_s: float = WAIT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run *command* to its end."""
-    if command[0] == OTEL_BRIDGE and starts_plainly(env):
-        return run_command(command, cwd=cwd, env=env, timeout_s=timeout_s)
+    if starts_plainly(env):
+        if command[0] == OTEL_BRIDGE:
+            return run_command(command, cwd=cwd, env=env, timeout_s=timeout_s)
+        if command[0] in {"python", PYTHON} and is_plain(command[1]):
+            return run_command(command[1:], cwd=cwd, env=env, timeout_s=timeout_s)
     return subprocess.run(
         list(command),
         cwd=cwd,

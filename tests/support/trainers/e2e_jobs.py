@@ -82,15 +82,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as a user would: in its own folder, its output captured."""
     command = [sys.executable, *options, str(file), *arguments]
-    return subprocess.run(
-        command,
-        env=dict(env),
-        cwd=file.parent,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return call(command, cwd=file.parent, env=env, timeout_s=timeout_s)
 
 
 def start(

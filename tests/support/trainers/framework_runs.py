@@ -37,7 +37,7 @@ NEEDS_REAL = [
 ]
 _SILENT = {
     "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error", "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "ignore", "WANDB_BASE_URL": "http://127.0.0.1:9", "RAY_USAGE_STATS_ENABLED": "0",
+    "WANDB_BASE_URL": "http://127.0.0.1:9", "RAY_USAGE_STATS_ENABLED": "0",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def framework_environment(
     folder: Path, *, real: bool, **variables: str
 ) -> dict[str, str]:
     """The environment of a program that delivers to files."""
-    path = {} if real else {"PYTHONPATH": str(FAKES)}
+    path = {"PYTHONWARNINGS": "ignore"} if real else {"PYTHONPATH": str(FAKES)}
     return environment(
         folder, **{"OTEL_BRIDGE_EXPORTERS": "file", **_SILENT, **path, **variables}
     )
