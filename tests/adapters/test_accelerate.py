@@ -123,7 +123,9 @@ accelerator.init_trackers("ignored", config={"lr": 0.1})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["wandb,own", "own,wandb"])
+@pytest.mark.parametrize(
+    "order", ["wandb,own", pytest.param("own,wandb", marks=pytest.mark.long)]
+)
 def test_what_a_captured_tracker_records_is_not_recorded_again(
     tmp_path: Path, order: str
 ) -> None:
@@ -162,7 +164,10 @@ def test_a_tracker_that_is_turned_off_records_nothing_in_place_of_this_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["tensorboard,own", "own,tensorboard"])
+@pytest.mark.parametrize(
+    "order",
+    ["tensorboard,own", pytest.param("own,tensorboard", marks=pytest.mark.long)],
+)
 def test_what_the_tracker_of_tensorboard_leaves_out_is_recorded(
     tmp_path: Path, order: str
 ) -> None:

@@ -96,7 +96,10 @@ own, beside, MODE = OtelBridgeLogger("sft", "one"), WandbLogger(), "online"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["[own, beside]", "[beside, own]"])
+@pytest.mark.parametrize(
+    "order",
+    ["[own, beside]", pytest.param("[beside, own]", marks=pytest.mark.long)],
+)
 def test_what_a_captured_logger_records_is_not_recorded_again(
     tmp_path: Path, order: str
 ) -> None:
@@ -131,7 +134,9 @@ def test_what_a_captured_logger_records_is_not_recorded_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("captured", ["wandb", "trackio"])
+@pytest.mark.parametrize(
+    "captured", ["wandb", pytest.param("trackio", marks=pytest.mark.long)]
+)
 def test_fabric_records_through_the_logger_whose_tracker_is_captured_else_through_this_one(
     tmp_path: Path, captured: str
 ) -> None:

@@ -67,7 +67,10 @@ def test_rows_that_a_captured_callback_of_wandb_records_are_not_recorded_again(
     assert done.stderr.count("recorded once, as wandb gets them, in mine/one") == 1
 
 
-@pytest.mark.parametrize("order", ["[theirs, own]", "[own, theirs]"])
+@pytest.mark.parametrize(
+    "order",
+    ["[theirs, own]", pytest.param("[own, theirs]", marks=pytest.mark.long)],
+)
 def test_an_evaluation_before_the_training_begins_one_run_beside_a_captured_callback(
     tmp_path: Path, order: str
 ) -> None:

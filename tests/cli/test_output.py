@@ -37,39 +37,54 @@ def _in_shell(line: str, *, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _train(folder: Path) -> Path:
+    """Leave a run in *folder* that no bridge has read."""
+    env = environment(folder, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
+    train = program(folder, "train.py", TRAIN)
+    assert call(["python", train], cwd=folder, env=env).returncode == 0
+    return folder
+
+
 @pytest.fixture
 def undelivered(tmp_path: Path) -> Path:
     """A folder with a run that no bridge has read."""
-    env = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", OTEL_BRIDGE_EXPORTERS="file")
-    assert (
-        call(
-            ["python", program(tmp_path, "train.py", TRAIN)], cwd=tmp_path, env=env
-        ).returncode
-        == 0
-    )
-    return tmp_path
+    return _train(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "command", ["status", "status --json", "doctor", "--help", "status --help"]
-)
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a folder for commands that only look at it."""
+    return _train(tmp_path_factory.mktemp("looked_at"))
+
+
 @pytest.mark.parametrize(
     ("streams", "printed"), [(">&-", CLOSED), (">/dev/full", FULL), (">&- 2>&-", "")]
 )
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "--help",
+        *(
+            pytest.param(command, marks=pytest.mark.long)
+            for command in ("status --json", "doctor", "status --help")
+        ),
+    ],
+)
 def test_a_command_that_cannot_show_anything_fails_with_one_line(
-    undelivered: Path, command: str, streams: str, printed: str
+    looked_at: Path, command: str, streams: str, printed: str
 ) -> None:
-    done = _in_shell(f"otel-bridge {command} {streams}", cwd=undelivered)
+    done = _in_shell(f"otel-bridge {command} {streams}", cwd=looked_at)
 
     assert (done.returncode, done.stderr) == (1, printed)
 
 
 @pytest.mark.parametrize("command", ["status", "status --json", "doctor", "--help"])
 def test_a_reader_that_leaves_a_pipe_is_not_reported(
-    undelivered: Path, command: str
+    looked_at: Path, command: str
 ) -> None:
     done = _in_shell(
-        f"otel-bridge {command} | true; exit ${{PIPESTATUS[0]}}", cwd=undelivered
+        f"otel-bridge {command} | true; exit ${{PIPESTATUS[0]}}", cwd=looked_at
     )
 
     assert (done.returncode, done.stderr) == (1, "")
@@ -77,10 +92,10 @@ def test_a_reader_that_leaves_a_pipe_is_not_reported(
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", "<&-"])
 def test_a_command_that_needs_stdout_alone_shows_the_same(
-    undelivered: Path, streams: str
+    looked_at: Path, streams: str
 ) -> None:
     plain, done = (
-        _in_shell(f"otel-bridge status --json {one}", cwd=undelivered)
+        _in_shell(f"otel-bridge status --json {one}", cwd=looked_at)
         for one in ("", streams)
     )
 

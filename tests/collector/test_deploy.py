@@ -136,7 +136,16 @@ def test_the_health_check_fails_where_nothing_listens() -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("where", ["image", "compose", "kubernetes"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "image",
+        *(
+            pytest.param(where, marks=pytest.mark.long)
+            for where in ("compose", "kubernetes")
+        ),
+    ],
+)
 def test_without_a_token_a_service_that_others_reach_does_not_start(
     where: str, tmp_path: Path
 ) -> None:

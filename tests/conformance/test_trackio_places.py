@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 EVERYTHING = {"OTEL_BRIDGE_TRACKIO_ALL_SERIES": "1"}
 
 
+@pytest.mark.long
 class TestTrackioServer(ConformanceSuite):
     target = "otel_bridge_trackio:exporter"
     keeps = KeptKinds(status=False)
@@ -72,6 +73,7 @@ class TestTrackioSpace(ConformanceSuite):
         return shown
 
 
+@pytest.mark.long
 class TestTrackioInbox(ConformanceSuite):
     """What the dashboard shows once it has imported the files."""
 

@@ -359,16 +359,22 @@ def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(
     ]
 
 
+HANDLERS = ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"]
+CALLS = [
+    "run.log({'a': Slow()})",
+    "run.summary({'best': Slow()})",
+    "run.log_config(Slow())",
+    "run.log_rollouts([{'prompt': Slow()}])",
+]
+
+
 @pytest.mark.parametrize(
-    "handler", ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"]
-)
-@pytest.mark.parametrize(
-    "call",
+    ("call", "handler"),
     [
-        "run.log({'a': Slow()})",
-        "run.summary({'best': Slow()})",
-        "run.log_config(Slow())",
-        "run.log_rollouts([{'prompt': Slow()}])",
+        # Each handler and each call once; every pair is a long test.
+        pytest.param(call, handler, marks=[] if row == column else pytest.mark.long)
+        for row, call in enumerate(CALLS)
+        for column, handler in enumerate(HANDLERS)
     ],
 )
 def test_the_exception_of_a_signal_handler_reaches_the_program_and_later_rows_are_whole(

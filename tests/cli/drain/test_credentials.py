@@ -137,7 +137,9 @@ def test_a_folder_of_somebody_else_does_not_choose_the_files_that_are_written(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tracker", ["mlflow", "otlp"])
+@pytest.mark.parametrize(
+    "tracker", ["otlp", pytest.param("mlflow", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     ("user", "options", "named"),
     [

@@ -42,7 +42,9 @@ def held(tmp_path: Path, segment_bytes: int) -> RunFolder:
     return only_folder(tmp_path / ".otel-bridge")
 
 
-@pytest.mark.parametrize("segment_bytes", [20_000, 80_000_000])
+@pytest.mark.parametrize(
+    "segment_bytes", [20_000, pytest.param(80_000_000, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     "damage",
     [

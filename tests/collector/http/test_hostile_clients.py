@@ -153,7 +153,13 @@ def test_memory_of_large_requests_is_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["application/json", "application/x-protobuf"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/json",
+        pytest.param("application/x-protobuf", marks=pytest.mark.long),
+    ],
+)
 def test_a_small_body_that_becomes_millions_of_empty_messages_holds_nothing_up(
     tmp_path: Path, kind: str
 ) -> None:

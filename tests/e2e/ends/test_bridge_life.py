@@ -54,10 +54,11 @@ sys.stdin.read()
 """
 
 
-def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_eight_inits_at_once_end_in_one_bridge(tmp_path: Path, rounds: int) -> None:
     code = script(tmp_path / "train.py", ROLE)
     with no_bridge_left(tmp_path):
-        for number in range(3):
+        for number in range(rounds):
             base = tmp_path / f"runs{number}"
             begin = str(time.time() + 1.5)
             roles = [f"r{index}" for index in range(8)]
@@ -173,7 +174,8 @@ def test_a_process_that_comes_while_the_bridge_ends_is_served(
     came: list[list[int]] = []
 
     def come() -> None:
-        done = run(code, env, "50")
+        # An option: a Python of its own, which ends later than its bridge is in the list.
+        done = run(code, env, "50", options=["-u"])
         assert done.returncode == 0, done.stderr
         came.append(bridges(base))
 

@@ -29,16 +29,16 @@ JOB = """
         os.kill(os.getpid(), signal.SIGKILL)
     run.finish()
 """
-ROUNDS = 10
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("role", ["trainer", pytest.param("", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "how", ["live", pytest.param("drained", marks=pytest.mark.long)]
 )
 def test_a_job_that_was_killed_and_started_again_has_finished(
-    tmp_path: Path, role: str, how: str
+    tmp_path: Path, role: str, how: str, rounds: int
 ) -> None:
     job = program(tmp_path, "job.py", JOB)
 
@@ -57,6 +57,6 @@ def test_a_job_that_was_killed_and_started_again_has_finished(
         return f"{ended(base).status} {statuses(only_folder(base))[-1]}"
 
     with ThreadPoolExecutor(2) as pool:
-        seen = list(pool.map(play, range(ROUNDS)))
+        seen = list(pool.map(play, range(rounds)))
 
-    assert seen == ["finished finished"] * ROUNDS
+    assert seen == ["finished finished"] * rounds

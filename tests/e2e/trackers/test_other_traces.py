@@ -22,7 +22,7 @@ with otel_bridge.init("web", "one", role="server", otel=True) as run:
 """
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_span_of_the_application_is_a_line_of_the_file(
     tmp_path: Path, held: bool
 ) -> None:

@@ -68,11 +68,11 @@ def starts_plainly(env: Mapping[str, str]) -> bool:
     )
 
 
-def is_plain(program: str) -> bool:
+def is_plain(program: Path) -> bool:
     """Whether *program* is a script that does not look at what is imported, or at how it is."""
-    if not program.endswith(".py"):
+    if program.suffix != ".py":
         return False
-    code = Path(program).read_text("utf-8")
+    code = program.read_text("utf-8")
     return "sys.modules" not in code and "find_spec" not in code
 
 

@@ -95,7 +95,7 @@ def become(request: dict[str, Any]) -> None:
 
 def main_module(path: str) -> ModuleType:
     """Make the module ``__main__`` of the program *path*, which it finds as if Python had begun with it."""
-    sys.path.insert(0, os.path.dirname(path))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     module = ModuleType("__main__")
     module.__file__ = path
     sys.modules["__main__"] = module

@@ -58,7 +58,7 @@ def call(
     if starts_plainly(env):
         if command[0] == OTEL_BRIDGE:
             return run_command(command, cwd=cwd, env=env, timeout_s=timeout_s)
-        if command[0] in {"python", PYTHON} and is_plain(command[1]):
+        if command[0] in {"python", PYTHON} and is_plain(cwd / command[1]):
             return run_command(command[1:], cwd=cwd, env=env, timeout_s=timeout_s)
     return subprocess.run(
         list(command),
