@@ -49,7 +49,7 @@ test: $(VENV)/.compiled ## Run the tests, in parallel (TEST_WORKERS=0: one after
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not long' $(PYTEST_ARGS)
 
-test-long: $(VENV)/.compiled $(SHARED_VENV)/.made ## Run the tests that take long: kills by the dozen, whole jobs, outages (.ci/run: half of them by commit)
+test-long: $(VENV)/.compiled $(SHARED_VENV)/.made ## Run the tests that take long: kills by the dozen, whole jobs, outages (.ci/run: a third of them by commit)
 	@if command -v go >/dev/null 2>&1; then $(MAKE) --no-print-directory otelcol || echo 'tests of the stock Collector are left out'; fi
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m long $(PYTEST_ARGS)
 

@@ -38,10 +38,17 @@ _LONGEST: Final[Mapping[str, int]] = {
 """Modules, or their single tests, that take longest, by rank. They begin first, so that none runs alone at the end."""
 
 
+_KILLED_AGAIN: Final = [
+    f"{suite}::test_a_killed_writer_loses_nothing_and_doubles_nothing"
+    for suite in ("TestServer", "TestOfflineWandb", "TestTrackioServer")
+]
+"""Tests of a second place where a tracker keeps runs; that of the first place is in `make test`."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """A share of the long tests is what `.ci/run` runs; another commit has another share."""
     parser.addoption(
-        "--share", default="1/1", help="1/2, 2/2: this share of the long tests"
+        "--share", default="1/1", help="1/3, 2/3, 3/3: this share of the long tests"
     )
 
 
@@ -81,7 +88,7 @@ def pytest_collection_modifyitems(
     for item in items:
         if item.name.startswith(
             "test_the_recorded_job_is_shown_as_it_was_after_bridges_were_killed"
-        ):
+        ) or any(item.nodeid.endswith(again) for again in _KILLED_AGAIN):
             item.add_marker(pytest.mark.long)
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.slow)

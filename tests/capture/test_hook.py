@@ -55,9 +55,15 @@ def test_an_unknown_name_or_mode_names_what_is_known() -> None:
     [
         "import otel_bridge; otel_bridge.capture('trackio'); import trackio",
         "import trackio, otel_bridge; otel_bridge.capture('trackio')",
-        "import otel_bridge; otel_bridge.capture('trackio'); otel_bridge.capture('trackio'); import trackio",
+        pytest.param(
+            "import otel_bridge; otel_bridge.capture('trackio'); otel_bridge.capture('trackio'); import trackio",
+            marks=pytest.mark.long,
+        ),
         "import otel_bridge; otel_bridge.capture('trackio'); from trackio.run import Run; import trackio",
-        "import otel_bridge, importlib; otel_bridge.capture('trackio'); import trackio; importlib.reload(trackio)",
+        pytest.param(
+            "import otel_bridge, importlib; otel_bridge.capture('trackio'); import trackio; importlib.reload(trackio)",
+            marks=pytest.mark.long,
+        ),
         """
 import importlib.util as u, sys, otel_bridge
 otel_bridge.capture("trackio")

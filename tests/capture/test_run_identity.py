@@ -185,7 +185,7 @@ def test_a_run_has_ended_in_its_trackers_when_finish_returns_though_the_command_
     [
         ("sys.exit(3)", 3, "failed"),
         ("sys.exit(0)", 0, "finished"),
-        ("sys.exit(['no', 'data'])", 1, "failed"),
+        pytest.param("sys.exit(['no', 'data'])", 1, "failed", marks=pytest.mark.long),
     ],
 )
 def test_an_exit_code_is_the_status_without_a_launcher_too(

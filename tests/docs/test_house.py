@@ -12,6 +12,7 @@ import stores
 import words
 
 
+@pytest.mark.long  # `make check` does the same
 def test_the_tree_has_the_docstringof_the_glossary_and_no_class_name_twice() -> None:
     assert words.problems() == []
 

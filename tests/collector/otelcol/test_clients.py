@@ -58,7 +58,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.mark.parametrize(
     ("protocol", "behind"),
-    [("grpc", 0), ("http/protobuf", 1), ("http/json", 1)],
+    [
+        ("grpc", 0),
+        pytest.param("http/protobuf", 1, marks=pytest.mark.long),
+        ("http/json", 1),
+    ],
     ids=["grpc", "protobuf", "json"],
 )
 def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
@@ -102,7 +106,10 @@ def test_the_javascript_sdk_lands_with_its_steps_and_rollouts(
     )
 
 
-@pytest.mark.parametrize(("way", "behind"), [("grpc", 0), ("http", 1)])
+@pytest.mark.parametrize(
+    ("way", "behind"),
+    [("grpc", 0), pytest.param("http", 1, marks=pytest.mark.long)],
+)
 def test_telemetrygen_lands_with_every_value_and_trace(
     site: Site, way: str, behind: int
 ) -> None:

@@ -34,13 +34,20 @@ run.finish(timeout_s=300)
     ("role", "values", "other", "shown"),
     [
         ("actor", {"loss": 1.0, "actor/loss": 2.0}, None, {"actor/loss": 2.0}),
-        (
+        pytest.param(
             "actor",
             {"actor/loss": 2.0, "loss": 1, "lr": 3.0},
             None,
             {"actor/loss": 1, "actor/lr": 3.0},
+            marks=pytest.mark.long,
         ),
-        ("actor", {"actor": {"loss": 1.0}, "loss": 2.0}, None, {"actor/loss": 2.0}),
+        pytest.param(
+            "actor",
+            {"actor": {"loss": 1.0}, "loss": 2.0},
+            None,
+            {"actor/loss": 2.0},
+            marks=pytest.mark.long,
+        ),
         ("", {"loss": 1.0, "critic/loss": 2.0}, "critic", {"critic/loss": 2.0}),
         ("actor", {"step": 1.0, "step_value": 2.0}, None, {"actor/step_value": 2.0}),
         ("", {"step": 1.0, "step_value": 2.0}, None, {"step_value": 2.0}),
