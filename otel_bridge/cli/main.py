@@ -18,6 +18,7 @@ from otel_bridge.cli.output import call_with_streams
 from otel_bridge.cli.terminal import echo
 from otel_bridge.emit.config.capture_env import set_capture_aside
 from otel_bridge.errors import OtelBridgeError
+from otel_bridge.journal.base_dir import working_folder
 from otel_bridge.otlp.proxies import direct_variables
 
 _COMMANDS = {
@@ -122,6 +123,8 @@ def main(ctx: click.Context) -> None:
     wrong, or names a folder or a run that is not there. `run` returns the exit code of the command
     it ran.
     """
+    # Once for all commands, which look below it.
+    working_folder()
     # This process writes with the real packages. Only the command of `run` inherits the capture.
     release()
     os.environ.update(direct_variables(os.environ))

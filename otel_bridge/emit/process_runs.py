@@ -24,6 +24,7 @@ from otel_bridge.emit.emit_run import current_run, set_current_run
 from otel_bridge.emit.process_end import status_at_exit, watch_process_end
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import NONE
+from otel_bridge.journal.base_dir import working_folder
 from otel_bridge.settings import (
     DIR,
     GENERATED_NAME,
@@ -368,7 +369,7 @@ class ProcessRuns:
             run = begin(
                 request,
                 _with_dir(env, request.dir),
-                _working_folder(),
+                working_folder(),
                 child_env,
                 shared=shared,
             )
@@ -510,19 +511,6 @@ def _key_of(run: Run) -> tuple[str, str]:
     The same id in another directory is another run.
     """
     return run.id, run.facts.child_environment.get(DIR.name, "")
-
-
-def _working_folder() -> Path:
-    """Return the working folder, which a program may have deleted.
-
-    Raises `ConfigError` then: relative destinations have no place.
-    """
-    try:
-        return Path.cwd()
-    except OSError as exc:
-        raise ConfigError(
-            f"the working folder cannot be read: {exc.strerror}; change to one that exists"
-        ) from exc
 
 
 def _with_dir(env: Mapping[str, str], folder: object) -> dict[str, str]:

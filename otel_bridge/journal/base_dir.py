@@ -37,6 +37,20 @@ class BaseDir:
     file_system: str | None = None
 
 
+def working_folder() -> Path:
+    """Return the working folder.
+
+    Raises:
+        ConfigError: It was deleted: relative folders and destinations have no place.
+    """
+    try:
+        return Path.cwd()
+    except OSError as exc:
+        raise ConfigError(
+            f"the working folder cannot be read: {exc.strerror}; change to one that exists"
+        ) from exc
+
+
 def base_dir(env: Mapping[str, str], cwd: Path) -> Path:
     """Return the base directory, as `find_base` chooses it."""
     return find_base(env, cwd).path

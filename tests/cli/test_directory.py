@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.run_folders import chosen_folders, only_one
-from support.trainers.command_runs import environment, otel_bridge
+from support.trainers.command_runs import OTEL_BRIDGE, environment, otel_bridge
 
 LISTENING = ["--grpc", "off", "--http", "off"]
 
@@ -101,3 +102,25 @@ def test_a_folder_without_runs_is_a_wrong_call_only_if_the_call_names_it(
             done.stderr.startswith(f"Error: {name}: no "),
         ) == ("", 1, True)
     assert default.returncode == (2 if arguments == "finish ppo" else 0)
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_a_working_folder_that_was_deleted_is_one_line(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+
+    done = subprocess.run(
+        ["sh", "-c", f"cd gone && rmdir ../gone && exec {OTEL_BRIDGE} {command}"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # Some shells add lines of their own.
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "Error: the working folder cannot be read: No such file or directory; change to one that exists"
+    )
