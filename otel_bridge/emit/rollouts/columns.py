@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
@@ -179,13 +180,13 @@ def prompts_of(
     lists: Mapping[str, Column],
     name: str,
     entries: int,
-) -> list[int]:
-    """Return the index of each rollout's prompt, 0 where there are no prompts.
+) -> list[list[int]]:
+    """Return the indices of each rollout's prompts: that of its first turn, and of later ones that have their own.
 
-    By trajectory id, when the prompts have them. One for one, when there are as many prompts as
-    entries or rollouts. Else by the number of samples of each prompt, else in blocks: rollout
-    ``//`` samples per prompt. Nothing raises: an index beyond the prompts becomes that of the last
-    one.
+    By trajectory id, when the prompts have them: several of one id are those of its turns. One for
+    one, when there are as many prompts as entries or rollouts. Else by the number of samples of
+    each prompt, else in blocks: rollout ``//`` samples per prompt. Nothing raises: an index beyond
+    the prompts becomes that of the last one, and 0 where there are no prompts.
 
     Args:
         turns: The entries of each rollout.
@@ -196,21 +197,24 @@ def prompts_of(
     total = len(lists[name])
     last = max(total - 1, 0)
     if total == entries:
-        indices = [turn[0] for turn in turns]
-    elif total == len(turns):
-        indices = list(range(total))
+        indices = [list(turn) for turn in turns]
     else:
-        indices = _by_number(len(turns), total, lists["samples_per_prompt"])
-    # What lies beyond the prompts belongs to the last one.
-    indices += [last] * (len(turns) - len(indices))
-    ids = map(coerce.name, lists["prompt_trajectory_ids"].values or ())
-    prompt_by_id = {prompt_id: prompt for prompt, prompt_id in enumerate(ids)}
-    prompt_by_id.pop(None, None)
-    if prompt_by_id:
+        first_ones = list(range(total))
+        if total != len(turns):
+            first_ones = _by_number(len(turns), total, lists["samples_per_prompt"])
+        # What lies beyond the prompts belongs to the last one.
+        first_ones += [last] * (len(turns) - len(first_ones))
+        indices = [[min(index, last)] for index in first_ones]
+    by_trajectory: dict[str, list[int]] = {}
+    ids = islice(lists["prompt_trajectory_ids"].values or (), total)
+    for prompt, prompt_id in enumerate(map(coerce.name, ids)):
+        if prompt_id is not None:
+            by_trajectory.setdefault(prompt_id, []).append(prompt)
+    if by_trajectory:
         for rollout, turn in enumerate(turns):
             trajectory_id = coerce.name(lists["trajectory_ids"].at(turn[0]))
-            indices[rollout] = prompt_by_id.get(trajectory_id, indices[rollout])
-    return [min(index, last) for index in indices]
+            indices[rollout] = by_trajectory.get(trajectory_id or "", indices[rollout])
+    return indices
 
 
 def _by_number(rollouts: int, prompts: int, sizes: Column) -> list[int]:

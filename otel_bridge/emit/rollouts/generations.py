@@ -105,14 +105,15 @@ class Generations:
         )
         self._entries = self._count()
         self._turns = folded(self._lists["trajectory_ids"], self._entries)
-        self._prompt_of = prompts_of(self._turns, self._lists, "prompts", self._entries)
+        self._prompts_of = prompts_of(
+            self._turns, self._lists, "prompts", self._entries
+        )
         self._ids_of = prompts_of(
             self._turns, self._lists, "prompt_token_ids", self._entries
         )
-        prompts = len(self._lists["prompts"])
-        unanswered = prompts - len(set(self._prompt_of))
-        # One prompt for each entry: those of later turns are read as well.
-        if unanswered > 0 and prompts != self._entries:
+        answered = set(chain.from_iterable(self._prompts_of))
+        unanswered = len(self._lists["prompts"]) - len(answered)
+        if unanswered > 0:
             run.count_drop("rollout_no_response", unanswered)
         self._groups = self._all_groups()
         self._positions = positions_in_groups(self._groups)
@@ -152,8 +153,9 @@ class Generations:
         """
         of_prompt = [*group_names(self._lists["prompts"].values or ()), None]
         groups: list[str | None] = []
-        for prompt, turn in zip(self._prompt_of, self._turns, strict=True):
-            groups.append(coerce.name(self._at("groups", turn[0])) or of_prompt[prompt])
+        for prompts, turn in zip(self._prompts_of, self._turns, strict=True):
+            group = coerce.name(self._at("groups", turn[0]))
+            groups.append(group or of_prompt[prompts[0]])
         return groups
 
     # --- facts for sampling -----------------------------------------------------------------------
@@ -191,10 +193,10 @@ class Generations:
         """Return whether *rollout* has a prompt that is not empty, or no rollout of the call has one."""
         if not self._has_prompts:
             return True
-        prompt = self._at("prompts", self._prompt_of[rollout])
+        prompt = self._at("prompts", self._prompts_of[rollout][0])
         if prompt is not None:
             return not is_blank(prompt)
-        return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout])))
+        return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout][0])))
 
     def _name(self, rollout: int) -> str:
         """Return what stands for the id of *rollout*: its trajectory id, else its position in its group."""
@@ -239,9 +241,9 @@ class Generations:
         if (state := self._at("states", last)) is not None:
             metadata.setdefault("state", state)
         if len(self._lists["prompts"]):
-            index = self._prompt_of
+            index = self._prompts_of[rollout][0]
         else:
-            index = self._ids_of
+            index = self._ids_of[rollout][0]
         return Rollout(
             messages=self._conversation(rollout),
             reward=self._at("rewards", last),
@@ -251,7 +253,7 @@ class Generations:
             group=self._groups[rollout],
             sample=None if self._groups[rollout] is None else self._positions[rollout],
             trajectory_id=coerce.name(self._at("trajectory_ids", first)),
-            prompt_index=index[rollout] if self._has_prompts else None,
+            prompt_index=index if self._has_prompts else None,
             batch_index=first,
             policy_version=self._at("policy_versions", last),
             dataset=coerce.name(self._at("datasets", last)),
@@ -274,8 +276,8 @@ class Generations:
         known_text = ""
         known_ids: list[Any] = []
         for turn, entry in enumerate(self._turns[rollout]):
-            prompt = self._prompt_in("prompts", self._prompt_of, rollout, entry)
-            ids = self._prompt_in("prompt_token_ids", self._ids_of, rollout, entry)
+            prompt = self._prompt_in("prompts", self._prompts_of[rollout], turn)
+            ids = self._prompt_in("prompt_token_ids", self._ids_of[rollout], turn)
             prompt_ids = token_ids(ids) or []
             prompt_part: object
             if prompt is None:
@@ -297,17 +299,10 @@ class Generations:
         return messages
 
     def _prompt_in(
-        self, name: str, prompt_of: Sequence[int], rollout: int, entry: int
+        self, name: str, prompts: Sequence[int], turn: int
     ) -> Any:  # whatever the user put there
-        """Return the prompt of one entry of *rollout*; ``None`` without one.
-
-        A later turn has one only when there is a prompt for each entry: otherwise it would repeat
-        that of the first.
-        """
-        if entry == self._turns[rollout][0]:
-            return self._at(name, prompt_of[rollout])
-        has_each = len(self._lists[name]) == self._entries
-        return self._at(name, entry) if has_each else None
+        """Return the prompt of a turn; ``None`` for a later one that has none of its own in *prompts*."""
+        return self._at(name, prompts[turn]) if turn < len(prompts) else None
 
     def _decoded(self, response_ids: Sequence[Any], loss_mask: object) -> list[object]:
         """Return the messages of a response: the policy's, and a tool's where the mask leaves tokens out.

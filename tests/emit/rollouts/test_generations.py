@@ -163,6 +163,33 @@ def test_a_sample_finds_its_prompt_by_trajectory_id() -> None:
     assert [prompt for prompt, _ in texts(run)] == ["q", "p", "q"]
 
 
+def test_the_turns_of_a_rollout_find_their_prompts_by_trajectory_id() -> None:
+    run = MemoryRun()
+
+    log_generations(
+        run, prompts=["q1", "p", "q1a1 q2"], prompt_trajectory_ids=["x", "y", "x"], responses=["b", "a1", "a2"],
+        trajectory_ids=["y", "x", "x"],
+    )  # fmt: skip
+
+    asked = [
+        [entry["parts"][0].get("content", entry["parts"][0].get("response")) for entry in span_messages(root).input]
+        for root in run.roots
+    ]  # fmt: skip
+    assert asked == [["p"], ["q1", "a1", " q2"]]
+    assert run.drops == {}
+
+
+def test_a_prompt_of_another_trajectory_is_not_that_of_a_later_turn() -> None:
+    run = MemoryRun()
+
+    log_generations(
+        run, prompts=["p", "q"], prompt_trajectory_ids=["x", "y"], responses=["1", "2"], trajectory_ids=["x", "x"],
+    )  # fmt: skip
+
+    assert [entry["parts"][0]["content"] for entry in span_messages(run.roots[0]).input] == ["p", "1"]  # fmt: skip
+    assert run.drops == {"rollout_no_response": 1}
+
+
 @pytest.mark.parametrize("prompts", [[], ()])
 def test_an_empty_list_of_prompts_gives_no_trace(prompts: Any) -> None:
     run = MemoryRun()
