@@ -116,6 +116,9 @@ def _rename(
 def require_active(connection: Connection, run: OpenMlflowRun) -> None:
     """Check whether an open run, which MLflow no longer accepts records for, was deleted.
 
+    Called after a refusal that is a `BlockedError` already: its general help becomes the command
+    for what was deleted, the run or its experiment. Any other outcome leaves it as it is.
+
     Raises:
         BlockedError: The run or its experiment was deleted; the error names the command that
             restores it.

@@ -137,7 +137,10 @@ class AssessmentWriter:
         return True
 
     def _update(self, assessment: Any) -> None:
-        """Replace value, explanation and metadata of an assessment; raises as `_create`."""
+        """Replace value and explanation of an assessment; raises as `_create`.
+
+        Metadata that the new value lacks, such as a label, stay: MLflow merges them (3.17).
+        """
         with as_bridge_errors(
             f"assessing trace {assessment.trace_id}", missing_is_refused=True
         ):
@@ -145,7 +148,8 @@ class AssessmentWriter:
                 assessment.trace_id,
                 assessment.assessment_id,
                 feedback=assessment.feedback,
-                rationale=assessment.rationale,
+                # None would keep that of the value before (3.17).
+                rationale=assessment.rationale or "",
                 metadata=assessment.metadata,
             )
 

@@ -98,11 +98,15 @@ class ExporterSet:
         self._leaving.append(worker)
 
     def release_unrequested(self) -> None:
-        """Remove exporters that no process requests any more, so that no space is kept for them.
+        """Remove exporters that no process requests any more: what only they lack is evicted first.
 
-        Called when all is delivered. When they are the only ones, they stay: without any exporter,
-        the bridge could not decide what may be deleted, and would keep all records. Raises
-        `JournalError` when the ledger refuses the marks.
+        Called once, as a run that has everything delivered is closed. When they are the only ones,
+        they stay: without any exporter, the bridge could not decide what may be deleted, and would
+        keep all records.
+
+        Raises:
+            JournalError: The ledger refuses the marks. The caller ignores it: the next bridge of
+                the run releases them.
         """
         unrequested: list[str] = []
         for name, state in self.states().items():

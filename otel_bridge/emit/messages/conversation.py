@@ -310,7 +310,7 @@ def content_of(
     """Encode a conversation within *limits*.
 
     Texts are cut to one length until all fit, then the last messages go, by halves: the beginning
-    shows the task. Messages beyond 10,000 are counted as ``rollout_message``, cut bytes are added
+    shows the task. Entries beyond 10,000 are counted as ``rollout_message``, cut bytes are added
     to `clipped_bytes`. What a generator of the program raises is raised, since what it has given is
     lost; the caller counts its rollout or span.
 
@@ -318,7 +318,7 @@ def content_of(
         messages: The conversation.
         limits: Content policy and size.
         role: Role of bare texts.
-        media: Media beside the messages, which become parts of the first one.
+        media: Media beside the messages: parts of the first one of the user, else of one in front.
     """
     entries = list(map(replayable, messages_of(messages, role)))
     losses = Losses()

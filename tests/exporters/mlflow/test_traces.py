@@ -214,6 +214,24 @@ def test_an_evaluation_replaces_the_one_of_its_name_and_keeps_the_explanation(
     }  # fmt: skip
 
 
+def test_an_evaluation_without_an_explanation_does_not_keep_that_of_the_one_before(
+    uri: str, run: RunInfo
+) -> None:
+    rollout = samples.rollout(0, seed=run.id)
+    writer, _ = written(uri, run, rollout)
+    first = samples.evaluation(rollout, 0.25, name="judge")
+    second = dataclasses.replace(
+        samples.evaluation(rollout, 1.0, name="judge"), explanation=None
+    )
+
+    writer.write_evaluations([first])
+    writer.write_evaluations([second])
+
+    (trace,) = traces(uri, run)
+    (judged,) = [each for each in trace.info.assessments if each.name == "judge"]
+    assert (judged.value, judged.rationale or "") == (1.0, "")
+
+
 def test_traces_can_be_searched_by_reward_tag_and_step(uri: str, run: RunInfo) -> None:
     written(
         uri, run, *(samples.rollout(n, reward=n / 4, seed=run.id) for n in range(4))
