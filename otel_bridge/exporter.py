@@ -254,7 +254,10 @@ def found_of(writer: RunWriter) -> str:
 
 
 def degraded_of(writer: RunWriter) -> tuple[str, ...]:
-    """Return one sentence for each ability that *writer* reports its tracker to lack; empty if it reports none."""
+    """Return one sentence for each ability that *writer* reports its tracker to lack.
+
+    Empty if it reports none.
+    """
     value: object = getattr(writer, "degraded", ())
     if isinstance(value, (tuple, list)):
         return tuple(map(str, cast("Sequence[object]", value)))
@@ -534,7 +537,10 @@ class Exporter:
 
 
 def available() -> tuple[str, ...]:
-    """Return the names that can be chosen, `OTLP` included, sorted; also those whose tracker is not installed."""
+    """Return the names that can be chosen, `OTLP` included, sorted.
+
+    Also those whose tracker is not installed.
+    """
     return tuple(sorted({*entry_points(group=GROUP).names, OTLP}))
 
 

@@ -180,7 +180,10 @@ def http_parts(raw: str) -> SplitResult | None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine by its address, or ``localhost``; other names are not looked up."""
+    """Return whether *host* is this machine by its address, or ``localhost``.
+
+    Other names are not looked up.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

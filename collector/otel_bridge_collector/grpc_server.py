@@ -123,7 +123,10 @@ class GrpcServer:
             return True
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no new request and wait for running ones, at most *grace_s*; the rest is cancelled."""
+        """Accept no new request and wait for running ones, at most *grace_s*.
+
+        The rest is cancelled.
+        """
         await self._server.stop(grace_s)
 
 

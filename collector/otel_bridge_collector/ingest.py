@@ -223,7 +223,10 @@ class Ingest:
         return None
 
     def refuse(self, reason: str) -> None:
-        """Refuse all requests from now on, also those not yet appended; clients get *reason* and may retry."""
+        """Refuse all requests from now on, also those not yet appended.
+
+        Clients get *reason* and may retry.
+        """
         self._refusing = reason
 
     def close_idle(self, now_s: float | None = None) -> None:

@@ -254,7 +254,10 @@ def _saved(picture: Any, form: str) -> bytes:
 
 
 def _put(folder: Path, path: str, data: bytes) -> None:
-    """Write a file below *folder*; raises `OSError`, as on a full disk, and the record is tried again."""
+    """Write a file below *folder*.
+
+    Raises `OSError`, as on a full disk, and the record is tried again.
+    """
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)

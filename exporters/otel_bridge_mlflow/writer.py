@@ -118,7 +118,10 @@ class MlflowRunWriter:
         return f"{server}/{self._run.page}"
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        """Log *rows*, merged into batches; a bad value is refused after the good ones of its row are written."""
+        """Log *rows*, merged into batches.
+
+        A bad value is refused after the good ones of its row are written.
+        """
         with self._outcomes():
             self._roles.note(rows)
             self._metrics.write(rows)
@@ -150,14 +153,20 @@ class MlflowRunWriter:
             self._media.write(media)
 
     def write_evaluations(self, values: Sequence[Evaluation]) -> None:
-        """Set *values* as assessments of their traces; one without its trace is refused for good."""
+        """Set *values* as assessments of their traces.
+
+        One without its trace is refused for good.
+        """
         if self._leaves_out("evaluations", len(values)):
             return
         with self._outcomes():
             self._assessments.write_evaluations(values)
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Log the changes of the config of *role* as params; refused entries are left out, with a warning."""
+        """Log the changes of the config of *role* as params.
+
+        Refused entries are left out, with a warning.
+        """
         with self._outcomes():
             self._params.write(role, config)
 

@@ -112,7 +112,10 @@ def rename_rows(path: Path, run_id: str, name: str) -> None:
 
 
 def _tables_with_names(database: sqlite3.Connection) -> Sequence[str]:
-    """Return the tables of this Trackio whose rows have the name and the id of their run; none of a new database."""
+    """Return the tables of this Trackio whose rows have the name and the id of their run.
+
+    None of a new database.
+    """
     tables: list[str] = []
     for table in _TABLES:
         listed = database.execute("SELECT name FROM pragma_table_info(?)", [table])

@@ -418,7 +418,10 @@ class RemoteStore(EntrySink):
         return of_server(version)
 
     def _post(self, name: str, body: bytes) -> object:
-        """Call a function of the server; return its result, ``None`` without one. Raises as `call`."""
+        """Call a function of the server.
+
+        Return its result, ``None`` without one. Raises as `call`.
+        """
         return _table(self._answer("POST", f"api/{name}", body)).get("data")
 
     def _answer(
@@ -452,7 +455,10 @@ class RemoteStore(EntrySink):
         raise self._error(response, answer)
 
     def _unreachable(self, exc: requests.RequestException) -> RetryableError:
-        """Return the error for a request without an answer; after a time-out, requests get smaller."""
+        """Return the error for a request without an answer.
+
+        After a time-out, requests get smaller.
+        """
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
         timed_out = isinstance(exc, requests.Timeout)
         return RetryableError(f"{self.url}: {reason}", timed_out=timed_out)

@@ -187,7 +187,10 @@ class TrackioRunWriter:
         self._write(entries)
 
     def write_traces(self, traces: Sequence[PlainTrace]) -> None:
-        """Store spans that arrived late as traces that name their rollout; other traces are skipped."""
+        """Store spans that arrived late as traces that name their rollout.
+
+        Other traces are skipped.
+        """
         entries: list[StoreEntry] = []
         for trace in traces:
             if not trace.rollout_key:
@@ -284,7 +287,10 @@ class TrackioRunWriter:
         return None
 
     def end(self, status: Status) -> None:  # noqa: ARG002  # Trackio keeps none
-        """Store the config once more if another bridge replaced it; Trackio has no status of a run."""
+        """Store the config once more if another bridge replaced it.
+
+        Trackio has no status of a run.
+        """
         # All records are stored, so that an unreachable server must not delay the end.
         with suppress(ExporterError):
             self._config.check(now=True)

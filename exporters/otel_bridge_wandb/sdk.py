@@ -363,7 +363,10 @@ def staging_in(folder: Path) -> Generator[None, None, None]:
 
 @contextmanager
 def _without(names: tuple[str, ...]) -> Generator[None, None, None]:
-    """Hide variables from wandb, which reads its environment itself; after the block they are as before."""
+    """Hide variables from wandb, which reads its environment itself.
+
+    After the block they are as before.
+    """
     hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

@@ -106,7 +106,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
 
     @guarded
     def log_trial_end(self, trial: Any, failed: bool = False) -> None:
-        """End the run of *trial*, without waiting for its delivery; a later result begins it again."""
+        """End the run of *trial*, without waiting for its delivery.
+
+        A later result begins it again.
+        """
         self._end(trial.trial_id, "failed" if failed else "finished")
 
     @guarded

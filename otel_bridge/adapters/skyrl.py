@@ -285,7 +285,10 @@ class ExperimentRecorder:
             self._recording.finish("failed")
 
     def finish(self) -> None:
-        """End the run; a later record begins it again. It waits for delivery as `Run.finish` does."""
+        """End the run.
+
+        A later record begins it again. It waits for delivery as `Run.finish` does.
+        """
         self._recording.finish("failed" if self._failed else "finished")
 
     def _rows_of(self, run: Run) -> MergedRows:
@@ -389,7 +392,10 @@ def _prompts_of_single_turns(
 def _with_turns(
     metadata: Sequence[Mapping[str, Any] | None] | None, num_turns: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the facts of each trajectory with its number of turns; those without a number are left out."""
+    """Return the facts of each trajectory with its number of turns.
+
+    Those without a number are left out.
+    """
     facts = metadata or [None] * len(num_turns)
     return [
         {**(of_trajectory or {}), "num_turns": turns}

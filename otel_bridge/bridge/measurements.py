@@ -67,7 +67,10 @@ class MeasuringThread(threading.Thread):
         self.problem = ""
 
     def run(self) -> None:
-        """Measure until `stop`; an error is noted in `problem`, and the next measurement is due as usual."""
+        """Measure until `stop`.
+
+        An error is noted in `problem`, and the next measurement is due as usual.
+        """
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:

@@ -65,7 +65,10 @@ class ProcessSegments:
         self.refused = True
 
     def after(self, number: int) -> int:
-        """Return the number of the next segment after *number*; of the last one when none follows."""
+        """Return the number of the next segment after *number*.
+
+        Of the last one when none follows.
+        """
         # Not number + 1: the name of a file may hold a number that is a billion steps away.
         return min(
             (later for later in self.numbers if later > number),

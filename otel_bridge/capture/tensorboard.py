@@ -121,7 +121,10 @@ def record_event(writer: Any, event: Any) -> None:
 
 
 def _scalars_of(summaries: Sequence[Any], run: Run, prefix: str) -> dict[str, float]:
-    """Return the scalars of a summary by tag; its other values are counted as ``not_captured``, each by its tag."""
+    """Return the scalars of a summary by tag.
+
+    Its other values are counted as ``not_captured``, each by its tag.
+    """
     row: dict[str, float] = {}
     for value in summaries:
         number = _number(value)

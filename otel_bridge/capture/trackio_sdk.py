@@ -353,7 +353,10 @@ class TrackioRecording:
         *_arguments: Any,
         **_keywords: Any,
     ) -> None:
-        """Record an alert; never raises. One without a title, or beyond the limit, is counted by the run."""
+        """Record an alert.
+
+        Never raises. One without a title, or beyond the limit, is counted by the run.
+        """
         counts.captured("trackio.alert", run=self.run)
         self.run.alert(title, text, level)
 

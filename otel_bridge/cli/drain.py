@@ -443,7 +443,10 @@ def _other_server(folder: RunFolder) -> str:
 
 
 def _damage(folder: RunFolder) -> Counter[str]:
-    """Return what the bridges of *folder* counted as damaged so far, by its text; empty without a report."""
+    """Return what the bridges of *folder* counted as damaged so far, by its text.
+
+    Empty without a report.
+    """
     report = read_report(folder)
     if report is None:
         return Counter()

@@ -306,7 +306,10 @@ class RunFolder:
         return RecordLock(self.lock_path)
 
     def write_heartbeat(self, lock: RecordLock, now_unix_ns: int) -> None:
-        """Write this process and a heartbeat into the held *lock*; raises as `RecordLock.write` does."""
+        """Write this process and a heartbeat into the held *lock*.
+
+        Raises as `RecordLock.write` does.
+        """
         host = this_host()
         holder = LockHolder(os.getpid(), host.name, host.boot_id, now_unix_ns)
         lock.write(orjson.dumps(holder))

@@ -353,7 +353,10 @@ def _filled(kind: type[_T], raw: Mapping[str, object]) -> _T:
 
 
 def _fits(value: object, default: object) -> bool:
-    """Return whether *value* has the type of *default*; a field that may be ``None`` holds a text."""
+    """Return whether *value* has the type of *default*.
+
+    A field that may be ``None`` holds a text.
+    """
     if default is None:
         return value is None or isinstance(value, str)
     if isinstance(default, dict):

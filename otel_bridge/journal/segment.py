@@ -143,7 +143,10 @@ class SegmentWriter:
         return self._path
 
     def fileno(self) -> int:
-        """Return the descriptor of the open segment; it changes whenever `number` does, -1 once closed."""
+        """Return the descriptor of the open segment.
+
+        It changes whenever `number` does, -1 once closed.
+        """
         return self._fd
 
     def append(

@@ -422,7 +422,10 @@ class Translator:
         return records
 
     def _end_if_due(self, now_unix_ns: int, *, closing: bool = False) -> list[Record]:
-        """Return what waits and the run's end, if it ends now; nothing while a process is awaited."""
+        """Return what waits and the run's end, if it ends now.
+
+        Nothing while a process is awaited.
+        """
         if not self._lifecycle.due(now_unix_ns, closing=closing):
             return []
         return [*self._closed(now_unix_ns), self._lifecycle.run_end()]

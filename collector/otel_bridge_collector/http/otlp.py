@@ -87,7 +87,10 @@ def decoded(
 def acceptance_body(
     signal: Signal, rejected: Rejected | None, *, is_json: bool
 ) -> bytes:
-    """Return the body of the answer to an accepted request; an empty message when nothing was rejected."""
+    """Return the body of the answer to an accepted request.
+
+    An empty message when nothing was rejected.
+    """
     if rejected is None:
         if is_json:
             return b"{}"

@@ -226,7 +226,10 @@ class OfflineStore:
         return False
 
     def _present(self) -> set[Path]:
-        """Return the offline directories of this run that are there; empty before wandb has made one."""
+        """Return the offline directories of this run that are there.
+
+        Empty before wandb has made one.
+        """
         # The whole name, because a user's run whose id contains this id must not be replaced.
         ours = re.compile(rf"offline-run-\d+_\d+-{re.escape(self._run_id)}(-\d+)?")
         present: set[Path] = set()

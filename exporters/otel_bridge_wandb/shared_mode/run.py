@@ -162,7 +162,10 @@ class SharedRun:
         return parts
 
     def _axes_of(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the keys of *keys* that belong to a listed role, with its axis; others are left out."""
+        """Yield the keys of *keys* that belong to a listed role, with its axis.
+
+        Others are left out.
+        """
         for key in keys:
             for prefix, axis in self._prefixes.items():
                 if key.startswith(prefix) and key != axis:

@@ -336,7 +336,10 @@ def _end_with_fit(trainer: Any, logger: VerlLogger) -> None:
 
     @functools.wraps(real_step)
     async def fit_step(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Take verl's step, whose exceptions pass; at the first one, watch the task that awaits it."""
+        """Take verl's step, whose exceptions pass.
+
+        At the first one, watch the task that awaits it.
+        """
         task = asyncio.current_task()  # Ray awaits fit(), which awaits this
         if task is not None and task not in awaited:
             awaited.add(task)

@@ -150,7 +150,10 @@ class FolderRetention:
             del self.reader.tails[name]
 
     def _forget_own(self, own_id: str) -> None:
-        """Delete the bridge's own segments, all read, if any; the next bridge deletes what cannot be deleted now."""
+        """Delete the bridge's own segments, all read, if any.
+
+        The next bridge deletes what cannot be deleted now.
+        """
         tail = self.reader.tails.get(own_id)
         if tail is None:
             return

@@ -320,7 +320,10 @@ class SegmentReader:
         return [header for header in headers if header is not None]
 
     def _open(self, headers: list[SegmentHeader]) -> None:
-        """Open the processes that begin with *headers*, each at its header's time; raises as `_tick`."""
+        """Open the processes that begin with *headers*, each at its header's time.
+
+        Raises as `_tick`.
+        """
         for header in headers:
             producer = self.tails[header.instance_id].producer
             self.translator.opened(

@@ -194,7 +194,10 @@ def _kill_holder(folder: RunFolder, log_line: Callable[[str], None]) -> None:
 
 
 def _acquired(lock: RecordLock, timeout_s: float) -> bool:
-    """Take *lock* within *timeout_s*; return whether it was taken. Raises as `RecordLock.acquire` does."""
+    """Take *lock* within *timeout_s*.
+
+    Return whether it was taken. Raises as `RecordLock.acquire` does.
+    """
     deadline = time.monotonic() + timeout_s
     while not lock.acquire():
         if time.monotonic() > deadline:

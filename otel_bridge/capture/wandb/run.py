@@ -122,7 +122,10 @@ class RecordedRun:
     def log(
         self, data: Any = None, step: Any = None, commit: Any = None, sync: Any = None
     ) -> None:
-        """Record a row, by W&B's rules for *step* and *commit*; what cannot be recorded is counted."""
+        """Record a row, by W&B's rules for *step* and *commit*.
+
+        What cannot be recorded is counted.
+        """
         # Of older versions; wandb 0.31 has no such argument.
         del sync
         self.recording.log(data, step, commit)

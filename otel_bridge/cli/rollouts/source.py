@@ -201,7 +201,10 @@ class RolloutSource:
                     offset += len(line)
 
     def _of_ledger(self) -> Iterator[tuple[Payload, ReadRollout]]:
-        """Yield rollouts and evaluations of the ledger; nothing without one. Raises as `_records`."""
+        """Yield rollouts and evaluations of the ledger.
+
+        Nothing without one. Raises as `_records`.
+        """
         for record in self._records(ROLLOUT, EVALUATION):
             if isinstance(record, (RolloutRecord, Evaluation)):
                 yield (

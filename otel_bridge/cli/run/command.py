@@ -190,7 +190,10 @@ class _InterruptHandler:
             self._host.request_stop(_STOP_S)
 
     def _ask(self, _number: int, _frame: object) -> None:
-        """Handle a signal; it is only noted until `allow`, and each one after that sets a new deadline."""
+        """Handle a signal.
+
+        It is only noted until `allow`, and each one after that sets a new deadline.
+        """
         self._asked = True
         if self._allowed:
             self._host.request_stop(_STOP_S)

@@ -370,7 +370,10 @@ class _Service:
         ]
 
     def _status(self) -> bytes:
-        """Return the body of ``/status``; a run that cannot be read is in it with what is known of it."""
+        """Return the body of ``/status``.
+
+        A run that cannot be read is in it with what is known of it.
+        """
         return overview_of(
             self._base, run_folders(self._base), self._env, self._states
         ).to_json()

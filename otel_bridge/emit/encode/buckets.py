@@ -104,7 +104,10 @@ def _listed(values: object) -> list[object]:
 
 
 def _whole(value: object) -> int:
-    """Return a number of a bucket; raises for a negative one, a fraction, and what is not a number."""
+    """Return a number of a bucket.
+
+    Raises for a negative one, a fraction, and what is not a number.
+    """
     # Texts are refused below: float() would read them.
     number = value if isinstance(value, int) else float(cast("float", value))
     if isinstance(value, str) or number < 0 or int(number) != number:

@@ -219,7 +219,10 @@ class ChildSpan(SpanBlock):
     def _pairs(self, limits: MessageLimits, content_filter: ContentFilter) -> Pairs: ...
 
     def __enter__(self: S) -> S:
-        """Open the span; a failure is counted as ``internal_error``, and the block runs without it."""
+        """Open the span.
+
+        A failure is counted as ``internal_error``, and the block runs without it.
+        """
         try:
             self._open()
         except any_error():  # nothing of otel-bridge may end a training run
@@ -249,7 +252,10 @@ class ChildSpan(SpanBlock):
             )
 
     def _end(self) -> None:
-        """End the span, if one was opened; one that fails is lost, counted as ``internal_error``."""
+        """End the span, if one was opened.
+
+        One that fails is lost, counted as ``internal_error``.
+        """
         if self._span is None or self._run is None:
             return
         try:

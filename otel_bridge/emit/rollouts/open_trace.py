@@ -171,7 +171,10 @@ class OpenTrace:
     def end_child(
         self, span: trace.Span, extra: ExtraAttributes, end_unix_ns: int
     ) -> None:
-        """End a span that `start_child` started; one that cannot be encoded is counted as ``rollout_span``."""
+        """End a span that `start_child` started.
+
+        One that cannot be encoded is counted as ``rollout_span``.
+        """
         with self._lock:
             self._open_children -= 1
         if self._tracer is not None:

@@ -181,7 +181,10 @@ class ContractFixtures:
             self._same_distributions(contents, rows)
 
     def _same_distributions(self, contents: Contents, rows: Iterable[Row]) -> None:
-        """Compare key and step of every distribution, doubles counted; raises `AssertionError` as `same`."""
+        """Compare key and step of every distribution, doubles counted.
+
+        Raises `AssertionError` as `same`.
+        """
         expected: Counter[tuple[str, int | None]] = Counter()
         for row in rows:
             for key, value in row.values.items():

@@ -248,7 +248,10 @@ class RolloutPipeline:
         return self._store.read(self._store.traces[trace_id])
 
     def give_away(self, trace_id: str) -> None:
-        """Forget a stray, after another run has stored its spans; raises `KeyError` as `stray` does."""
+        """Forget a stray, after another run has stored its spans.
+
+        Raises `KeyError` as `stray` does.
+        """
         trace = self._store.traces[trace_id]
         self._workers.complete(trace.sender, trace_id)
         self._store.forget(trace)

@@ -220,7 +220,10 @@ class SampledOutTraces:
             self._traces -= Counter(self._events.pop(oldest))
 
     def __contains__(self, trace_id: object) -> bool:
-        """Return whether a trace, named by hex digits, is one of those; else raises `ValueError`."""
+        """Return whether a trace, named by hex digits, is one of those.
+
+        Else raises `ValueError`.
+        """
         return (
             isinstance(trace_id, str)
             and bytes.fromhex(trace_id[: 2 * _HALF]) in self._traces
