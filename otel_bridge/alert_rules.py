@@ -119,7 +119,10 @@ def alert_rules(raw: str) -> tuple[AlertRule, ...]:
 
 
 def _rule(text: str) -> AlertRule:
-    """Return the rule that *text* is; raises `ValueError` when it is not a rule, or a number in it is not valid."""
+    """Return the rule that *text* is.
+
+    Raises `ValueError` when it is not a rule, or a number in it is not valid.
+    """
     name, colon, rest = text.partition(":")
     kind = name.strip().lower()
     if kind == AlertKind.NOT_FINITE.value and (rest.strip() or not colon):

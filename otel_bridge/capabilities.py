@@ -146,7 +146,10 @@ def _lack(owner: object, call: str, arguments: tuple[str, ...], *, whole: bool) 
 
 
 def release_of(version: str) -> tuple[int, ...]:
-    """Return the numbers of *version* without what follows them, e.g. ``rc1``; empty when it is not a version."""
+    """Return the numbers of *version* without what follows them, e.g. ``rc1``.
+
+    Empty when it is not a version.
+    """
     try:
         return Version(version).release
     except InvalidVersion:

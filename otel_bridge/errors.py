@@ -79,7 +79,10 @@ class FormatVersionError(JournalError):
 
 
 class LedgerDamagedError(JournalError):
-    """Raised when a ledger is damaged; it is then set aside and rebuilt from the remaining segments."""
+    """Raised when a ledger is damaged.
+
+    It is then set aside and rebuilt from the remaining segments.
+    """
 
 
 class FolderLockedError(JournalError):

@@ -304,7 +304,10 @@ class ExporterSettings(Protocol):
         ...
 
     def view(self, run: RunInfo) -> str:
-        """Return the command, address or folder that shows the run; empty when this process knows none."""
+        """Return the command, address or folder that shows the run.
+
+        Empty when this process knows none.
+        """
         ...
 
 

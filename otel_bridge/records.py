@@ -513,7 +513,10 @@ _NO_TRACE = "0" * 32
 
 
 def trace_id_of(run_id: str, rollout_id: str) -> str:
-    """Return the trace id (32 hex digits) of a rollout with the user's own id; a valid trace id is kept as it is."""
+    """Return the trace id (32 hex digits) of a rollout with the user's own id.
+
+    A valid trace id is kept as it is.
+    """
     lowered = rollout_id.lower()
     if len(lowered) == 32 and _HEX_DIGITS.issuperset(lowered) and lowered != _NO_TRACE:
         return lowered

@@ -157,7 +157,10 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
 
 
 def engine_of_address(address: str) -> str:
-    """Return host and port of an address, as Prometheus names an instance; raises `ValueError` for a wrong port."""
+    """Return host and port of an address, as Prometheus names an instance.
+
+    Raises `ValueError` for a wrong port.
+    """
     parts = urlsplit(address)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)

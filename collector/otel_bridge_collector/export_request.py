@@ -257,7 +257,10 @@ def _check_message(
 
 
 def _parse(kind: type[Message], body: memoryview) -> None:
-    """Parse a message and discard it; raises `InvalidRecordError` when the bytes are not such a message."""
+    """Parse a message and discard it.
+
+    Raises `InvalidRecordError` when the bytes are not such a message.
+    """
     try:
         kind.FromString(bytes(body))
     except DecodeError as exc:

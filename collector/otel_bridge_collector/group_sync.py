@@ -112,7 +112,10 @@ def _synced(file: SyncedFile) -> JournalError | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the entries of a folder; nothing for one that was deleted meanwhile. Raises `OSError`."""
+    """Sync the entries of a folder.
+
+    Nothing for one that was deleted meanwhile. Raises `OSError`.
+    """
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,7 +127,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _resolve(waiting: list[asyncio.Future[None]], error: JournalError | None) -> None:
-    """Finish the futures of requests, with *error* if there is one; a cancelled request has ended already."""
+    """Finish the futures of requests, with *error* if there is one.
+
+    A cancelled request has ended already.
+    """
     for future in waiting:
         if future.done():  # its request was cancelled
             continue

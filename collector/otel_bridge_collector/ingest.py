@@ -364,7 +364,10 @@ class Ingest:
         return run
 
     def _full(self) -> str:
-        """Return why the directory takes no more, with what to do; the message names the limit that was reached."""
+        """Return why the directory takes no more, with what to do.
+
+        The message names the limit that was reached.
+        """
         limit = settings.MAX_BYTES.name
         if self._quota.of_disk:
             limit = "half of the free disk"

@@ -144,7 +144,10 @@ class Receiver:
         status: Callable[[], bytes] | None = None,
         warnings: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        """Listen before this returns; a failed start ends the thread, which would stay otherwise."""
+        """Listen before this returns.
+
+        A failed start ends the thread, which would stay otherwise.
+        """
         self.counters = Counters()
         self._chosen = chosen
         self._more_metrics = metrics
@@ -297,7 +300,10 @@ class Receiver:
         self._idle = asyncio.create_task(self._close_idle())
 
     async def _close_idle(self) -> None:
-        """Close the segments of idle runs every `_LOOK_S`; an error is logged, and the task goes on."""
+        """Close the segments of idle runs every `_LOOK_S`.
+
+        An error is logged, and the task goes on.
+        """
         while True:
             await asyncio.sleep(_LOOK_S)
             try:

@@ -275,7 +275,10 @@ class TrackioRunWriter:
         self._store_config()
 
     def _store_config(self) -> None:
-        """Store the config with a record that the store has; nothing before the first, which brings it."""
+        """Store the config with a record that the store has.
+
+        Nothing before the first, which brings it.
+        """
         last = self._memory.get(_LAST)
         if last is not None:
             # Trackio stores a config only with a record. A record whose id it already has changes

@@ -137,7 +137,10 @@ def refused(message: str, position: int) -> PermanentError:
 
 
 def status_of(text: str) -> int | None:
-    """Return the first HTTP status of 400 or above that *text* names; ``None`` when it names none."""
+    """Return the first HTTP status of 400 or above that *text* names.
+
+    ``None`` when it names none.
+    """
     for match in _STATUS.finditer(text):
         status = int(match[1] or match[2])
         if status >= 400:
@@ -190,7 +193,10 @@ def refusal_of(error: BaseException, root: Path, run_id: str) -> str:
 
 
 def tail_of(log: Path) -> str:
-    """Return the end of one of wandb's logs, which grow as long as the run; empty while it cannot be read."""
+    """Return the end of one of wandb's logs, which grow as long as the run.
+
+    Empty while it cannot be read.
+    """
     try:
         with log.open("rb") as opened:
             opened.seek(max(opened.seek(0, 2) - _TAIL_BYTES, 0))

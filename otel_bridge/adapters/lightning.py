@@ -204,7 +204,10 @@ class LightningLogger:
         return getattr(caller, "trainer", caller)
 
     def _is_called_by_lightning(self) -> bool:
-        """Return whether Lightning itself calls, and so gives every logger the same; else the user's code does."""
+        """Return whether Lightning itself calls, and so gives every logger the same.
+
+        Else the user's code does.
+        """
         from otel_bridge.adapters.parts.calling_object import calling_module  # noqa: PLC0415
 
         return calling_module(self).partition(".")[0] in _ROOTS

@@ -292,7 +292,10 @@ class ExperimentRecorder:
         self._recording.finish("failed" if self._failed else "finished")
 
     def _rows_of(self, run: Run) -> MergedRows:
-        """Return the rows of *run* by W&B's rules; the pending one is completed before the run ends."""
+        """Return the rows of *run* by W&B's rules.
+
+        The pending one is completed before the run ends.
+        """
         from otel_bridge.capture.rows import MergedRows  # noqa: PLC0415  # only programs that record pay for it
 
         with self._lock:

@@ -251,7 +251,10 @@ def _rollout_of(sample: Any, place: int, reward_key: str | None) -> dict[str, An
 
 
 def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
-    """Return the tokens of the response as those of one turn; nothing without log-probabilities of the engine."""
+    """Return the tokens of the response as those of one turn.
+
+    Nothing without log-probabilities of the engine.
+    """
     logprobs = _list(sample, "rollout_log_probs")
     if not len(logprobs):
         return []
@@ -283,7 +286,10 @@ def _reward(
 
 
 def _policy_version(versions: Iterable[Any]) -> int | None:
-    """Return the oldest version of the weights that sampled a part of the response; ``None`` without a number."""
+    """Return the oldest version of the weights that sampled a part of the response.
+
+    ``None`` without a number.
+    """
     return min(
         (int(version) for version in versions if str(version).isdecimal()), default=None
     )

@@ -129,7 +129,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
 
     @guarded
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Find the trainer, which calls this from its constructor; a captured callback may begin the run before."""
+        """Find the trainer, which calls this from its constructor.
+
+        A captured callback may begin the run before.
+        """
         self._find_trainer(state)
         if state.is_world_process_zero and self._recording is None:
             self._announce(args)
@@ -357,7 +360,10 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         recording.begin().train_on(state.global_step, reader.training_ids)
 
     def _begin(self, args: Any, state: Any, model: Any) -> FrameworkRun | None:
-        """Return the run's recording on the main process; ``None`` on others, and in a second callback."""
+        """Return the run's recording on the main process.
+
+        ``None`` on others, and in a second callback.
+        """
         if state.is_world_process_zero:
             return self._begin_in_rank(args, state, model)
         return None

@@ -124,7 +124,10 @@ class _ServedFolders:
         return 0
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Request a stop at a signal; the kernel ends the process a minute later if that takes longer."""
+        """Request a stop at a signal.
+
+        The kernel ends the process a minute later if that takes longer.
+        """
         self.stopped = True
         # This thread may be in a call of a disk that hangs, which Python cannot interrupt.
         signal.alarm(LONGEST_STOP_S)

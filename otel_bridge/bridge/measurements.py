@@ -192,7 +192,10 @@ class Measurements:
         return requests
 
     def _count_dropped(self, key: _Request, thread: MeasuringThread) -> None:
-        """Count what *thread* dropped since the last call; raises `JournalError`, and counts it later."""
+        """Count what *thread* dropped since the last call.
+
+        Raises `JournalError`, and counts it later.
+        """
         dropped = thread.dropped
         new = dropped - self._counted.get(key, 0)
         if new:

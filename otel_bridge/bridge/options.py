@@ -90,7 +90,10 @@ class BridgeOptions:
 
 
 def _translation(env: Mapping[str, str]) -> TranslationOptions:
-    """Return the options of translation that *env* sets; raises `ConfigError` for one that cannot be used."""
+    """Return the options of translation that *env* sets.
+
+    Raises `ConfigError` for one that cannot be used.
+    """
     return TranslationOptions(
         alert_rules=settings.ALERTS.read(env),
         featured=settings.FEATURED.read(env),

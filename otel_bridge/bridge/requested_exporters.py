@@ -287,7 +287,10 @@ class RequestedExporters:
         return furthest is not None and not furthest.settled
 
     def _store_signals(self, signals: dict[str, dict[str, int]]) -> None:
-        """Store the requests if they changed; raises `JournalError`, and memory is then as before."""
+        """Store the requests if they changed.
+
+        Raises `JournalError`, and memory is then as before.
+        """
         if signals != self._signals:
             # The ledger first, so that memory has no request that a restart would forget.
             self._ledger.set_meta(REQUESTED, signals)

@@ -111,7 +111,10 @@ class SystemSampler:
         return values | self._of_processes(processes)
 
     def _of_processes(self, roles: Mapping[int, str]) -> dict[str, float]:
-        """Return CPU and memory of each role; a process that ended, or may not be read, is left out."""
+        """Return CPU and memory of each role.
+
+        A process that ended, or may not be read, is left out.
+        """
         # Kept over measurements: the use of a CPU is counted since the last call.
         self._processes = {
             pid: process for pid, process in self._processes.items() if pid in roles
@@ -189,7 +192,10 @@ def _of_gpus(nvml: Any, handles: Sequence[Any]) -> dict[str, float]:
 
 
 def _gpu(nvml: Any, number: int, handle: Any) -> Iterable[tuple[str, float]]:
-    """Yield the values of one GPU; raises NVML's errors, for values that a model of GPU does not have."""
+    """Yield the values of one GPU.
+
+    Raises NVML's errors, for values that a model of GPU does not have.
+    """
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     yield (
         f"gpu.utilization/{number}",

@@ -193,7 +193,10 @@ class MergedRows:
             self._counter = step
 
     def _write(self, values: Mapping[str, Any], counter: int) -> None:
-        """Record values as whole rows, one for each group; a group whose only value is its step has none."""
+        """Record values as whole rows, one for each group.
+
+        A group whose only value is its step has none.
+        """
         for group, part in self.axes.split(values):
             if part:
                 step = self.axes.step_of(group, counter, values)

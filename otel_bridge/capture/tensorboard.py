@@ -187,7 +187,10 @@ def _kind(value: Any) -> str:
 
 
 def _synced_run() -> Run | None:
-    """Return the latest run of another capture that records all event writers; ``None`` without one."""
+    """Return the latest run of another capture that records all event writers.
+
+    ``None`` without one.
+    """
     running = [run for run in list(_synced) if run.recording]
     if running:
         return running[-1]

@@ -245,7 +245,10 @@ def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str
 
 
 def _tokens(usage: object) -> dict[str, Any]:
-    """Return the numbers of tokens of a generation; a number that is missing or not whole is left out."""
+    """Return the numbers of tokens of a generation.
+
+    A number that is missing or not whole is left out.
+    """
     if not isinstance(usage, Mapping):
         return {}
     counts = cast("Mapping[str, Any]", usage)

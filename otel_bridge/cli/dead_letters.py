@@ -333,7 +333,10 @@ def _refused_again(letters: _RunDeadLetters) -> int:
 def _print_counts(
     folder: RunFolder, counts: Mapping[str, int], *, as_json: bool
 ) -> None:
-    """Print what became of the letters of a run, and why some still wait; a reason is not in the JSON."""
+    """Print what became of the letters of a run, and why some still wait.
+
+    A reason is not in the JSON.
+    """
     if as_json:
         echo(orjson.dumps({"run_id": folder.run_id, **counts}).decode())
         return
@@ -368,7 +371,10 @@ def _facts(dead_letter: StoredDeadLetter) -> str:
 
 
 def _content(dead_letter: StoredDeadLetter) -> dict[str, object]:
-    """Return the dead letter's record as JSON; empty for an old one, of which the ledger keeps the reason alone."""
+    """Return the dead letter's record as JSON.
+
+    Empty for an old one, of which the ledger keeps the reason alone.
+    """
     if not dead_letter.data:
         return {}
     try:

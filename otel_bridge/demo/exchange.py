@@ -64,7 +64,10 @@ class Exchange:
         partial.replace(self._batch(step, worker))
 
     def take_batch(self, step: int, workers: int) -> list[Episode] | None:
-        """Wait for the parts of all workers in the batch of *step* and take them; ``None`` when the job stops first."""
+        """Wait for the parts of all workers in the batch of *step* and take them.
+
+        ``None`` when the job stops first.
+        """
         episodes: list[Episode] = []
         for worker in range(workers):
             path = self._batch(step, worker)

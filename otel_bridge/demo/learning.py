@@ -33,7 +33,10 @@ class Update:
 
 
 def group_advantages(rewards: Floats, groups: Sequence[int]) -> Floats:
-    """Return (reward - mean of its group) / (std of its group), shape as *rewards*; 0 where a group does not vary."""
+    """Return (reward - mean of its group) / (std of its group), shape as *rewards*.
+
+    0 where a group does not vary.
+    """
     advantages = np.zeros_like(rewards)
     numbers = np.asarray(groups)
     for group in np.unique(numbers):

@@ -156,7 +156,10 @@ def _rollout(
     group: int,
     sample: int,
 ) -> Episode:
-    """Play one episode as a rollout with its messages, reward and facts; an exception marks it as failed."""
+    """Play one episode as a rollout with its messages, reward and facts.
+
+    An exception marks it as failed.
+    """
     # Trainer and explorers name the same rollout by its id.
     rollout_id = f"{step}-{group}-{sample}"
     with run.rollout(

@@ -210,7 +210,10 @@ class RecordedFacts:
         )
 
     def _other_role(self, role: object) -> str | None:
-        """Return another role than the run's own; ``None`` for its own, and for what is not a role."""
+        """Return another role than the run's own.
+
+        ``None`` for its own, and for what is not a role.
+        """
         name = role_of(role)
         return None if name == self.role else name
 

@@ -559,7 +559,10 @@ class Run(RecordedFacts):
         self.finish(status_after(error))
 
     def _report(self) -> Report | None:
-        """Return the bridge's last report; ``None`` before the first, or when nothing is recorded."""
+        """Return the bridge's last report.
+
+        ``None`` before the first, or when nothing is recorded.
+        """
         if self._recorder is None:
             return None
         return read_report(self._recorder.folder)

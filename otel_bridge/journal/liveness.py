@@ -154,7 +154,10 @@ def _write_unlocked(path: Path) -> None:
 
 
 def _namespace_of(path: Path) -> int:
-    """Return the pid namespace in the life file at *path*; 0 when it cannot be read or names none."""
+    """Return the pid namespace in the life file at *path*.
+
+    0 when it cannot be read or names none.
+    """
     try:
         facts = cast("dict[str, object]", orjson.loads(content(path)))
         namespace = facts["pid_namespace"]

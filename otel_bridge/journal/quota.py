@@ -62,7 +62,10 @@ class Quota:
         self._count_early = float("-inf")
 
     def used_bytes(self) -> int:
-        """Return the bytes of all files below the base, counted now; 0 for one that cannot be read."""
+        """Return the bytes of all files below the base, counted now.
+
+        0 for one that cannot be read.
+        """
         return bytes_below(str(self._base))
 
     def limit_bytes(self, used_bytes: int) -> int:

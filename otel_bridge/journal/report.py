@@ -123,7 +123,10 @@ class ExporterReport:
 
     @property
     def trouble(self) -> str:
-        """Return the state with its reason and what helps; empty unless it retries or is blocked."""
+        """Return the state with its reason and what helps.
+
+        Empty unless it retries or is blocked.
+        """
         if self.state not in {"retrying", "blocked"}:
             return ""
         reason = f"{self.state}: {self.reason}"
@@ -387,7 +390,10 @@ class ReportCache:
         return self.read_stamped(folder, stamp_of(folder.report_path))
 
     def read_stamped(self, folder: RunFolder, stamp: Stamp | None) -> Report | None:
-        """Return the report of *folder*, whose file had *stamp* a moment ago; ``None`` for no file."""
+        """Return the report of *folder*, whose file had *stamp* a moment ago.
+
+        ``None`` for no file.
+        """
         if stamp is None:
             return None
         return self._kept.get(folder.report_path, (stamp,), lambda: read_report(folder))

@@ -61,7 +61,10 @@ def _write_and_die(
     memory: Path,
     calls: Sequence[Sequence[Record]],
 ) -> None:
-    """Run in the child: write, and end by SIGKILL; an exception ends it with a traceback instead."""
+    """Run in the child: write, and end by SIGKILL.
+
+    An exception ends it with a traceback instead.
+    """
     os.chdir(memory.parent)
     # Before the tracker is imported. They name the store of the test, not that of the user.
     os.environ.update(environment)

@@ -97,7 +97,10 @@ def deliver(
 
 
 def _deliver_call(writer: RunWriter, call: WriterCall, tries: int) -> list[int]:
-    """Make *call* and return the positions that the writer refused for good; raises as `deliver`."""
+    """Make *call* and return the positions that the writer refused for good.
+
+    Raises as `deliver`.
+    """
     refused: list[int] = []
     failures = 0
     records = call.records

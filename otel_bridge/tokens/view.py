@@ -153,7 +153,10 @@ def page_of(view: TokenView) -> str:
 
 
 def view_in(page: str) -> TokenView | None:
-    """Return the view that *page* holds; ``None`` when it is another page, or lacks a field of the view."""
+    """Return the view that *page* holds.
+
+    ``None`` when it is another page, or lacks a field of the view.
+    """
     _, begin, rest = page.partition(_BEGIN)
     if not begin:
         return None

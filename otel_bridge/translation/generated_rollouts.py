@@ -97,7 +97,10 @@ class GeneratedRollouts:
         return self._rollouts.get(trace_id[:_HALF])
 
     def revise(self, trace_id: str, **facts: Any) -> None:
-        """Replace facts of a rollout, by the names of its attributes; an unknown rollout is ignored."""
+        """Replace facts of a rollout, by the names of its attributes.
+
+        An unknown rollout is ignored.
+        """
         rollout = self.get(trace_id)
         if rollout is None:
             return

@@ -91,7 +91,10 @@ def _unpacked(kind: Any, value: Any) -> Any:
 
 
 def _unpacked_container(kind: Any, value: Any) -> Any:
-    """Return a tuple, list, set or dict of unpacked entries; a value of another kind is JSON, as it is."""
+    """Return a tuple, list, set or dict of unpacked entries.
+
+    A value of another kind is JSON, as it is.
+    """
     container: Any = get_origin(kind)
     arguments = get_args(kind)
     if container is tuple:

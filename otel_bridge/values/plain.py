@@ -357,7 +357,10 @@ def mapping_of(value: object) -> Mapping[object, object] | None:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the names of the fields of a dataclass or attrs class; ``None`` for any other class."""
+    """Return the names of the fields of a dataclass or attrs class.
+
+    ``None`` for any other class.
+    """
     if dataclasses.is_dataclass(kind):
         return [declared.name for declared in dataclasses.fields(kind)]
     attributes: Any = getattr(cast("Any", kind), "__attrs_attrs__", None)

@@ -114,7 +114,10 @@ def _value(value: float | None, label: str | None) -> float | str:
 
 
 def _label(value: float | None, label: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the entry of the label beside a number; nothing where the label itself is the value."""
+    """Return the entry of the label beside a number.
+
+    Nothing where the label itself is the value.
+    """
     if label and value is not None:
         return (("label", clean_text(label)),)
     return ()

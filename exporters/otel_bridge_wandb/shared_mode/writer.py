@@ -122,7 +122,10 @@ class SharedWriter:
         self._writer_of_role(role).write_summary(role, values)
 
     def durable(self) -> Position | None:
-        """Return the last position up to which every run holds its records; ``None`` when none can know."""
+        """Return the last position up to which every run holds its records.
+
+        ``None`` when none can know.
+        """
         slowest = None
         for writer in (self._main, *self._own.values()):
             position = writer.durable()

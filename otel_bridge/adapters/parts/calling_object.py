@@ -63,7 +63,10 @@ def _calling_method(is_searched: Callable[[FrameType], bool]) -> FrameType | Non
 
 
 def _holds(is_wanted: Callable[[Any], bool], candidate: Any) -> bool:
-    """Return whether *candidate* is the wanted object; an error in asking it means that it is not."""
+    """Return whether *candidate* is the wanted object.
+
+    An error in asking it means that it is not.
+    """
     try:
         return is_wanted(candidate)
     except (

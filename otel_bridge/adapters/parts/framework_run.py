@@ -118,7 +118,10 @@ class FrameworkRun:
 
     @property
     def run(self) -> Run | None:
-        """Return the run that was begun last, which may have ended; ``None`` before the first one."""
+        """Return the run that was begun last, which may have ended.
+
+        ``None`` before the first one.
+        """
         with self._lock:
             return self._run
 

@@ -222,7 +222,10 @@ def _count_prompt(chat: Any, tokens: Any) -> None:
 
 @guarded
 def _generated(chat: Any, owner: Any, result: Any) -> None:
-    """Note tokens, text and the reason of the stop of a generation; a result in another form leaves them out."""
+    """Note tokens, text and the reason of the stop of a generation.
+
+    A result in another form leaves them out.
+    """
     tokens = _field(result, "token_ids")
     if tokens is not None:
         chat.output_tokens = len(tokens)

@@ -451,7 +451,10 @@ class Delivery(ExporterWorker):
 
     # --- requests, and the end of the exporter ----------------------------------------------------
     def _run_requests(self) -> None:
-        """Carry out what eviction requested; a ledger that refuses it is passed over, since eviction repeats it."""
+        """Carry out what eviction requested.
+
+        A ledger that refuses it is passed over, since eviction repeats it.
+        """
         through = self.requests.take()
         if through is not None:
             with contextlib.suppress(OtelBridgeError):  # eviction requests this again

@@ -332,7 +332,10 @@ class DeliveryPosition:
         )
 
     def damaged(self, reason: str) -> None:
-        """Show that the ledger was found damaged; the bridge's thread replaces it at its next poll."""
+        """Show that the ledger was found damaged.
+
+        The bridge's thread replaces it at its next poll.
+        """
         self.state = dataclasses.replace(self.state, damaged=True, reason=shown(reason))
 
     def show(self, state: str, *, reason: str = "", help_: str = "") -> None:

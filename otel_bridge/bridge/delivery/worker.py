@@ -67,7 +67,10 @@ class ExporterWorker(ABC):
 
     @property
     def requested_wait_s(self) -> float:
-        """Return the seconds after the last step that the other end requested; a flush waits for them too."""
+        """Return the seconds after the last step that the other end requested.
+
+        A flush waits for them too.
+        """
         return 0.0
 
     @property

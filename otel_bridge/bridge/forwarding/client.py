@@ -261,7 +261,10 @@ _TLS_HELP = (
 
 
 def _file(path: str | None) -> bytes | None:
-    """Return the content of a file, ``None`` without a path; raises `BlockedError` when it cannot be read."""
+    """Return the content of a file, ``None`` without a path.
+
+    Raises `BlockedError` when it cannot be read.
+    """
     if path is None:
         return None
     try:
@@ -273,7 +276,10 @@ def _file(path: str | None) -> bytes | None:
 
 
 def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
-    """Return the seconds of a failed call's RetryInfo; ``None`` without one, or when it cannot be decoded."""
+    """Return the seconds of a failed call's RetryInfo.
+
+    ``None`` without one, or when it cannot be decoded.
+    """
     encoded = dict(trailers or ()).get("grpc-status-details-bin")
     if not isinstance(encoded, bytes):
         return None

@@ -224,7 +224,10 @@ def _dump(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a mapping as a dict, and a distribution as one with a mark; raises `TypeError` for others."""
+    """Return a mapping as a dict, and a distribution as one with a mark.
+
+    Raises `TypeError` for others.
+    """
     if isinstance(value, Distribution):
         return {_DISTRIBUTION: packed(value)}
     if isinstance(value, Mapping):

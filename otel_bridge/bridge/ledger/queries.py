@@ -290,7 +290,10 @@ class LedgerView:
             return dead_letter_of(sql, ids)
 
     def meta(self, key: str) -> Any:
-        """Return the value that `Ledger.set_meta` stored, whose form the caller knows; ``None`` without one."""
+        """Return the value that `Ledger.set_meta` stored, whose form the caller knows.
+
+        ``None`` without one.
+        """
         with self._reader.snapshot() as sql:
             row = sql.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             if row is None:

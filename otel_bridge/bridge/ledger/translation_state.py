@@ -88,7 +88,10 @@ class LedgerState:
         )
 
     def changes(self) -> list[tuple[str, bytes | None]]:
-        """Return the changes for `Ledger.commit`; they stay until `committed`, and a second call repeats them."""
+        """Return the changes for `Ledger.commit`.
+
+        They stay until `committed`, and a second call repeats them.
+        """
         changes: list[tuple[str, bytes | None]] = []
         for key in self._changed:
             space = self._space(key)
@@ -111,7 +114,10 @@ class LedgerState:
             self._space(key)[key] = _STORED
 
     def _space(self, key: str) -> dict[str, object]:
-        """Return the values of one key space, the part of *key* up to its first slash; a new one is empty."""
+        """Return the values of one key space, the part of *key* up to its first slash.
+
+        A new one is empty.
+        """
         name = key[: key.find("/") + 1]
         space = self._spaces.get(name)
         if space is None:

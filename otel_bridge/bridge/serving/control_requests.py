@@ -110,7 +110,10 @@ class ControlRequests:
         self.pipeline.report.set_due()
 
     def _finish(self, values: Mapping[str, object]) -> None:
-        """Request the end of the run; an unknown status makes the request a malformed one, which is counted."""
+        """Request the end of the run.
+
+        An unknown status makes the request a malformed one, which is counted.
+        """
         try:
             self.shutdown.request(
                 Status(str(values.get("status", Status.FINISHED.value)))

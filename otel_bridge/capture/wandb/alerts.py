@@ -53,7 +53,10 @@ class AlertWaits:
 
 
 def _seconds(wait: Any) -> float:
-    """Return seconds of a wait; the minute of W&B for ``None``, 0, and what is neither a number nor a ``timedelta``."""
+    """Return seconds of a wait.
+
+    The minute of W&B for ``None``, 0, and what is neither a number nor a ``timedelta``.
+    """
     if isinstance(wait, timedelta):
         return wait.total_seconds()
     is_number = isinstance(wait, int | float) and not isinstance(wait, bool)

@@ -130,7 +130,10 @@ def _is_chosen(name: str) -> bool:
 
 
 def _explicit(settings: Any, name: str) -> Any:
-    """Return the argument *name* as it was set in ``wandb.Settings``; ``None`` where it has its default."""
+    """Return the argument *name* as it was set in ``wandb.Settings``.
+
+    ``None`` where it has its default.
+    """
     field = _field_of(name)
     if field in settings.model_fields_set:
         return getattr(settings, field)

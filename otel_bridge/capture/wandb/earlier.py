@@ -117,7 +117,10 @@ class SavedRun:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return config and summary of the file; empty where it is missing, over 64 MiB, or in another form."""
+    """Return config and summary of the file.
+
+    Empty where it is missing, over 64 MiB, or in another form.
+    """
     parts: dict[str, dict[str, Any]] = {_CONFIG: {}, _SUMMARY: {}}
     try:
         content: Any = orjson.loads(read_regular(path, _MAX_BYTES))

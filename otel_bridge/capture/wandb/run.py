@@ -211,7 +211,10 @@ class RecordedRun:
 
     @property
     def url(self) -> str | None:
-        """Return the run's page in W&B, else in another tracker; ``None`` until a bridge has opened the run."""
+        """Return the run's page in W&B, else in another tracker.
+
+        ``None`` until a bridge has opened the run.
+        """
         urls = self.recording.run.urls
         return urls.get("wandb") or next(iter(urls.values()), None)
 

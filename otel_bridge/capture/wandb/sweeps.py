@@ -94,7 +94,10 @@ def stoppable(log: Callable[..., None], run: Run) -> Callable[..., None]:
 
 
 def _drop_count(run: Run) -> int:
-    """Return how much *run* has dropped so far; 0 where it records nothing, so that no trial is stopped."""
+    """Return how much *run* has dropped so far.
+
+    0 where it records nothing, so that no trial is stopped.
+    """
     if run.recorder is None:
         return 0
     return sum(run.recorder.drops.counts.values())

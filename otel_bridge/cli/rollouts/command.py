@@ -255,7 +255,10 @@ class _SortOrder:
 
 
 def _value(rollout: StoredRollout, sort: str) -> float | None:
-    """Return the number to sort by; ``None`` without one. The newest is the last one in the ledger."""
+    """Return the number to sort by.
+
+    ``None`` without one. The newest is the last one in the ledger.
+    """
     facts = rollout.facts
     if sort == "duration":
         start = facts.get("start_unix_ns")

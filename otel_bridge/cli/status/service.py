@@ -64,7 +64,10 @@ def from_service(url: str, env: Mapping[str, str]) -> Overview:
 
 
 def _overview(url: str, body: bytes) -> Overview | None:
-    """Return the overview that the service at *url* answered with; ``None`` when it is of another form."""
+    """Return the overview that the service at *url* answered with.
+
+    ``None`` when it is of another form.
+    """
     try:
         table = cast("dict[str, Any]", orjson.loads(body))
         runs = [run_state_from(raw) for raw in table["runs"]]

@@ -122,7 +122,10 @@ def _legend(names: Iterable[str]) -> Text:
 
 
 def _slow_rank(values: dict[str, float | int]) -> str:
-    """Return the slow rank of a step as text; empty without one, such as a step of a single rank."""
+    """Return the slow rank of a step as text.
+
+    Empty without one, such as a step of a single rank.
+    """
     slow = slow_rank_of(values)
     if slow:
         return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}"

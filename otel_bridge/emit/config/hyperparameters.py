@@ -75,7 +75,10 @@ def config_snapshot(config: object) -> dict[str, Attribute]:
 def replaced_entries(
     config: Mapping[str, Attribute], later: Mapping[str, Attribute]
 ) -> list[str]:
-    """Return the keys of *config* for which *later* has another value; a new key replaces nothing."""
+    """Return the keys of *config* for which *later* has another value.
+
+    A new key replaces nothing.
+    """
     keys: list[str] = []
     for key, value in later.items():
         if key in config and _text_of_entry(config[key]) != _text_of_entry(value):

@@ -57,13 +57,19 @@ def with_known_names(identity: Identity, folder: RunFolder) -> Identity:
 
 
 def _best(texts: Iterable[_KnownText]) -> _KnownText | None:
-    """Return the first text that somebody chose, else the first generated one; ``None`` when all are empty."""
+    """Return the first text that somebody chose, else the first generated one.
+
+    ``None`` when all are empty.
+    """
     known_texts = [candidate for candidate in texts if candidate.text]
     return min(known_texts, key=attrgetter("generated"), default=None)
 
 
 def _headers(folder: RunFolder) -> Sequence[SegmentHeader]:
-    """Return the headers of the run's processes, in order of their start; a damaged one is left out."""
+    """Return the headers of the run's processes, in order of their start.
+
+    A damaged one is left out.
+    """
     files = sorted(folder.segments(), key=lambda file: file.mtime_ns)[:_MAX_SEGMENTS]
     headers: list[SegmentHeader] = []
     for file in files:

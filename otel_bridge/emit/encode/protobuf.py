@@ -134,7 +134,10 @@ def key_value(key: str, value: Attribute) -> bytes:
 
 
 def attributes(field: int, pairs: Iterable[tuple[str, Attribute]]) -> bytes:
-    """Encode repeated ``KeyValue`` fields, in the order given; a key without a value (``None``) is left out."""
+    """Encode repeated ``KeyValue`` fields, in the order given.
+
+    A key without a value (``None``) is left out.
+    """
     fields: list[bytes] = []
     for key, value in pairs:
         if value is not None:

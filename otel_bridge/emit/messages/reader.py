@@ -197,7 +197,10 @@ def _pair(entry: object) -> Mapping[str, Any] | None:
 def _of_fields(
     fields: Mapping[str, Any], value: object, depth: int, items: ReadItems
 ) -> Iterator[Message]:
-    """Yield the message that *fields* are, or the messages that they hold; nothing for empty ones."""
+    """Yield the message that *fields* are, or the messages that they hold.
+
+    Nothing for empty ones.
+    """
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
     # A message that names its role is not a wrapper, whatever it holds.

@@ -175,7 +175,10 @@ class Phase:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return *function* with each of its calls as a phase; a coroutine function is awaited in it."""
+        """Return *function* with each of its calls as a phase.
+
+        A coroutine function is awaited in it.
+        """
         # A phase of its own for each call: calls may overlap in threads and tasks.
         if iscoroutinefunction(function):
             awaited = cast("Callable[P, Any]", function)

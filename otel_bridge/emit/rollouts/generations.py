@@ -301,7 +301,10 @@ class Generations:
     def _prompt_in(
         self, name: str, prompts: Sequence[int], turn: int
     ) -> Any:  # whatever the user put there
-        """Return the prompt of a turn; ``None`` for a later one that has none of its own in *prompts*."""
+        """Return the prompt of a turn.
+
+        ``None`` for a later one that has none of its own in *prompts*.
+        """
         return self._at(name, prompts[turn]) if turn < len(prompts) else None
 
     def _decoded(self, response_ids: Sequence[Any], loss_mask: object) -> list[object]:

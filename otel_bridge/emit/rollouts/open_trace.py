@@ -29,7 +29,10 @@ _open_traces: dict[int, OpenTrace] = {}
 
 
 def current_rollout() -> OpenTrace | None:
-    """Return the trace of the live rollout of the current context in this process; ``None`` outside of one."""
+    """Return the trace of the live rollout of the current context in this process.
+
+    ``None`` outside of one.
+    """
     return cast("OpenTrace | None", otel_context.get_value(_KEY))
 
 

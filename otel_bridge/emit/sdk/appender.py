@@ -161,7 +161,10 @@ class SdkAppender:
 
 
 def _entries(request: Request) -> Iterator[tuple[Resource, Sequence[Scope]]]:
-    """Yield each resource of *request* with its scopes; the three kinds of requests name them differently."""
+    """Yield each resource of *request* with its scopes.
+
+    The three kinds of requests name them differently.
+    """
     if isinstance(request, ExportMetricsServiceRequest):
         for metrics in request.resource_metrics:
             yield metrics.resource, metrics.scope_metrics

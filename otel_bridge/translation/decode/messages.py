@@ -123,7 +123,10 @@ def read_chat(value: Json, role: str) -> Chat:
 
 
 def system_message(value: Json) -> Message | None:
-    """Read ``gen_ai.system_instructions``, a list of parts or a text; ``None`` when it is empty or neither of these."""
+    """Read ``gen_ai.system_instructions``, a list of parts or a text.
+
+    ``None`` when it is empty or neither of these.
+    """
     parsed = parsed_json(value)
     if isinstance(parsed, str):
         if parsed:

@@ -263,7 +263,10 @@ def error_of(span: Span) -> str | None:
 
 
 def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
-    """Return the last finish reason among *attributes*; ``None`` without one, or for an empty list."""
+    """Return the last finish reason among *attributes*.
+
+    ``None`` without one, or for an empty list.
+    """
     reasons = parsed_json(first_of(attributes, _FINISH_REASONS))
     # The convention has one for each choice.
     if isinstance(reasons, list):

@@ -124,7 +124,10 @@ def _is_part(label: str) -> bool:
 
 
 def _points(metric: pb.Metric) -> tuple[str, Iterable[_Point]]:
-    """Return the kind of the points of a metric, and these; empty for a kind that Prometheus has not."""
+    """Return the kind of the points of a metric, and these.
+
+    Empty for a kind that Prometheus has not.
+    """
     data = metric.WhichOneof("data")
     if data == "gauge":
         return GAUGE, metric.gauge.data_points

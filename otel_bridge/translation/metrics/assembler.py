@@ -354,7 +354,10 @@ class RowAssembler:
 
     # --- bounds and state -------------------------------------------------------------------------
     def _within_bounds(self) -> list[Row]:
-        """Release the oldest waiting rows while they take more than ``max_waiting_bytes``; nothing below it."""
+        """Release the oldest waiting rows while they take more than ``max_waiting_bytes``.
+
+        Nothing below it.
+        """
         rows: list[Row] = []
         while self._waiting_bytes > self._options.max_waiting_bytes and self._holding:
             # The first of each process is its oldest, so that one comparison a process is enough.

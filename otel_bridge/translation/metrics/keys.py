@@ -439,7 +439,10 @@ def _was_beside(worker: Process, process: Process) -> bool:
 
 
 def _runs_beside(worker: Process, process: Process) -> bool:
-    """Return whether *worker* still runs; a remote one only if it was seen in the last `QUIET_NS` before *process*."""
+    """Return whether *worker* still runs.
+
+    A remote one only if it was seen in the last `QUIET_NS` before *process*.
+    """
     if worker.status is not None or worker.drained:
         return False
     return not worker.remote or process.seen_ns - worker.seen_ns < QUIET_NS

@@ -77,7 +77,10 @@ def sub_traces(trace: ReceivedTrace, *, further: bool = False) -> list[ReceivedT
 
 
 def _by_start(span_ids: Iterable[bytes], spans: Mapping[bytes, Span]) -> list[bytes]:
-    """Return each of *span_ids* once, the earliest span first; the id decides between equal times."""
+    """Return each of *span_ids* once, the earliest span first.
+
+    The id decides between equal times.
+    """
     return sorted(
         set(span_ids),
         key=lambda span_id: (spans[span_id].start_time_unix_nano, span_id),

@@ -167,7 +167,10 @@ def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:
 def rollout_values(
     name: str, count: float, total: float, maximum: float | None = None
 ) -> dict[str, float]:
-    """Return the values of the tokens of a figure: their mean, and the mismatch's maximum; nothing without any."""
+    """Return the values of the tokens of a figure: their mean, and the mismatch's maximum.
+
+    Nothing without any.
+    """
     values: dict[str, float] = {}
     if count:
         values[f"{PREFIX}{name}"] = total / count
