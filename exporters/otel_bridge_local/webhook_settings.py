@@ -59,6 +59,6 @@ def open_webhook(
     """Return a writer that posts the alerts of *run*. Nothing is sent before the first alert."""
     # Imports requests, which would be a third of the time that a training process takes to begin
     # a run with any exporter of this package.
-    from otel_bridge_local.webhook import WebhookRunWriter  # noqa: PLC0415
+    from otel_bridge_local.webhook_writer import WebhookRunWriter  # noqa: PLC0415
 
     return WebhookRunWriter(run, settings_as(settings, WebhookSettings).url, memory)

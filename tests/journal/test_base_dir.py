@@ -95,7 +95,8 @@ print(find_base(env, Path(sys.argv[1], "net"), mountinfo=sys.argv[2]).path)
 
 
 def test_a_home_that_the_user_may_not_enter_is_passed_over() -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    # Not below TMPDIR, which another user may not enter.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         Path(folder, "closed").mkdir(mode=0)
         Path(folder, "open").mkdir()

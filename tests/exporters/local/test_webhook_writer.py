@@ -21,8 +21,8 @@ from otel_bridge.records import Alert
 from otel_bridge.settings import ALERT_WEBHOOK
 from otel_bridge.testing import MemoryTable, samples
 from otel_bridge_local import webhook as webhook_exporter
-from otel_bridge_local.webhook import WebhookRunWriter
 from otel_bridge_local.webhook_settings import WebhookSettings
+from otel_bridge_local.webhook_writer import WebhookRunWriter
 from support.free_ports import free_port
 from support.trackers.webhook_server import SECRET, Answer, webhook
 
