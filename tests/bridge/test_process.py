@@ -121,6 +121,7 @@ def test_the_log_of_a_bridge_that_finds_another_one_at_work_holds_no_word_of_ala
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_eight_programs_that_begin_at_once_share_one_bridge(tmp_path: Path) -> None:
     program = (
         "import sys, otel_bridge\n"

@@ -125,6 +125,7 @@ def test_a_rollout_is_a_chat_with_its_tool_calls_and_a_tree_of_spans(
     assert said[said.index("Assess") + 1] == "3"
 
 
+@pytest.mark.long
 def test_the_printed_address_opens_a_section_of_charts_for_each_role_over_its_own_steps(
     shown: Shown, page: Page
 ) -> None:

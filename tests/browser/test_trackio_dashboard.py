@@ -84,6 +84,7 @@ def test_each_role_has_a_section_with_its_own_charts(
     } <= shown
 
 
+@pytest.mark.long
 def test_the_step_axis_of_a_role_can_be_the_x_axis(dashboard: str, page: Page) -> None:
     page.go(
         f"{dashboard}/?project=hello&x_axis=trainer/step&metric_filter=^(trainer/loss|explorer/reward)$"
@@ -147,6 +148,7 @@ def test_over_the_steps_of_either_role_the_charts_of_both_are_drawn(
     assert axis in said | _x_axis(page)
 
 
+@pytest.mark.long
 def test_a_rollout_of_several_turns_shows_all_its_facts_its_calls_in_order_and_the_tools_result(
     arithmetic: str, page: Page
 ) -> None:

@@ -50,6 +50,7 @@ class TestWandbOnline(ConformanceSuite):
         return lambda run: conformance_reading.wandb_online(server, run)
 
 
+@pytest.mark.long
 class TestMlflow(ConformanceSuite):
     target = "otel_bridge_mlflow:exporter"
 

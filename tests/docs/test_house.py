@@ -149,6 +149,7 @@ def test_only_more_lines_that_are_hard_to_read_fail_the_check(
     assert "attributes: 0 places, at most -1" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_objects_are_changed_by_their_own_methods() -> None:
     assert len(list(stores.stores())) <= 30, "python tests/stores.py"
 

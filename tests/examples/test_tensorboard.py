@@ -135,6 +135,7 @@ class TestWriter(WriterContract):
         return lambda run: shown(tmp_path / "tensorboard" / run.id)
 
 
+@pytest.mark.long
 class TestConformance(ConformanceSuite):
     target = "otel_bridge_tensorboard:exporter"
     keeps = KeptKinds(status=False)

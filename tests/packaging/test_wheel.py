@@ -107,6 +107,7 @@ def test_every_package_says_that_it_is_typed(wheel: Path) -> None:
     assert typed == NAMES
 
 
+@pytest.mark.long
 def test_the_sdist_builds_the_same_wheel(
     sdist: Path, wheel: Path, tmp_path: Path
 ) -> None:

@@ -205,7 +205,14 @@ NESTED: dict[str, Callable[[Run, Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("entry", NESTED)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        # A third of the doors at each change, the others with the long tests.
+        pytest.param(entry, marks=pytest.mark.long if index % 3 else ())
+        for index, entry in enumerate(NESTED)
+    ],
+)
 @EXAMPLES
 @given(nodes=several(FACTS))
 def test_every_nested_leaf_is_found_or_counted(

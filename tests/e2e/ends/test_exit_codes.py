@@ -207,7 +207,7 @@ def test_a_program_ends_its_run_as_it_ends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "how"), cells(fork="captured", forkserver="role", spawn="native")
+    ("method", "how"), cells(fork="captured", forkserver="role", spawn="")
 )
 def test_a_worker_ends_its_run_as_it_ends(
     tmp_path: Path, method: str, how: str

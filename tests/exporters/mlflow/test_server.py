@@ -73,6 +73,7 @@ def opened(url: str, run: RunInfo, memory: MemoryTable | None = None, **env: str
     return open_writer(exporter, run, settings, memory or MemoryTable())
 
 
+@pytest.mark.long
 class TestServer(WriterContract):
     target = "otel_bridge_mlflow:exporter"
 
