@@ -110,6 +110,8 @@ def integer(value: object) -> int | None:
     ``None`` with a fraction, beyond 64 bits, or for anything else. Texts of digits are numbers: ids
     of datasets and steps come so from JSON.
     """
+    if value is None:
+        return None
     if type(value) is int:
         if -_INT64 <= value < _INT64:
             return value

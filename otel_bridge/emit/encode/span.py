@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from otel_bridge.emit.encode.protobuf import (
@@ -17,6 +16,7 @@ from otel_bridge.emit.encode.protobuf import (
     any_value,
     attributes,
     fixed64,
+    key_field,
     message,
     text,
     varint,
@@ -29,8 +29,6 @@ _TIMES = struct.Struct("<BQBQ").pack
 _NO_REMOTE_PARENT = b"\x85\x01\x00\x01\x00\x00"
 """Field 16, flags: SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK and not IS_REMOTE."""
 _STATUS_UNSET = b"\x7a\x00"
-_CACHED_KEYS = 4096
-"""Keys whose bytes are kept: those of metadata are the program's own, and may be ever new."""
 
 
 class Utf8(NamedTuple):
@@ -61,14 +59,8 @@ def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> bytes:
         encoded = (
             message(1, value.data) if isinstance(value, Utf8) else any_value(value)
         )
-        fields.append(message(9, _key(name) + message(2, encoded)))
+        fields.append(message(9, key_field(name) + message(2, encoded)))
     return b"".join(fields)
-
-
-@lru_cache(_CACHED_KEYS)
-def _key(name: str) -> bytes:
-    """Encode the key of a ``KeyValue``; a known key costs one lookup."""
-    return text(1, name)
 
 
 def span(

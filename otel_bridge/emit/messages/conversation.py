@@ -195,6 +195,9 @@ def _add_answer(parts: Parts, fields: ReadFields) -> None:
 
 def _add_media(parts: Parts, fields: ReadFields) -> None:
     """Add the media beside a message's content."""
+    # None of them in nearly every message.
+    if shapes.MEDIA_KEYS.keys().isdisjoint(fields.whole):
+        return
     for key, modality in shapes.MEDIA_KEYS.items():
         if fields.get(key) is not None:
             parts.add_media(modality, fields[key])

@@ -23,6 +23,9 @@ _ATTRIBUTES = (
 """What is read of an object of no known kind."""
 _TELLING = (("role", "content"), ("function",), ("name", "arguments"))
 """Attributes by which an object of no known kind is a message, a tool call, or the function of one."""
+_PLAIN = frozenset({str, int, float, bool, bytes, dict, list, tuple, type(None)})
+"""Types of nearly all values, whose check costs a tenth of that of an abstract class."""
+_WITHOUT_FIELDS = _PLAIN - {dict}
 _MAX_JSON_CHARS = 1 << 20
 _OBJECT_STARTS = ("{", "[")
 
@@ -34,11 +37,13 @@ def fields_of(value: object) -> Mapping[str, Any] | None:
     prompt whose messages are dumped so has no tool calls (langchain-core 1.2). What the code of the
     object raises is raised.
     """
+    kind = type(value)
+    if kind in _WITHOUT_FIELDS:
+        return None
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value)
-    if isinstance(value, (str, bytes, int, float, list, tuple)) or value is None:
+    if isinstance(value, (str, bytes, int, float, list, tuple)):
         return None
-    kind = type(value)
     if dataclasses.is_dataclass(kind):
         return {
             field.name: getattr(value, field.name, None)
@@ -162,6 +167,8 @@ def plain(value: object) -> object:
 
     A `UserString` is its text, anything else unchanged. What the conversion raises is raised.
     """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, UserString):
         return value.data
     if _is_table(value):

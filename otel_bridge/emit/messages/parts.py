@@ -123,6 +123,9 @@ class Parts:
         What is not a call is kept as text, and counted as ``rollout_message``. A call that the
         content has already given is left out.
         """
+        # Each message is asked for calls under each name of a library.
+        if calls is None:
+            return
         # LangChain repeats the blocks of Anthropic in the content as calls.
         content_calls = {call.id for call in self.calls if call.id is not None}
         for entry in entries_of(calls):

@@ -248,7 +248,7 @@ def group_names(prompts: Sequence[object]) -> list[str]:
         prompt_key = prompt if type(prompt) is str else id(prompt)
         if prompt_key not in names:
             # The whole prompt: templates give many prompts the same beginning, end and length.
-            digest = hashlib.md5(_content(prompt), usedforsecurity=False)
+            digest = hashlib.sha1(_content(prompt), usedforsecurity=False)
             names[prompt_key] = digest.hexdigest()[:12]
         groups.append(names[prompt_key])
     return groups

@@ -37,6 +37,11 @@ _LISTS = (
     "prompts", "responses", "prompt_token_ids", "response_token_ids", "prompt_trajectory_ids", "samples_per_prompt",
     *_PLAIN_LISTS,
 )  # fmt: skip
+_SAMPLED_BY = {
+    "reward": "rewards", "error": "errors", "finish_reason": "finish_reasons", "policy_version": "policy_versions",
+    "dataset": "datasets",
+}  # fmt: skip
+"""Fields of the last turn by which a rollout is sampled, to the list of each."""
 COLUMNS = frozenset(
     {*_LISTS, *_PARTED_LISTS, "decode", "model", "step", "split", "role"}
 )
@@ -167,19 +172,19 @@ class Generations:
         array of a prompt raises is raised: `Run.log_generations` then counts the whole call.
         """
         sampled: list[SampledRollout] = []
+        columns = {
+            field: self._lists[name]
+            for field, name in _SAMPLED_BY.items()
+            if self._lists[name].given
+        }
         for rollout, entries in enumerate(self._turns):
             if not self._is_prompted(rollout):
                 continue
-            last = entries[-1]
-            fields = {
-                "reward": self._at("rewards", last),
-                "group": self._groups[rollout],
-                "error": self._at("errors", last),
-                "finish_reason": self._at("finish_reasons", last),
-                "policy_version": self._at("policy_versions", last),
-                "id": self._at("ids", entries[0]),
-                "dataset": self._at("datasets", last),
+            fields: dict[str, Any] = {
+                field: column.at(entries[-1]) for field, column in columns.items()
             }
+            fields["group"] = self._groups[rollout]
+            fields["id"] = self._at("ids", entries[0])
             sampled.append(
                 batch.sampled_rollout(self._run, rollout, fields, self._name(rollout))
             )
