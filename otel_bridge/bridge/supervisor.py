@@ -37,6 +37,13 @@ _POLL_COST = 2.0
 Polls that find nothing new take half of the time at most.
 """
 
+_NAP_S = 0.5
+"""Most seconds of one sleep in `Wakeup.wait` without a limit.
+
+A signal that another thread receives, or that comes just before the sleep, does not end the sleep:
+Python runs its handler when the thread is back.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SupervisorState:
@@ -75,16 +82,19 @@ class Wakeup:
             self._notified.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until `set` is called, for at most *timeout_s*.
+        """Sleep until `set` is called, for at most *timeout_s*, else without limit.
 
         Return whether it was, and clear that.
         """
-        try:
-            self._notified.get(timeout=timeout_s)
-        except Empty:
-            return False
-        self.clear()
-        return True
+        while True:
+            try:
+                self._notified.get(timeout=_NAP_S if timeout_s is None else timeout_s)
+            except Empty:
+                if timeout_s is None:
+                    continue
+                return False
+            self.clear()
+            return True
 
     def clear(self) -> None:
         """Forget earlier calls of `set`."""

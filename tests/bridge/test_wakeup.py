@@ -28,6 +28,27 @@ while calls < 20_000:
 print(calls)
 """
 
+IN_ANOTHER_THREAD = """
+import signal, sys, threading
+from otel_bridge.bridge.supervisor import Wakeup
+
+wake, calls = Wakeup(), []
+
+def tell(number, frame):
+    calls.append(number)
+    wake.set()
+
+def interrupt():
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code is not Wakeup.wait.__code__:
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, tell)
+threading.Thread(target=interrupt).start()
+print(wake.wait(), len(calls))
+"""
+
 
 def test_a_sleeper_is_woken_by_another_thread_and_forgets_it() -> None:
     wake = Wakeup()
@@ -53,12 +74,22 @@ def test_what_is_cleared_wakes_nobody() -> None:
 
 
 def test_a_signal_handler_may_set_it_wherever_it_interrupts_its_thread() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
+    done = run_program(INTERRUPTED)
+
+    assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr
+
+
+def test_a_signal_that_another_thread_receives_wakes_the_sleeper_too() -> None:
+    done = run_program(IN_ANOTHER_THREAD)
+
+    assert (done.returncode, done.stdout) == (0, "True 1\n"), done.stderr
+
+
+def run_program(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=HANG_S,
         check=False,
     )
-
-    assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr

@@ -45,7 +45,9 @@ class Service:
         for _ in range(times):
             self.process.send_signal(signal.SIGTERM)
             while "shutting down: refusing" not in said:
-                said += self.process.stderr.readline()
+                line = self.process.stderr.readline()
+                assert line, f"it ended with {self.process.wait(HANG_S)}: {said}"
+                said += line
         rest = self.process.communicate(timeout=HANG_S)[1]
         return self.process.returncode, said + rest
 
