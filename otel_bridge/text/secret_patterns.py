@@ -306,7 +306,8 @@ _NAMED_IN_TEXT: list[re.Pattern[str]] = []
 for _value, _names in _NAMES_IN_TEXT.items():
     for _name in _names:
         _NAMED_IN_TEXT.append(re.compile(f"({_name}{_IS}){_value}"))
-_BEARER_IN_TEXT = re.compile(rf"(earer (?<=\b[Bb]earer )){_LONG_WORD}")
+_BEARER_END = "earer "
+_BEARER_IN_TEXT = re.compile(rf"({_BEARER_END}(?<=\b[Bb]earer )){_LONG_WORD}")
 
 
 def redact_message(value: str) -> str:
@@ -319,9 +320,11 @@ def redact_message(value: str) -> str:
     if "=" in value or ":" in value:
         for named in (*_NAMED_IN_TEXT, _IN_URL):
             value = named.sub(_KEEP_NAME, value)
-    value = _BEARER_IN_TEXT.sub(_KEEP_NAME, value)
+    # A search for a plain text takes a sixth of that of the expression.
+    if _BEARER_END in value:
+        value = _BEARER_IN_TEXT.sub(_KEEP_NAME, value)
     # The names of all keys in JSON take a tenth of the search for secrets below them.
-    if may_name_secret(value.encode("utf-8", "replace")):
+    if '"' in value and may_name_secret(value.encode("utf-8", "replace")):
         return redact_named(value)
     return value
 

@@ -24,8 +24,8 @@ _CACHED_KEYS = 4096
 _DECIMAL_BITS = 2_000
 """Integers of at most this many bits have decimal digits at any limit: the lowest is 640 digits, about 2,126 bits."""
 _ONE_BYTE = tuple(bytes((number,)) for number in range(128))
-
-
+_DOUBLE_HEAD = b"\x12\x09\x21"
+"""What stands before a double in a ``KeyValue``: field 2, nine bytes long, an ``AnyValue`` whose field 4 it is."""
 DELTA = b"\x10\x01"
 """Field 2 of a histogram, ``aggregation_temporality``, as DELTA: each point counts its own values alone."""
 
@@ -63,7 +63,12 @@ def message(field: int, payload: bytes) -> bytes:
     # Nearly all of them, without a call for the tag and the length.
     if field < 16 and len(payload) < 128:
         return _ONE_BYTE[field << 3 | 2] + _ONE_BYTE[len(payload)] + payload
-    return b"".join((varint(field << 3 | 2), varint(len(payload)), payload))
+    return message_head(field, len(payload)) + payload
+
+
+def message_head(field: int, size: int) -> bytes:
+    """Encode what stands before the *size* bytes of a length-delimited field."""
+    return varint(field << 3 | 2) + varint(size)
 
 
 def text(field: int, value: str) -> bytes:
@@ -95,20 +100,16 @@ def any_value(value: Attribute) -> bytes:
 
     Integers beyond 64 bit become text, so that no digit is lost; ``None`` is an empty one.
     """
-    # Statistics of rollouts are thousands of them a step.
-    if type(value) is float:
-        return b"\x21" + pack_double(value)
     if isinstance(value, str):
         return message(1, utf8(value))
     if isinstance(value, bytes):
         return message(7, value)
-    if value is None or isinstance(value, int | float):
+    if value is None or isinstance(value, (int, float)):
         return _number(value)
     if isinstance(value, Mapping):
-        return message(
-            6, b"".join(message(1, key_value(key, item)) for key, item in value.items())
-        )
-    return message(5, b"".join(message(1, any_value(item)) for item in value))
+        entries = [message(1, key_value(key, item)) for key, item in value.items()]
+        return message(6, b"".join(entries))
+    return message(5, b"".join([message(1, any_value(item)) for item in value]))
 
 
 def _number(value: bool | int | float | None) -> bytes:
@@ -145,6 +146,9 @@ def key_field(name: str) -> bytes:
 
 def key_value(key: str, value: Attribute) -> bytes:
     """Encode a ``KeyValue``."""
+    # Statistics of rollouts are thousands of them a step.
+    if type(value) is float:
+        return key_field(key) + _DOUBLE_HEAD + pack_double(value)
     return key_field(key) + message(2, any_value(value))
 
 

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from otel_bridge.emit.encode.protobuf import (
     Attribute,
-    any_value,
     attributes,
     fixed64,
     key_field,
+    key_value,
     message,
+    message_head,
     text,
     varint,
 )
@@ -53,14 +54,24 @@ def span_attributes(values: Iterable[tuple[str, Attribute | Utf8]]) -> bytes:
     """Encode attributes as fields 9 of a ``Span``; one without a value (``None``) is left out."""
     fields: list[bytes] = []
     for name, value in values:
-        if value is None:
-            continue
-        # Field 1 of `AnyValue` is its text.
-        encoded = (
-            message(1, value.data) if isinstance(value, Utf8) else any_value(value)
-        )
-        fields.append(message(9, key_field(name) + message(2, encoded)))
+        if isinstance(value, Utf8):
+            fields += _text_attribute(name, value.data)
+        elif value is not None:
+            fields.append(message(9, key_value(name, value)))
     return b"".join(fields)
+
+
+def _text_attribute(name: str, data: bytes) -> tuple[bytes, bytes]:
+    """Return field 9 of a ``Span`` with a long text, in two pieces: what stands before *data*, and *data*.
+
+    It may be a conversation of 100 KB, of which each message around it would be a copy.
+    """
+    size = len(data)
+    # Field 1 of `AnyValue` is its text.
+    text_head = message_head(1, size)
+    value_head = message_head(2, len(text_head) + size)
+    head = key_field(name) + value_head + text_head
+    return message_head(9, len(head) + size) + head, data
 
 
 def span(
@@ -135,9 +146,17 @@ def rollout_link(trace_id: bytes) -> bytes:
 
 def spans_field(spans: Iterable[bytes]) -> bytes:
     """Encode spans as fields 2 of a ``ScopeSpans``."""
-    return b"".join([message(2, encoded) for encoded in spans])
+    return b"".join(_span_pieces(spans))
 
 
 def scope_spans(spans: Iterable[bytes]) -> bytes:
     """Encode a ``ScopeSpans`` of otel-bridge's scope."""
-    return SCOPE + spans_field(spans)
+    return b"".join((SCOPE, *_span_pieces(spans)))
+
+
+def _span_pieces(spans: Iterable[bytes]) -> list[bytes]:
+    """Return fields 2 of a ``ScopeSpans`` in pieces, so that a long span is not copied for its own sake."""
+    pieces: list[bytes] = []
+    for encoded in spans:
+        pieces += (message_head(2, len(encoded)), encoded)
+    return pieces

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -59,13 +60,13 @@ def log_rollouts(
     call_defaults = defaults_of(run, step, split, role)
     state_name = coerce.name(state)
     fields: list[Mapping[str, Any]] = []
-    batches: dict[RolloutDefaults, list[SampledRollout]] = {}
+    batches: defaultdict[RolloutDefaults, list[SampledRollout]] = defaultdict(list)
     for index, entry in enumerate(entries):
         entry_fields = entry if isinstance(entry, dict) else vars(entry)
         fields.append(entry_fields)
         defaults = _defaults_in(run, entry_fields, call_defaults, state_name)
         rollout = sampled_rollout(run, index, entry_fields, str(index))
-        batches.setdefault(defaults, []).append(rollout)
+        batches[defaults].append(rollout)
 
     def build(index: int) -> Rollout:
         entry = entries[index]
@@ -240,23 +241,13 @@ def emit(
         build: Callable from an index in the call to the rollout; called for kept rollouts only.
     """
     options = run.rollout_options
-    rewards: list[float | None] = []
-    groups: list[str | None] = []
-    failed: list[int] = []
-    truncated: list[int] = []
-    for place, rollout in enumerate(rollouts):
-        rewards.append(rollout.reward)
-        groups.append(rollout.group)
-        if rollout.failed:
-            failed.append(place)
-        if rollout.truncated:
-            truncated.append(place)
+    places = range(len(rollouts))
     kept_places = choose(
-        rewards,
-        groups,
+        [rollout.reward for rollout in rollouts],
+        [rollout.group for rollout in rollouts],
         options.cap_of(defaults.split),
-        failed=failed,
-        truncated=truncated,
+        failed=[place for place in places if rollouts[place].failed],
+        truncated=[place for place in places if rollouts[place].truncated],
         key=lambda place: rollouts[place].key,
         rule=options.rule,
         seed=f"{run.id}/{defaults.step}",

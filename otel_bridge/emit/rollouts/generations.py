@@ -157,9 +157,10 @@ class Generations:
         ``None`` without prompts.
         """
         of_prompt = [*group_names(self._lists["prompts"].values or ()), None]
+        names = self._lists["groups"]
         groups: list[str | None] = []
         for prompts, turn in zip(self._prompts_of, self._turns, strict=True):
-            group = coerce.name(self._at("groups", turn[0]))
+            group = coerce.name(names.at(turn[0])) if names.given else None
             groups.append(group or of_prompt[prompts[0]])
         return groups
 
@@ -177,38 +178,45 @@ class Generations:
             for field, name in _SAMPLED_BY.items()
             if self._lists[name].given
         }
+        ids = self._lists["ids"]
+        trajectory_ids = self._lists["trajectory_ids"]
+        all_prompted = self._all_prompted()
         for rollout, entries in enumerate(self._turns):
-            if not self._is_prompted(rollout):
+            if not (all_prompted or self._is_prompted(rollout)):
                 continue
+            first = entries[0]
+            group = self._groups[rollout]
             fields: dict[str, Any] = {
                 field: column.at(entries[-1]) for field, column in columns.items()
             }
-            fields["group"] = self._groups[rollout]
-            fields["id"] = self._at("ids", entries[0])
-            sampled.append(
-                batch.sampled_rollout(self._run, rollout, fields, self._name(rollout))
-            )
+            fields["group"] = group
+            fields["id"] = ids.at(first)
+            # What stands for the id: the trajectory's, else the position in the group.
+            name = coerce.name(trajectory_ids.at(first))
+            name = name or f"{group}/{self._positions[rollout]}"
+            sampled.append(batch.sampled_rollout(self._run, rollout, fields, name))
         if len(sampled) < len(self._turns):
             self._run.count_drop(
                 "rollout_empty_prompt", len(self._turns) - len(sampled)
             )
         return sampled
 
-    def _is_prompted(self, rollout: int) -> bool:
-        """Return whether *rollout* has a prompt that is not empty, or no rollout of the call has one."""
+    def _all_prompted(self) -> bool:
+        """Return whether no prompt of the call is empty, or it has none: then no rollout need be asked."""
         if not self._has_prompts:
             return True
+        prompts = self._lists["prompts"].values
+        # Token ids alone.
+        if not prompts:
+            return False
+        return not any(prompt is None or is_blank(prompt) for prompt in prompts)
+
+    def _is_prompted(self, rollout: int) -> bool:
+        """Return whether *rollout* has a prompt that is not empty, as text or as token ids."""
         prompt = self._at("prompts", self._prompts_of[rollout][0])
         if prompt is not None:
             return not is_blank(prompt)
         return bool(token_ids(self._at("prompt_token_ids", self._ids_of[rollout][0])))
-
-    def _name(self, rollout: int) -> str:
-        """Return what stands for the id of *rollout*: its trajectory id, else its position in its group."""
-        trajectory_id = coerce.name(self._at("trajectory_ids", self._turns[rollout][0]))
-        if trajectory_id is not None:
-            return trajectory_id
-        return f"{self._groups[rollout]}/{self._positions[rollout]}"
 
     def tokens(self, rollouts: Iterable[SampledRollout]) -> list[dict[str, Any]]:
         """Return the id of each rollout with its turns, as fields of a rollout."""

@@ -16,6 +16,7 @@ from otel_bridge.values.reading import entries_of
 TRUNCATED_REASONS = frozenset(
     {"length", "max_tokens", "max_length", "truncated", "max_turns"}
 )
+_NO_TURNS: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Rollout:
     dataset_index: int | None = None
     model: str | None = None
     tools: dict[str, Any] = field(default_factory=dict[str, Any])
-    turns: Sequence[Mapping[str, Any]] = ()
+    turns: Sequence[Mapping[str, Any]] = _NO_TURNS
     input_tokens: int | None = None
     output_tokens: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -111,12 +112,13 @@ def mapping_or(value: object, name: str) -> dict[Any, Any]:
     Any other value becomes the entry *name*. What `mapping_of` raises of the program's own object
     is raised.
     """
-    mapping = mapping_of(value)
-    if mapping is not None:
-        return dict(entries_of(mapping, MAX_ENTRIES))
+    # Nearly every sample of parallel lists, whose facts need no search.
     if value is None:
         return {}
-    return {name: value}
+    mapping = mapping_of(value)
+    if mapping is None:
+        return {name: value}
+    return dict(entries_of(mapping, MAX_ENTRIES))
 
 
 def turns_of(value: object) -> Sequence[object]:
@@ -124,7 +126,10 @@ def turns_of(value: object) -> Sequence[object]:
 
     Anything else is one turn. What the conversion of an array raises is raised.
     """
+    # The default, of nearly all rollouts.
+    if value is None or value is _NO_TURNS:
+        return _NO_TURNS
     turns = plain(value)
     if isinstance(turns, (list, tuple)):
         return cast("Sequence[object]", turns)
-    return () if turns is None else (turns,)
+    return _NO_TURNS if turns is None else (turns,)
