@@ -1,6 +1,6 @@
 """Prints a table of each run at the end of a command that delivers, and what is not delivered.
 
-Without a report there is no table: none was written, or it is not valid. Nothing here raises.
+A run whose report was never written, or cannot be read, has no table. Nothing here raises.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ _START_S = 10.0
     help="Where to show the run.",
 )
 def command(steps: int, seed: int, directory: Path, exporters: str) -> None:
-    """Run a small real RL job: an explorer, a trainer and an evaluator, one run in every tracker.
+    """Run a small real RL job: two explorers, a trainer and an evaluator, one run in every tracker.
 
     All output is below --dir. The demo needs no account, no server and no network.
     """

@@ -64,7 +64,7 @@ class Job:
         for process in self._roles.values():
             try:
                 process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:  # noqa: PERF203  # three processes
+            except subprocess.TimeoutExpired:  # noqa: PERF203  # four processes
                 # A role that is still in its last step: SIGTERM, which otel-bridge survives by its
                 # segments.
                 process.terminate()

@@ -282,7 +282,7 @@ _PAUSE_S = 0.005
 def wait_for_exit(directory: Path, timeout_s: float) -> bool:
     """Wait until the run's file in *directory* ends with its exit record.
 
-    Return whether it does; ``False`` after *timeout_s*, also when there is no file.
+    Return ``True`` at once when it does, else ``False`` after *timeout_s*, also without a file.
     """
     deadline = time.monotonic() + timeout_s
     while True:
