@@ -219,8 +219,9 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
 
     def values(self, step: TrainStep) -> dict[str, Value]:
         """Return the values of a row of *step*, which has all that is known of its rollouts then."""
-        self._outdated.discard(step.key)
-        self._is_changed = True
+        if step.key in self._outdated:
+            self._outdated.discard(step.key)
+            self._is_changed = True
         consumed = self._known(step)
         step.newest = _newest_step(consumed)
         return step_values(
