@@ -20,8 +20,8 @@
 
 A message states what was seen, what was expected and what to do.
 
-`any_error` returns the exceptions that calls of otel-bridge catch, so that the program never sees
-them.
+`any_error_but_signals` returns the exceptions that calls of otel-bridge catch, so that the program
+never sees them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "PermanentError",
     "RetryableError",
     "SegmentClosedError",
-    "any_error",
+    "any_error_but_signals",
 ]
 
 
@@ -158,7 +158,7 @@ class PermanentError(ExporterError):
     """Raised when the record at *position* can never be written; the records after it may be."""
 
 
-def any_error() -> tuple[type[Exception], ...]:
+def any_error_but_signals() -> tuple[type[Exception], ...]:
     """Return the exceptions to catch in a call that never raises: all but those of the program's signal handlers.
 
     A handler may raise at a time limit. If the call caught that, the limit would have no effect.

@@ -16,7 +16,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from otel_bridge.errors import MissingExtraError, OtelBridgeError, any_error
+from otel_bridge.errors import MissingExtraError, OtelBridgeError, any_error_but_signals
 from otel_bridge.settings import LIGHTNING
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def _loggers_of(owner: Any) -> list[Any]:
     try:
         return list(getattr(owner, "trainer", owner).loggers)
     except (
-        any_error()
+        any_error_but_signals()
     ):  # a module without a trainer raises; any other object has no loggers
         return []
 

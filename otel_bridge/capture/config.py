@@ -12,7 +12,7 @@ from otel_bridge.emit.config.child_env import launcher_alive
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.settings import environment
 
 
@@ -28,7 +28,7 @@ def record_config(run: Run, changed: Mapping[str, Any]) -> None:
         return
     try:
         body = config_of(changed, run.count_drop)
-    except any_error():  # code of the user's own objects
+    except any_error_but_signals():  # code of the user's own objects
         run.count_drop(INTERNAL_ERROR)
         return
     if body:

@@ -19,7 +19,7 @@ from otel_bridge.emit.media.values import (
     Table,
     Video,
 )
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 _WANDB = "wandb."
 _PICTURES = ("PIL", "matplotlib")
@@ -42,7 +42,7 @@ def media_of(value: Any) -> Media | list[Media] | None:
         if not value or _medium_of(value[0]) is None:
             return None
         media_or_none = [_medium_of(entry) for entry in value]
-    except any_error():  # objects of another version
+    except any_error_but_signals():  # objects of another version
         return None
     media = [medium for medium in media_or_none if medium is not None]
     if len(media) == len(media_or_none):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.metric_summaries import KeyDefinitions
 
 
@@ -138,5 +138,5 @@ def whole(value: Any) -> int | None:
         if math.isfinite(number) and number.is_integer():
             return int(value)
         return None
-    except any_error():  # an object of the user's
+    except any_error_but_signals():  # an object of the user's
         return None

@@ -23,7 +23,7 @@ from otel_bridge.emit.config.run_request import RunRequest
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import OtelBridgeError, any_error
+from otel_bridge.errors import OtelBridgeError, any_error_but_signals
 
 _NAME = "tensorboard"
 _FIRST_TIME_S = 1e8
@@ -115,7 +115,7 @@ def record_event(writer: Any, event: Any) -> None:
         if row:
             counts.captured("tensorboard scalar", len(row), run=run)
             run.log(row, int(event.step), time_unix_ns=_time_of(event))
-    except any_error():  # the program's own writing must continue
+    except any_error_but_signals():  # the program's own writing must continue
         if runs.current is not None:
             runs.current.count_drop(INTERNAL_ERROR)
 

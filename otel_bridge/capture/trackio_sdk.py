@@ -26,7 +26,7 @@ from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
@@ -268,7 +268,7 @@ class TrackioRecording:
             row_step = self.next_step if number is None else number
             self.next_step = max(self.next_step, row_step + 1)
             self._record(values, row_step)
-        except any_error():  # objects of the user's
+        except any_error_but_signals():  # objects of the user's
             self.run.count_drop(INTERNAL_ERROR)
 
     def _record(self, values: Mapping[str, Any], step: int) -> None:
@@ -342,7 +342,7 @@ class TrackioRecording:
             )
             if rollout is not None:
                 rollouts.append(rollout)
-        except any_error():  # what the program put into the trace
+        except any_error_but_signals():  # what the program put into the trace
             self.run.count_drop("rollout_unreadable", key=key)
 
     def alert(

@@ -337,9 +337,9 @@ class _Messages:
         """Send or print one line, from any thread.
 
         Raises:
-            OSError: The command that started this process has died. The supervisor's thread goes
-                on without the line; at the end it is the traceback of a process that nobody waits
-                for.
+            OSError: The command that started this process has died. The supervisor's thread drops
+                the line and goes on. At the end of this process the error is its traceback, which
+                nobody reads: nobody waits for this process any more.
         """
         if self._descriptor is None:
             echo(line)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 from otel_bridge import settings
-from otel_bridge.errors import ConfigError, any_error
+from otel_bridge.errors import ConfigError, any_error_but_signals
 from otel_bridge.text.secret_patterns import REDACTED
 
 Redaction: TypeAlias = Callable[[str], str]
@@ -87,13 +87,13 @@ def by_user(text: str) -> str:
 
     ``[redacted]`` where the function raises or returns no text: counted as ``rollout_redaction``,
     and logged once, since a text that was not redacted must not leave. Only an exception of the
-    program's own signal handlers passes (`any_error`).
+    program's own signal handlers passes (`any_error_but_signals`).
     """
     if _UserFunction.redaction is None:
         return text
     try:
         redacted: object = _UserFunction.redaction(text)
-    except any_error() as exc:  # the user's code
+    except any_error_but_signals() as exc:  # the user's code
         redacted = exc
     if isinstance(redacted, str):
         return redacted

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.scalars import any_text, name_of
 
 _P = ParamSpec("_P")
@@ -49,7 +49,7 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     A framework calls all its loggers alike, with keywords of its own choice. The object of the
     method has `count_drop`. A call that fails, as where no file can be opened to import what it
     needs, is counted as ``internal_error`` and returns ``None``. Only what a signal handler of the
-    program raises meanwhile passes through (`any_error`): it may be a time limit.
+    program raises meanwhile passes through (`any_error_but_signals`): it may be a time limit.
     """
     parameters = inspect.signature(call).parameters.values()
     names: set[str] = set()
@@ -83,7 +83,7 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 del keywords[name]
             tolerant: Callable[..., _T] = call
             return tolerant(*arguments[: len(positional)], **keywords)
-        except any_error():  # nothing of otel-bridge may end a training run
+        except any_error_but_signals():  # nothing of otel-bridge may end a training run
             cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)
             return cast("_T", None)
 
@@ -100,7 +100,7 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
         return 0
     try:
         number = int(cast("int", time_unix_ns))
-    except any_error():  # a user's object
+    except any_error_but_signals():  # a user's object
         number = 0
     if (
         isinstance(time_unix_ns, (str, bytes, bool))
@@ -138,7 +138,7 @@ def seconds_of(value: object, default_s: float) -> float:
         return default_s
     try:
         number = float(cast("float", value))
-    except any_error():  # a user's object
+    except any_error_but_signals():  # a user's object
         return default_s
     if math.isnan(number):
         return default_s

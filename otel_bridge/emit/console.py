@@ -1,7 +1,4 @@
-"""Prints lines on stderr: a few at ``init()`` and at ``finish()``, and warnings.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Prints lines on stderr: a few at ``init()`` and at ``finish()``, and warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
-from otel_bridge.errors import ConfigError, any_error
+from otel_bridge.errors import ConfigError, any_error_but_signals
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
@@ -49,7 +46,7 @@ def notify(*lines: str, always: bool = False) -> None:
             indent = "  " if text else ""
             text += f"otel-bridge: {indent}{shown(line)}\n"
         _write(text)
-    except any_error():
+    except any_error_but_signals():
         pass
 
 
@@ -57,7 +54,7 @@ def wait_display() -> WaitDisplay:
     """Return a display of this process's wait on stderr, without bars where ``OTEL_BRIDGE_QUIET`` is set."""
     try:
         has_bars = sys.stderr.isatty() and not QUIET.read(environment())
-    except any_error():  # a program may replace stderr by any object
+    except any_error_but_signals():  # a program may replace stderr by any object
         has_bars = False
     return WaitDisplay(notify, _terminal if has_bars else None)
 

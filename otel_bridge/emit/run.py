@@ -32,7 +32,7 @@ from otel_bridge.emit.process_end import status_after
 from otel_bridge.emit.recorded_facts import RecordedFacts
 from otel_bridge.emit.recording.process_segment import Checkpoint
 from otel_bridge.emit.recording.recorder import Recorder
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.report import Report, read_report
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Run(RecordedFacts):
 
             return LiveRollout(self, fields)
         except (
-            any_error()
+            any_error_but_signals()
         ):  # code of the user's fields, or no file can be opened for the import
             self.count_drop(INTERNAL_ERROR)
             # The program's block runs all the same, with a stand-in that records nothing.

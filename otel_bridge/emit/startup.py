@@ -93,10 +93,11 @@ class _FolderState:
 
     Attributes:
         before: Report of an earlier start; ``None`` at the first one, or if it cannot be read.
-        delivered: Whether a process delivers the run now.
-        launched: Whether that is, or will be, a launcher around this process.
-        hold: Whether records are only kept: this process starts no bridge.
-        unchosen: Whether they are kept because nobody has chosen an exporter.
+        delivered: Whether another process delivers the run now.
+        launched: Whether ``otel-bridge run`` around this process delivers the run, or will.
+        hold: Whether this process starts no bridge, so that records stay in the folder until they
+            are drained.
+        unchosen: Whether the reason of `hold` is that no exporter is chosen.
         other: Interpreter of another environment for the bridge; ``None``: this process's own.
     """
 

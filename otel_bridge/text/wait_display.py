@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,7 +138,7 @@ class WaitDisplay:
             else:
                 self._draw(parts, self._terminal)
         except (
-            any_error()
+            any_error_but_signals()
         ):  # a terminal that has gone: the wait goes on without a display
             self._due_s = float("inf")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.reading import (
     ReadBudget,
@@ -173,7 +173,7 @@ class PlainReader:
         if not isinstance(value, Unreadable):
             try:
                 return self._object(value, parents)
-            except any_error():  # code of the user's own object
+            except any_error_but_signals():  # code of the user's own object
                 value = Unreadable()
         self._lose("unreadable_value")
         return self._text(value.shown)
@@ -305,7 +305,7 @@ class PlainReader:
         """Return the text of a key; ``None``, counted, when it raises."""
         try:
             return key_text(raw)
-        except any_error():  # a user's __str__
+        except any_error_but_signals():  # a user's __str__
             self._lose("bad_key", 1, f"<{type(raw).__name__}>")
             return None
 
@@ -373,7 +373,7 @@ def _field_of(value: object, name: str) -> object:
     """Return a field of an object; one that raises is an `Unreadable`, and costs itself alone."""
     try:
         return getattr(value, name)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return Unreadable()
 
 
@@ -393,7 +393,7 @@ def _dumped(value: object) -> Mapping[object, object] | None:
             continue
         try:
             dumped: object = dump(value)
-        except any_error():  # code of the user's own object
+        except any_error_but_signals():  # code of the user's own object
             continue
         if isinstance(dumped, Mapping):
             return cast("Mapping[object, object]", dumped)

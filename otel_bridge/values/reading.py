@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeGuard, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 _MAX_REPEATED = 5_000
 """Most entries of collections that were read before, in one call."""
@@ -111,7 +111,7 @@ def entries_of(
     for _ in range(2):  # another thread may have changed it meanwhile
         try:
             return [(key, value) for key, value in islice(values.items(), limit)]
-        except any_error():  # noqa: PERF203  # code of the user's own mapping
+        except any_error_but_signals():  # noqa: PERF203  # code of the user's own mapping
             continue
     return _read_by_key(values, _read_until_it_raises(values, limit))
 
@@ -128,7 +128,7 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
             column = cast("Any", values)[:limit]
             return cast("list[object]", column.to_pylist())
         return list(islice(values, limit))
-    except any_error():  # code of the user's own collection
+    except any_error_but_signals():  # code of the user's own collection
         if not isinstance(values, Sequence):
             return _read_until_it_raises(values, limit)
     return [item for _, item in _read_by_key(values, range(limit))]
@@ -144,7 +144,7 @@ def _read_by_key(values: Any, keys: Iterable[object]) -> list[tuple[object, obje
             continue
         try:
             entries.append((key, values[key]))
-        except any_error():  # code of the user's own collection
+        except any_error_but_signals():  # code of the user's own collection
             entries.append((key, _stand_in(unresolved, key)))
     return entries
 
@@ -166,7 +166,7 @@ def _read_until_it_raises(values: Iterable[object], limit: int) -> list[object]:
     entries: list[object] = []
     try:
         entries.extend(islice(values, limit))
-    except any_error():
+    except any_error_but_signals():
         entries.append(Unreadable())
     return entries
 
@@ -187,5 +187,5 @@ def _without_resolving(values: object) -> object:
                 values, resolve=False, throw_on_missing=False
             ),
         )
-    except any_error():
+    except any_error_but_signals():
         return None

@@ -22,7 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeGuard, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 Plain: TypeAlias = "bool | int | float | str"
 
@@ -161,7 +161,7 @@ def single_of(value: object) -> object:
         if is_array(value) and math.prod(tuple(value.shape)) == 1:
             return value.item()
         return value
-    except any_error():  # an object of the user's
+    except any_error_but_signals():  # an object of the user's
         return value
 
 
@@ -373,7 +373,7 @@ def any_text(value: object) -> str:
     """Return a text for a value of any type; that of its type when reading it raises."""
     try:
         return key_text(value)
-    except any_error():  # a user's __str__
+    except any_error_but_signals():  # a user's __str__
         return type(value).__name__
 
 
@@ -387,7 +387,7 @@ def name_of(value: object, max_chars: int) -> str | None:
         return None
     try:
         text = value if type(value) is str else key_text(value)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return None
     if len(text) <= max_chars:
         return text or None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 _SEARCHED_FRAMES = 13
 """The first is of the search itself."""
@@ -70,7 +70,7 @@ def _holds(is_wanted: Callable[[Any], bool], candidate: Any) -> bool:
     try:
         return is_wanted(candidate)
     except (
-        any_error()
+        any_error_but_signals()
     ):  # an attribute of a user's own object, which has the name of a framework's
         return False
 

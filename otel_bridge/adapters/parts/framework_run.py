@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from otel_bridge.errors import ConfigError, OtelBridgeError, any_error
+from otel_bridge.errors import ConfigError, OtelBridgeError, any_error_but_signals
 from otel_bridge.settings import PROJECT, ROLE, RUN_NAME
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class FrameworkRun:
                 return self._take(
                     self._requested(current if is_one_of_several else None), is_own=True
                 )
-            except any_error() as exc:  # the framework must continue
+            except any_error_but_signals() as exc:  # the framework must continue
                 # For good: the same error would come with every record.
                 self._stop(
                     str(exc)
@@ -367,7 +367,7 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
     def guarding(*positional: P.args, **keywords: P.kwargs) -> T | None:
         try:
             return call(*positional, **keywords)
-        except any_error() as exc:  # a framework's objects may be anything
+        except any_error_but_signals() as exc:  # a framework's objects may be anything
             count_failure(call.__qualname__, exc)
             return None
 
@@ -444,5 +444,5 @@ def _text_of(exc: Exception) -> str:
     """Return an error as text; its type alone where making the text fails."""
     try:
         return f"{type(exc).__name__}: {exc}"
-    except any_error():  # an error of the framework's
+    except any_error_but_signals():  # an error of the framework's
         return type(exc).__name__

@@ -17,7 +17,7 @@ import orjson
 
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.files import read_regular
 from otel_bridge.journal.folder import put_file
 from otel_bridge.journal.report import read_report
@@ -111,7 +111,7 @@ class SavedRun:
             put_file(
                 self._path, orjson.dumps(merged_parts, option=orjson.OPT_NON_STR_KEYS)
             )
-        except any_error():  # values of the user's, or the disk
+        except any_error_but_signals():  # values of the user's, or the disk
             pass
         self._due = time.monotonic() + _EVERY_S
 

@@ -25,7 +25,7 @@ from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import by_text
 
@@ -95,7 +95,7 @@ class WandbRecording:
             else:
                 values = self._without_objects(values, step)
             self.rows.log(values, step, commit)
-        except any_error():  # objects of the user's
+        except any_error_but_signals():  # objects of the user's
             self.run.count_drop(INTERNAL_ERROR)
 
     def _without_objects(
@@ -288,7 +288,7 @@ class WandbRecording:
                 key, medium, place, logged=logged, row_keys=(row, self._row)
             ):
                 return
-        except any_error():  # what the program put into the table
+        except any_error_but_signals():  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)
             return
         media = media_of(value)

@@ -1,7 +1,4 @@
-"""A run's config -> values to send: plain and bounded, without secrets, cycles or memory addresses.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""A run's config -> values to send: plain and bounded, without secrets, cycles or memory addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import redact_and_cut, scrubbed
 from otel_bridge.values.plain import (
@@ -68,7 +65,7 @@ def config_snapshot(config: object) -> dict[str, Attribute]:
     """Return *config* as it would be recorded, and count nothing; empty when it cannot be read."""
     try:
         return config_of(config, count_nothing)
-    except any_error():  # code of the user's own objects
+    except any_error_but_signals():  # code of the user's own objects
         return {}
 
 

@@ -1,7 +1,4 @@
-"""Users' values of rollout fields -> plain numbers and names; unreadable values become ``None``.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Users' values of rollout fields -> plain numbers and names; unreadable values become ``None``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.reading import ReadBudget, is_list_like, is_text
 from otel_bridge.values.scalars import is_array, name_of, number_of
 
@@ -37,7 +34,9 @@ def number(value: object, *, mean: bool = False) -> float | None:
         return None
     try:
         return _number(value, ReadBudget(_MAX_NUMBERS), mean=mean)
-    except any_error():  # code of the user's own object, or too many numbers
+    except (
+        any_error_but_signals()
+    ):  # code of the user's own object, or too many numbers
         return None
 
 
@@ -82,7 +81,9 @@ def _combined(
             plain = _number(entry, budget, mean=mean)
         except OverflowError:
             raise
-        except any_error():  # code of the user's own object: the other entries count
+        except (
+            any_error_but_signals()
+        ):  # code of the user's own object: the other entries count
             continue
         if plain is not None:
             numbers.append(plain)

@@ -1,8 +1,6 @@
 """``reduce=`` of ``log()`` -> values of the row that choose how its values are merged over ranks.
 
 As values of the row they survive whatever cuts, orders or repeats rows on the way.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.semconv import REDUCE_PREFIX
 from otel_bridge.values.plain import CountKeyedDrop
 
@@ -40,7 +38,9 @@ def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> obj
     for key, reduction in cast("Mapping[object, object]", reduce).items():
         try:
             name, weight = _named(reduction)
-        except any_error():  # numbers of any library convert by code of their own
+        except (
+            any_error_but_signals()
+        ):  # numbers of any library convert by code of their own
             drop("bad_reduce", 1, str(key))
             continue
         row[f"{REDUCE_PREFIX}{name}/{key}"] = weight

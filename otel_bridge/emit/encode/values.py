@@ -22,7 +22,7 @@ from otel_bridge.emit.encode.histogram import (
     distribution_of_array,
 )
 from otel_bridge.emit.media.values import media_in
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import axis_of, key_of
 from otel_bridge.semconv import ROW
 from otel_bridge.values.mappings import without
@@ -124,7 +124,7 @@ def has_entries(values: object) -> bool:
     """Return whether *values* is a mapping that is not empty; also of one whose ``len()`` raises."""
     try:
         return isinstance(values, Mapping) and len(values) > 0  # pyright: ignore[reportUnknownArgumentType]  # any mapping
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return True
 
 
@@ -180,7 +180,7 @@ class _RowReader:
         """Return the joined key of an entry; ``None``, counted by its reason, when no tracker could show it."""
         try:
             key = prefix + (raw if type(raw) is str else key_text(raw))
-        except any_error():  # a user's __str__
+        except any_error_but_signals():  # a user's __str__
             self._drop("bad_key", 1, f"{prefix}<{type(raw).__name__}>")
             return None
         if len(prefix) < len(key) <= MAX_KEY_CHARS and key != ROW:
@@ -256,7 +256,7 @@ def to_value(value: object, drop: CountDrop) -> Value | None:
         return None
     try:
         return _other(value, drop)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         drop("unreadable_value", 1)
         return None
 
@@ -453,7 +453,9 @@ def _as_numpy(
             drop("none", math.prod(tuple(values.shape)) - array.size)
         else:
             array = numpy.asarray(values)
-    except any_error():  # a tensor on a device, or one that keeps a gradient
+    except (
+        any_error_but_signals()
+    ):  # a tensor on a device, or one that keeps a gradient
         return None
     if array.dtype.kind in "fiub":
         return array.astype(numpy.float64).ravel()

@@ -2,8 +2,6 @@
 
 What a record only describes (bytes, large arrays, pictures, media) is read whole here, since two of
 a size differ.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media, Table
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.plain import (
     PlainReader,
@@ -98,7 +96,7 @@ def _numbers_of(value: Array) -> bytes:
             array = array.detach().cpu().numpy()
         if array.dtype.kind != _OBJECTS:
             return b"%b %b" % (str(array.dtype).encode(), array.tobytes())
-    except any_error():  # bfloat16 of torch, which numpy lacks
+    except any_error_but_signals():  # bfloat16 of torch, which numpy lacks
         pass
     return repr(value.tolist()).encode("utf-8", "replace")
 

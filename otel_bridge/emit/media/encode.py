@@ -2,8 +2,6 @@
 
 Pictures are not text. Texts, HTML and tables are: with policy ``off`` texts and HTML do not leave,
 cells with text are empty and captions are missing.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_byte
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
 from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
 from otel_bridge.values.plain import PlainReader, ReadingRules, dumps
@@ -113,7 +111,9 @@ class MediaEncoder:
         except MediaDropped as exc:
             self.count(str(exc), 1)
             return False
-        except any_error():  # code of the user's own object costs this medium only
+        except (
+            any_error_but_signals()
+        ):  # code of the user's own object costs this medium only
             self.count("media_unreadable", 1)
             return False
         return True

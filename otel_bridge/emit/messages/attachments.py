@@ -1,7 +1,4 @@
-"""Media beside a conversation -> parts of its first message: pictures of a rollout's metadata, cells of a table.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Media beside a conversation -> parts of its first message: pictures of a rollout's metadata, cells of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, cast
 
 from otel_bridge.emit.media.pictures import MediaDropped, is_picture
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.plain import Losses
 
@@ -34,7 +31,9 @@ def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
     for name, value in metadata.items():
         try:
             media = None if type(value) in _PLAIN else _media_in(value)
-        except any_error():  # code of the user's own object, which is read as a fact
+        except (
+            any_error_but_signals()
+        ):  # code of the user's own object, which is read as a fact
             continue
         if media is not None:
             facts[name] = media
@@ -83,7 +82,7 @@ def _parts_or_reason(medium: object) -> list[Json] | str:
         return _parts(medium)
     except MediaDropped as exc:
         return str(exc)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return "media_unreadable"
 
 

@@ -2,8 +2,6 @@
 
 Which text leaves is decided by `otel_bridge.content.policy`; this module reads the values and
 counts what is cut.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, redact_text, scrubbed
 from otel_bridge.values.plain import (
@@ -182,7 +180,7 @@ def _number_or_none(value: object) -> Json:
     """
     try:
         number = number_of(value)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return None
     if number is None:
         return None

@@ -1,6 +1,6 @@
 """Messages of a conversation -> GenAI messages as JSON text, each encoded once.
 
-Nothing raises but a generator of the program, and its signal handlers (`any_error`). What is not a
+Nothing raises but a generator of the program, and its signal handlers (`any_error_but_signals`). What is not a
 message is kept as text, and counted.
 Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 """
@@ -24,7 +24,7 @@ from otel_bridge.emit.messages.fields import (
 )
 from otel_bridge.emit.messages.parts import EMPTY, Parts, ToolAnswer, ToolCall
 from otel_bridge.emit.messages.reader import Message, is_item, messages_of, read
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.plain import CLIPPED, Losses, dumps
 from otel_bridge.values.scalars import any_text
@@ -100,7 +100,7 @@ def encode(entries: Sequence[object], content_filter: ContentFilter) -> Content:
                 _encoded(message, content_filter)
                 for message in read(entry, content_filter.items)
             ]
-        except any_error():  # code of the user's own objects
+        except any_error_but_signals():  # code of the user's own objects
             messages = [_unread(entry, content_filter)]
         content.messages += messages
     return content

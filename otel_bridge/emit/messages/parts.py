@@ -27,7 +27,7 @@ from otel_bridge.emit.messages.fields import (
     text_or_none,
 )
 from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.plain import CLIPPED, dumps
 from otel_bridge.values.scalars import any_text
@@ -440,7 +440,9 @@ class Parts:
             return None
         try:
             mime, data = image_bytes(value, MAX_MEDIUM_BYTES)
-        except any_error():  # a broken picture costs itself alone, not its message
+        except (
+            any_error_but_signals()
+        ):  # a broken picture costs itself alone, not its message
             return None
         return self._blob(mime, "image", base64.b64encode(data).decode())
 

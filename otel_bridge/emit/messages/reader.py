@@ -4,8 +4,6 @@ Imports no library of any framework.
 
 The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and
 counted.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.emit.messages import shapes
 from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.reading import ReadBudget, items_of
 
 _MAX_NESTING = 8
@@ -86,7 +84,7 @@ def _entries_in(value: object) -> list[object]:
         if isinstance(sequence, Iterable):
             return list(cast("Iterable[object]", sequence))
         return [value]
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return [value]
 
 

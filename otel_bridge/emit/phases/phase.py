@@ -22,7 +22,7 @@ from otel_bridge.emit.emit_run import current_run, next_step
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
 from otel_bridge.emit.live_registry import closed, opened
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import PHASE_NAME, PHASE_OUTER, PHASE_SPAN, ROLE, STEP
 
@@ -129,7 +129,9 @@ class Phase:
         if run is not None and run.recording:
             try:
                 phase = self._begin(run)
-            except any_error():  # nothing of otel-bridge may end a training run
+            except (
+                any_error_but_signals()
+            ):  # nothing of otel-bridge may end a training run
                 run.count_drop(INTERNAL_ERROR)
         elif run is not None:
             run.count_drop("ended")
@@ -160,7 +162,7 @@ class Phase:
         error_name = None if kind is None else kind.__name__
         try:
             phase.run.append(Signal.TRACES, phase.encoded(end_ns, error_name))
-        except any_error():
+        except any_error_but_signals():
             phase.run.count_drop(INTERNAL_ERROR)
 
     async def __aenter__(self) -> Phase:

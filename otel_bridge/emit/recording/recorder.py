@@ -3,8 +3,6 @@
 Thread-safe by a re-entrant lock: a record that a signal handler or finaliser logs inside a call on
 its own thread is queued and written after the outer record. Fork-safe: a child begins as a new
 process with its first record.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from otel_bridge.emit.recording.process_segment import (
     ProcessSegment,
 )
 from otel_bridge.emit.recording.steps import LastSteps
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.frames import Signal
 from otel_bridge.journal.quota import Quota
@@ -403,7 +401,9 @@ class Recorder:
             try:
                 self._busy = True
                 write(*arguments)
-            except any_error() as exc:  # nothing of otel-bridge may end a training run
+            except (
+                any_error_but_signals()
+            ) as exc:  # nothing of otel-bridge may end a training run
                 self._appender.drops.count_failure(exc)
             finally:
                 self._busy = False

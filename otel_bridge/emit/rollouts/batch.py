@@ -1,7 +1,4 @@
-"""Finished rollouts of one call: sampled by a few facts first, then those kept are built, encoded and appended.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Finished rollouts of one call: sampled by a few facts first, then those kept are built, encoded and appended."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from otel_bridge.emit.rollouts.rollout import (
     turns_of,
 )
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.sampling_rule import choose
 from otel_bridge.values.reading import is_text
@@ -282,7 +279,7 @@ def _emit_one(
     """
     try:
         payload, losses = encode_rollout(build(index), call, time.time_ns())
-    except any_error():  # one rollout that cannot be read costs only itself
+    except any_error_but_signals():  # one rollout that cannot be read costs only itself
         run.count_drop("rollout_unreadable")
         return
     losses.report(run.count_drop)

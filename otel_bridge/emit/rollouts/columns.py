@@ -1,7 +1,4 @@
-"""Parallel lists of training code -> guarded columns: any column may be missing, short, or hold ``None``.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Parallel lists of training code -> guarded columns: any column may be missing, short, or hold ``None``."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.content_key import content_key
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.mappings import present
 from otel_bridge.values.reading import is_text
 from otel_bridge.values.scalars import is_array
@@ -119,7 +116,7 @@ class TokenDecoder:
             return f"[{len(token_ids)} tokens; pass decode= to see them]"
         try:
             decoded = self._decode(token_ids)
-        except any_error() as exc:  # the user's code
+        except any_error_but_signals() as exc:  # the user's code
             self._count_drop("rollout_decode")
             return f"[{len(token_ids)} tokens that could not be decoded: {type(exc).__name__}]"
         if isinstance(decoded, list) and decoded:  # batch_decode
@@ -146,7 +143,7 @@ def is_blank(prompt: object) -> bool:
     """Return whether a prompt is blank."""
     try:
         return not prompt
-    except any_error():  # an array has no truth value, but it has entries
+    except any_error_but_signals():  # an array has no truth value, but it has entries
         return not token_ids(prompt)
 
 

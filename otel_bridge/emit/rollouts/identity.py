@@ -1,7 +1,4 @@
-"""Rollouts that a call names, in any of the known shapes -> their ids.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Rollouts that a call names, in any of the known shapes -> their ids."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts.rollout import Rollout
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -88,5 +85,5 @@ def _id_of(entry: object) -> str | None:
         return coerce.name(cast("Mapping[str, object]", entry).get("id"))
     try:
         return coerce.name(entry)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return None

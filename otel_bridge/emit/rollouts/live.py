@@ -1,7 +1,4 @@
-"""Live rollouts: ``with run.rollout(…) as rollout`` and the ``chat`` and ``tool`` spans inside.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Live rollouts: ``with run.rollout(…) as rollout`` and the ``chat`` and ``tool`` spans inside."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ from otel_bridge.emit.rollouts.spans import (
     root_attributes,
     trace_id_bytes,
 )
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -167,7 +164,7 @@ class LiveRollout(SpanBlock, Rollout):
         self._pid = os.getpid()
         try:
             self._open()
-        except any_error():  # nothing of otel-bridge may end a training run
+        except any_error_but_signals():  # nothing of otel-bridge may end a training run
             self._run.count_drop(INTERNAL_ERROR)
         return self
 
@@ -201,7 +198,7 @@ class LiveRollout(SpanBlock, Rollout):
                 log_rollouts(self._run, [self], role=self._role)
                 return
             self._close(now)
-        except any_error():  # what a user put into its fields
+        except any_error_but_signals():  # what a user put into its fields
             self._run.count_drop("rollout_unreadable")
             self._end_bare(now)
         self._annotate()
@@ -215,7 +212,7 @@ class LiveRollout(SpanBlock, Rollout):
             if turns_of(self.turns):
                 defaults = defaults_of(self._run, self.step, self.split, self._role)
                 annotate_rollouts(self._run, [vars(self)], defaults)
-        except any_error():  # what a user put into the turns
+        except any_error_but_signals():  # what a user put into the turns
             self._run.count_drop("token_unreadable")
 
     def _end_bare(self, now: int) -> None:

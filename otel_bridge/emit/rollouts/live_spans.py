@@ -1,8 +1,6 @@
 """Private tracer of a run: real SDK spans, each appended when it ends. Nothing global is touched.
 
 Imported at the first live rollout only, because it imports the OTel SDK.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ from otel_bridge.emit.rollouts.spans import (
     json_array,
     token_counts,
 )
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.values.plain import dumps
 
@@ -166,7 +164,7 @@ class LiveTracer:
             span.end(end_unix_ns)
         try:
             payload = encoded_span(span, extra, self._run)
-        except any_error():  # nothing of otel-bridge may end a training run
+        except any_error_but_signals():  # nothing of otel-bridge may end a training run
             self._run.count_drop("rollout_span")
             return
         self._run.append(Signal.TRACES, payload)
@@ -225,7 +223,7 @@ class ChildSpan(SpanBlock):
         """
         try:
             self._open()
-        except any_error():  # nothing of otel-bridge may end a training run
+        except any_error_but_signals():  # nothing of otel-bridge may end a training run
             if self._run is not None:
                 self._run.count_drop(INTERNAL_ERROR)
         return self
@@ -260,7 +258,7 @@ class ChildSpan(SpanBlock):
             return
         try:
             self._close(self._span, self._run)
-        except any_error():
+        except any_error_but_signals():
             self._run.count_drop(INTERNAL_ERROR)
 
     def _close(self, span: trace.Span, run: EmitRun) -> None:

@@ -1,7 +1,4 @@
-"""Finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
-"""
+"""Finished `Rollout` -> one record: a ``ScopeSpans`` with its root and all its children."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from otel_bridge.emit.messages.conversation import (
 from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or, turns_of
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import trace_id_of
 from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import CLIPPED, Losses, dumps
@@ -370,7 +367,7 @@ def _error_text(error: str | BaseException) -> str:
             text = own_text(error)
         else:
             text = key_text(error)
-    except any_error():  # code of the user's own exception
+    except any_error_but_signals():  # code of the user's own exception
         return ""
     return text or ""
 

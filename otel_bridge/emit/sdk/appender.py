@@ -2,8 +2,6 @@
 
 The run's content policy is applied to spans and log records. Each resource gets the identity of the
 run, so that a request reaches the run even when it is forwarded unchanged.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from otel_bridge.content.otlp import Scope, apply_to_resource, apply_to_scope
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.rollouts.open_trace import mark_instrumented
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 
 if TYPE_CHECKING:
@@ -118,7 +116,7 @@ class SdkAppender:
         """
         try:
             self._append_request(signal, encode())
-        except any_error():
+        except any_error_but_signals():
             # Nothing of otel-bridge may end a training run, and nothing leaves unseen.
             self.run.count_drop(INTERNAL_ERROR, records)
             _log.debug("a record of a stock SDK could not be encoded", exc_info=True)

@@ -2,8 +2,6 @@
 
 A program's own SDK providers stay and get one more destination. A program without providers gets
 new ones. Only this module touches global state.
-
-`any_error` leaves only what a signal handler of the program raises, such as its time limit.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
 from otel_bridge.emit.rollouts.open_trace import mark_instrumented
 from otel_bridge.emit.sdk.appender import NothingWaits, SdkAppender
 from otel_bridge.emit.sdk.metric_reader import AppendingReader
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run
@@ -102,7 +100,7 @@ def _try(signal_name: str, step: Callable[[], None]) -> None:
     try:
         step()
     except (
-        any_error()
+        any_error_but_signals()
     ):  # a provider of the user's own; the others are connected all the same
         _log.exception(
             "OpenTelemetry %s of this process are not connected", signal_name
@@ -120,7 +118,7 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
         for flush_provider in flushes:
             try:
                 flush_provider()
-            except any_error():  # noqa: PERF203  # a provider of the user's own; the others are flushed all the same
+            except any_error_but_signals():  # noqa: PERF203  # a provider of the user's own; the others are flushed all the same
                 pass
 
     def flush_now(_run: Run) -> None:

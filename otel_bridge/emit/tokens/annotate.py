@@ -25,7 +25,7 @@ from otel_bridge.emit.tokens.streams import (
 )
 from otel_bridge.emit.tokens.texts import add_texts
 from otel_bridge.emit.tokens.token_spans import append_token_span
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER
 from otel_bridge.tokens.statistics import parts_within
 
@@ -172,7 +172,7 @@ def _columns(
         name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
         try:
             rows = rows_of(stream, rollouts)
-        except any_error():  # whatever the program put there
+        except any_error_but_signals():  # whatever the program put there
             run.count_drop(UNREADABLE, 1, name)
             continue
         columns[name] = rows

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numpy
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.tokens.names import LOSS_MASK, REFERENCES
 from otel_bridge.tokens.statistics import Numbers
 
@@ -120,7 +120,7 @@ def read_rollout(
             continue
         try:
             numbers, without = _numbers(row)
-        except any_error():  # whatever the program put there
+        except any_error_but_signals():  # whatever the program put there
             count_drop(UNREADABLE, 1, stream)
             continue
         rollout.streams[stream] = numbers

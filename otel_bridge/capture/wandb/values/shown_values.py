@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from otel_bridge.errors import any_error
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.records import Json
 from otel_bridge.values.plain import (
     CountKeyedDrop,
@@ -50,7 +50,7 @@ def text_in(value: object) -> str | None:
         return None
     try:
         scalar = scalar_of(value)
-    except any_error():  # code of the user's own object
+    except any_error_but_signals():  # code of the user's own object
         return None
     if isinstance(scalar, str):
         return scalar
@@ -96,7 +96,7 @@ def _kind_of(value: Any) -> str | None:
             return "histogram"
         if hasattr(value, "columns") and hasattr(value, "data"):
             return "table-file"
-    except any_error():  # an object of the user's
+    except any_error_but_signals():  # an object of the user's
         return None
     kind = cast("type[object]", type(value))
     name: object = getattr(kind, "_log_type", None) or _FILES.get(kind.__name__)
