@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.cli.errors import WrongCallError
-from otel_bridge.cli.serve.log import ServiceLog
+from otel_bridge.cli.serve.log import PrintedLines, ServiceLog
 from otel_bridge.errors import ConfigError
 from support.bridge.bridge_doubles import report_when
 from support.collector.service_process import folder_of, service
 from support.trainers.command_runs import environment, otel_bridge
+from support.waiting import ANSWER_S
 
 HOSTILE = "/x\r\n2026-01-01T00:00:00.000Z otel-bridge: ended\x1b[2J\x00 naïve 漢"
 
@@ -67,6 +68,43 @@ def test_a_wrong_call_of_a_library_s_logger_raises_nothing_in_its_thread(
     ]
     assert "Message: '%d rows'" in messages
     assert messages[-1] == "goes on"
+
+
+def test_a_finaliser_may_log_while_its_own_thread_writes_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+
+    class Stream:
+        def write(self, line: str) -> None:
+            # As garbage collection does at any allocation.
+            if not lines:
+                lines.append("")
+                logging.getLogger("asyncio").error("Task was destroyed")
+            lines.append(line.partition(": ")[2])
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr(sys, "stderr", Stream())
+    with ServiceLog(as_json=False) as log:
+        thread = threading.Thread(target=log.log_line, args=("a line",), daemon=True)
+        thread.start()
+        thread.join(ANSWER_S)
+
+    assert lines == ["", "Task was destroyed\n", "a line\n"]
+
+
+def test_a_line_that_its_thread_left_unfinished_is_not_the_beginning_of_another_one() -> (
+    None
+):
+    lines: list[str] = []
+    printed = PrintedLines(sys.stdout, lines.append)
+    for text in ("progress 37%", "loading model\n"):
+        thread = threading.Thread(target=printed.write, args=(text,))
+        thread.start()
+        thread.join()
+
+    assert lines == ["progress 37%", "loading model"]
 
 
 def test_what_trackers_log_and_print_are_json_lines_of_their_streams(

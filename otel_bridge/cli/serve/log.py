@@ -1,7 +1,8 @@
 """Writes the log of a service: one line per message on stderr, plain or JSON, from any thread.
 
-Libraries log by `logging`, or print. Records of loggers without their own handler become lines of
-this log. With JSON, so does all that Python code prints.
+Libraries log by `logging`, or print. Each record that reaches the root logger becomes a line of
+this log: warnings and errors, unless a library lowers its level. With JSON, so does all that Python
+code prints.
 """
 
 from __future__ import annotations
@@ -38,12 +39,10 @@ class ServiceLog(logging.Handler):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
-        # Lines of several threads must not mix within a line.
-        self._writing = threading.Lock()
         self._streams: tuple[TextIO, TextIO] | None = None
 
     def log_line(self, line: str, *, level: str = "info", **facts: str) -> None:
-        """Write one line; a closed stderr is not an error."""
+        """Write one line; *level* and *facts* are shown with JSON only. A closed stderr is not an error."""
         self._log_to(
             sys.stderr if self._streams is None else self._streams[1],
             line,
@@ -126,9 +125,16 @@ class ServiceLog(logging.Handler):
             written = dumps(entry).decode()
         else:
             written = f"{stamp} otel-bridge: {_on_lines_of_its_own(line)}"
-        with self._writing, contextlib.suppress(OSError, ValueError):
-            stream.write(f"{written}\n")
-            stream.flush()
+        # Lines of several threads must not mix within a line. The handler's own lock, which `logging`
+        # holds already: with a second one two threads could wait for each other.
+        self.acquire()
+        try:
+            # RuntimeError: a finaliser logs while this thread writes, and its line is left out.
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                stream.write(f"{written}\n")
+                stream.flush()
+        finally:
+            self.release()
 
 
 class PrintedLines:
@@ -147,17 +153,18 @@ class PrintedLines:
         self._stream = stream
         self._log = log
         # By thread, because two that print at a time would mix their lines.
-        self._unfinished: dict[int, str] = {}
+        self._unfinished: dict[threading.Thread, str] = {}
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Take *text*; its last line is kept until it is ended, or the log is closed.
+        """Take *text*; its last line is kept until it is ended, its thread has ended, or the log is closed.
 
         A line that grows beyond `_LONGEST_LINE` is logged in pieces.
         """
-        thread = threading.get_ident()
+        self._end_lines_of_ended_threads()
+        thread = threading.current_thread()
         *lines, rest = (self._unfinished.pop(thread, "") + text).split("\n")
         # A text without line breaks would grow in memory.
         if len(rest) > _LONGEST_LINE:
@@ -172,6 +179,13 @@ class PrintedLines:
         """Take several texts."""
         for line in lines:
             self.write(line)
+
+    def _end_lines_of_ended_threads(self) -> None:
+        """Log the unfinished lines of threads that have ended: nobody else ends them."""
+        # A copy, since other threads print meanwhile.
+        for thread in tuple(self._unfinished):
+            if not thread.is_alive():
+                self._log_all([self._unfinished.pop(thread, "")])
 
     def end_lines(self) -> None:
         """Log the lines that no thread has ended."""
