@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -67,6 +68,7 @@ class RunBridge:
         self.segments_read = SegmentsRead(folder, {})
         self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
         self._housekept_s = 0.0
+        self._over_since_s: float | None = None
 
     @classmethod
     def open(
@@ -269,7 +271,7 @@ class RunBridge:
         if self.lease.lost:
             return
         with contextlib.suppress(JournalError):  # a full disk: the next report may fit
-            is_delivered, _ = self.delivered()
+            is_delivered = self.delivered()
             self.pipeline.report.write(
                 self.workers,
                 self.pipeline.selection,
@@ -284,7 +286,8 @@ class RunBridge:
 
         A run is over when all is read, no process can send more, its end is translated, no request
         is open, and each exporter has everything or is parked. Only a run whose folder holds no
-        process at all counts as ended without an end.
+        process at all counts as ended without an end. A tracker that failed before that is parked
+        only ``retry_after_exit_s`` later: an outage may be as old as the job.
         """
         if self.lease.lost:
             return Outcome.GONE
@@ -298,11 +301,13 @@ class RunBridge:
             self.processes
         )
         if may_read_more or not self._run_ended():
+            self._over_since_s = None
             return Outcome.BUSY
-        is_delivered, is_parked = self.delivered()
-        if is_delivered:
+        if self._over_since_s is None:
+            self._over_since_s = time.monotonic()
+        if self.delivered():
             return Outcome.DONE
-        return Outcome.PARKED if is_parked else Outcome.BUSY
+        return Outcome.PARKED if self._parked(self._over_since_s) else Outcome.BUSY
 
     def remaining(self) -> RunStatus:
         """Return the status of the run, with its undelivered records.
@@ -344,24 +349,28 @@ class RunBridge:
         first_process = next(self.reader.state.items("proc/"), None)
         return self.reader.translator.status() != "running" or first_process is None
 
-    def delivered(self) -> tuple[bool, bool]:
-        """Return whether all is delivered, and whether what is not is parked.
-
-        Neither holds before the exporters are chosen.
-        """
-        # As long as the exporters are not known, nothing counts as delivered.
-        if not self.pipeline.selection.chosen:
-            return False, False
-        return self.workers.delivery_state(
-            self.ledger.position, self.options.retry_after_exit_s
+    def delivered(self) -> bool:
+        """Return whether all is delivered; ``False`` before the exporters are chosen."""
+        return self.pipeline.selection.chosen and self.workers.delivered(
+            self.ledger.position
         )
+
+    def _parked(self, over_since_s: float) -> bool:
+        """Return whether what is not delivered is parked; ``False`` before the exporters are chosen."""
+        if not self.pipeline.selection.chosen:
+            return False
+        failing_before_s = time.monotonic() - self.options.retry_after_exit_s
+        # Retried for the whole time after the end: nothing but a block parks an exporter before.
+        if over_since_s > failing_before_s:
+            failing_before_s = -math.inf
+        return self.workers.parked(self.ledger.position, failing_before_s)
 
     def has_nothing_to_do(self) -> bool:
         """Return whether all of the run is read and delivered, and nothing waits for a timeout.
 
         The run may then sleep. Living processes do not count: their next frame wakes it.
         """
-        if not self.reader.caught_up or not self.delivered()[0]:
+        if not self.reader.caught_up or not self.delivered():
             return False
         is_waiting = any(dataclasses.astuple(self.reader.translator.waiting()))
         return not (is_waiting or self.processes.has_unreported_ends())

@@ -177,23 +177,35 @@ class ExporterSet:
         states.pop(OTLP, None)
         return not all(state.resolved for state in states.values())
 
-    def delivery_state(
-        self, position: Position, retry_after_exit_s: float
-    ) -> tuple[bool, bool]:
-        """Return whether all is delivered, and whether every exporter that lacks records is parked.
+    def delivered(self, position: Position) -> bool:
+        """Return whether every exporter has all records to *position*.
 
-        Parked means that nothing moves until a person acts (blocked), or that it has failed for
-        *retry_after_exit_s* seconds: the bridge may then end, and the next one continues. Without
-        any exporter all counts as delivered: the ledger keeps the records.
+        ``True`` without any exporter: the ledger keeps the records.
         """
+        return not self._unfinished(position)
+
+    def parked(self, position: Position, failing_before_s: float) -> bool:
+        """Return whether every exporter that lacks records is parked: the bridge may end, and the next one continues.
+
+        Parked means that it is blocked, so that nothing moves until a person acts, or that it has
+        failed since `time.monotonic` was *failing_before_s*, or longer.
+        """
+        for state in self._unfinished(position):
+            if state.state == "blocked":
+                continue
+            failing_since_s = state.failing_since_s
+            if failing_since_s is None or failing_since_s > failing_before_s:
+                return False
+        return True
+
+    def _unfinished(self, position: Position) -> list[ExporterState]:
+        """Return the exporters that lack records to *position*, or have dead letters to retry."""
         unfinished: list[ExporterState] = []
         for worker in self.by_name.values():
             state = worker.exporter_state
             if worker.dead_letters_waiting() or not state.is_done(position):
                 unfinished.append(state)
-        return not unfinished, all(
-            _is_parked(state, retry_after_exit_s) for state in unfinished
-        )
+        return unfinished
 
     def stop(self) -> None:
         """Request that all workers stop."""
@@ -211,14 +223,3 @@ class ExporterSet:
             if not worker.join(deadline_s - time.monotonic()):
                 hanging.append(worker.exporter_state.exporter)
         return hanging
-
-
-def _is_parked(state: ExporterState, retry_after_exit_s: float) -> bool:
-    """Return whether nothing moves until a person acts, or the exporter has failed for too long to wait."""
-    if state.state == "blocked":
-        return True
-    failing_since_s = state.failing_since_s
-    return (
-        failing_since_s is not None
-        and time.monotonic() - failing_since_s >= retry_after_exit_s
-    )

@@ -346,7 +346,7 @@ class DeliveryPosition:
         is_failing = state in {"retrying", "blocked"}
         failing_since_s = None
         if is_failing:
-            # Kept over retries: a run is parked by the time since the first failure.
+            # Kept over retries: a run that is over is parked by the time since the first failure or its end.
             failing_since_s = self.state.failing_since_s or time.monotonic()
         if is_failing and state == self.state.state:
             reason = reason or self.state.reason

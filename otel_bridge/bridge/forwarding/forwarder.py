@@ -427,7 +427,7 @@ class Forwarder(ExporterWorker):
             state=failure.state,
             reason=failure.reason,
             help=failure.help,
-            # Kept over retries: a run is parked by the time since the first failure.
+            # Kept over retries: a run that is over is parked by the time since the first failure or its end.
             failing_since_s=self._state.failing_since_s or time.monotonic(),
         )
 
