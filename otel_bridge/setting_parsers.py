@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -212,6 +213,21 @@ def integer(raw: str) -> int:
     if not -_INT64 <= value < _INT64:
         raise ValueError("expected an integer of 64 bits")
     return value
+
+
+def absolute_path(name: str, value: str, cwd: Path) -> Path:
+    """Return the path that the variable *name* has as its *value*: below *cwd*, with ``~`` as a home folder.
+
+    Raises:
+        ConfigError: The home of a ``~`` is not known.
+    """
+    try:
+        expanded = Path(value).expanduser()
+    except RuntimeError as exc:
+        raise ConfigError(
+            f"{name}={value!r}: the home of that user is not known; set it to an absolute path"
+        ) from exc
+    return Path(os.path.abspath(cwd / expanded))
 
 
 def positive_int(raw: str) -> int:

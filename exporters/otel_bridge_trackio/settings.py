@@ -8,7 +8,6 @@ Source: ``_get_trackio_dir``, ``resolve_space_id_and_server_url``, ``parse_track
 from __future__ import annotations
 
 import contextlib
-import os.path
 import re
 import shlex
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.journal.machine import network_file_system
 from otel_bridge.semconv import TRACKIO_PROJECT
-from otel_bridge.setting_parsers import http_parts
+from otel_bridge.setting_parsers import absolute_path, http_parts
 from otel_bridge.settings import Setting, flag, seconds
 from otel_bridge.text.addresses import without_credentials
 
@@ -85,12 +84,12 @@ class TrackioSettings:
         """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
-            ConfigError: The value of a variable is not valid: an address, a Space, a mode or a
-                time.
+            ConfigError: The value of a variable is not valid: an address, a Space, a mode, a time
+                or a folder.
         """
         chosen = env.get("TRACKIO_DIR")
         directory = (
-            _absolute(chosen, cwd)
+            absolute_path("TRACKIO_DIR", chosen, cwd)
             if chosen
             else _hugging_face_home(env, cwd) / "trackio"
         )
@@ -206,28 +205,36 @@ def _inbox(env: Mapping[str, str], directory: Path) -> bool:
 
 
 def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return the token that a variable holds, or ``hf auth login`` has stored, ``None`` without one."""
+    """Return the token that a variable holds, or ``hf auth login`` has stored, ``None`` without one.
+
+    Raises:
+        ConfigError: The folder in which it may be stored is not known.
+    """
     variable = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()
     file = env.get("HF_TOKEN_PATH")
     # No readable file means no login, as for huggingface_hub: a public server needs no token.
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        path = _absolute(file, cwd) if file else _hugging_face_home(env, cwd) / "token"
+        path = (
+            absolute_path("HF_TOKEN_PATH", file, cwd)
+            if file
+            else _hugging_face_home(env, cwd) / "token"
+        )
         return path.read_text("utf-8").strip() or None
     return None
 
 
-def _absolute(folder: str, cwd: Path) -> Path:
-    return Path(os.path.normpath(cwd / Path(folder).expanduser()))
-
-
 def _hugging_face_home(env: Mapping[str, str], cwd: Path) -> Path:
-    """Return the folder of Hugging Face, as huggingface_hub finds it."""
+    """Return the folder of Hugging Face, as huggingface_hub finds it.
+
+    Raises:
+        ConfigError: It is below a home that is not known.
+    """
     if env.get("HF_HOME"):
-        return _absolute(env["HF_HOME"], cwd)
-    home = Path(env.get("HOME") or Path.home())
-    return (
-        _absolute(env.get("XDG_CACHE_HOME") or str(home / ".cache"), cwd)
-        / "huggingface"
-    )
+        return absolute_path("HF_HOME", env["HF_HOME"], cwd)
+    if env.get("XDG_CACHE_HOME"):
+        cache = absolute_path("XDG_CACHE_HOME", env["XDG_CACHE_HOME"], cwd)
+    else:
+        cache = absolute_path("HOME", env.get("HOME") or "~", cwd) / ".cache"
+    return cache / "huggingface"

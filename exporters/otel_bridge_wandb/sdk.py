@@ -326,15 +326,15 @@ def _in_netrc(base_url: str) -> bool:
     counts as one without an entry.
     """
     path = os.environ.get("NETRC")
-    paths = [Path(path)] if path else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    paths = [path] if path else ["~/.netrc", "~/_netrc"]
     host = urlsplit(base_url).netloc.rpartition("@")[2]
     hosts = {host, *(_DEFAULT_HOSTS if not host or host in _DEFAULT_HOSTS else ())}
     for file in paths:
         try:
-            entries = netrc.netrc(file.expanduser())
-        except (OSError, netrc.NetrcParseError):
-            # A file that is missing or damaged holds no key; wandb would then prompt, and is not
-            # asked.
+            entries = netrc.netrc(Path(file).expanduser())
+        except (OSError, RuntimeError, netrc.NetrcParseError):
+            # A file that is missing or damaged, or in a home that is not known, holds no key; wandb
+            # would then prompt, and is not asked.
             continue
         if hosts & entries.hosts.keys():
             return True

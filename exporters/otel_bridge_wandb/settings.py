@@ -7,7 +7,6 @@ Source: ``Settings`` in wandb/sdk/wandb_settings.py; ``WANDB_MODE`` also knows `
 from __future__ import annotations
 
 import logging
-import os.path
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from urllib.parse import quote
 from otel_bridge import semconv
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import RunInfo
-from otel_bridge.setting_parsers import http_parts
+from otel_bridge.setting_parsers import absolute_path, http_parts
 from otel_bridge.settings import (
     FEATURED,
     Setting,
@@ -153,8 +152,8 @@ class WandbSettings:
         """Read the settings; a relative folder is relative to *cwd*.
 
         Raises:
-            ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, or a value cannot be
-                parsed.
+            ConfigError: ``WANDB_MODE`` is ``disabled``, ``shared`` or unknown, a value cannot be
+                parsed, or the home in ``WANDB_DIR`` is not known.
         """
         base_url = env.get("WANDB_BASE_URL", "").strip().rstrip("/")
         if base_url and http_parts(base_url) is None:
@@ -167,7 +166,7 @@ class WandbSettings:
         directory = env.get("WANDB_DIR", "").strip()
         root: Path | None = None
         if directory:
-            root = Path(os.path.normpath(cwd / Path(directory).expanduser()))
+            root = absolute_path("WANDB_DIR", directory, cwd)
         return cls(
             offline=offline,
             base_url=base_url,

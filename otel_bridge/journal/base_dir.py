@@ -14,6 +14,7 @@ from pathlib import Path
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.files import create_regular
 from otel_bridge.journal.machine import network_file_system
+from otel_bridge.setting_parsers import absolute_path
 from otel_bridge.settings import DIR
 
 DEFAULT_NAME = ".otel-bridge"
@@ -96,13 +97,7 @@ def _find_base(env: Mapping[str, str], cwd: Path, mountinfo: str | None) -> Base
     """
     explicit_path = DIR.read(env)
     if explicit_path:
-        try:
-            expanded = Path(explicit_path).expanduser()
-        except RuntimeError as exc:
-            raise ConfigError(
-                f"{DIR.name}={explicit_path!r}: the home of that user is not known; set it to an absolute path"
-            ) from exc
-        path = Path(os.path.abspath(cwd / expanded))
+        path = absolute_path(DIR.name, explicit_path, cwd)
         return BaseDir(path, None, network_file_system(path, mountinfo))
     default = Path(os.path.abspath(cwd / DEFAULT_NAME))
     kind = network_file_system(default, mountinfo)

@@ -199,19 +199,22 @@ class OnlineStore:
         """
         self._raise_dead(position)
         self._apply(self._uploads.progress())
-        if (
-            self._lines.outstanding
-            and self._lines.outstanding + count > self._limits.max_lines
-        ):
-            enough = self._lines.next + count - self._limits.max_lines
-            self._uploads.hasten()
-            self._uploads.wait_lines(enough, self._limits.poll_s * 2)
-            self._apply(self._uploads.progress())
-            if self._lines.outstanding + count > self._limits.max_lines:
-                raise RetryableError(
-                    f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it",
-                    position=position,
-                )
+        if self._fits(count):
+            return
+        # At most all lines: a call that is larger than the limit has room once nothing is outstanding.
+        enough = self._lines.next + min(count - self._limits.max_lines, 0)
+        self._uploads.hasten()
+        self._uploads.wait_lines(enough, self._limits.poll_s * 2)
+        self._apply(self._uploads.progress())
+        if not self._fits(count):
+            raise RetryableError(
+                f"W&B has not yet taken {self._lines.outstanding} rows; waiting for it",
+                position=position,
+            )
+
+    def _fits(self, count: int) -> bool:
+        outstanding = self._lines.outstanding
+        return not outstanding or outstanding + count <= self._limits.max_lines
 
     def _raise_dead(self, position: Position | None = None) -> None:
         """Raise the error of a dead upload, with *position*; nothing while the upload works.

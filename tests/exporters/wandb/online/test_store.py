@@ -41,10 +41,11 @@ def test_the_end_of_a_run_does_not_wait_for_the_next_question_at_the_server(
     assert losses(server, run) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("max_lines", ["5", "3"])
 def test_more_rows_than_may_wait_are_taken_as_soon_as_the_server_holds_those_before(
-    server: WandbServer, run: RunInfo, memory: MemoryTable
+    server: WandbServer, run: RunInfo, memory: MemoryTable, max_lines: str
 ) -> None:
-    writer = open_run(server, run, memory, POLL_S="600", MAX_LINES="5")
+    writer = open_run(server, run, memory, POLL_S="600", MAX_LINES=max_lines)
 
     for first in (1, 5, 9):
         writer.write_rows(rows(first, first + 3))
