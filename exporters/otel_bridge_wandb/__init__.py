@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_bridge.exporter import Exporter
 from otel_bridge_wandb.opening import open_writer, probe
 from otel_bridge_wandb.read_back import tracker_counts
-from otel_bridge_wandb.settings import RESUME, SETTINGS, WandbSettings
+from otel_bridge_wandb.settings import SETTINGS, WandbSettings
 from otel_bridge_wandb.versions import TESTED_WITH
 
 __all__ = ["exporter"]
@@ -19,5 +19,5 @@ exporter = Exporter(
     read_back=tracker_counts,
     probe=probe,
     tested_with=TESTED_WITH,
-    settings=(*SETTINGS, RESUME),
+    settings=SETTINGS,
 )

@@ -49,7 +49,7 @@ from otel_bridge_wandb.settings import (
     WandbSettings,
     entity_of,
     group_of,
-    is_other_node,
+    has_own_run,
     project_of,
     resume_of,
     run_id_of,
@@ -114,7 +114,7 @@ def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
             "W&B: an offline run cannot be shared: each machine writes one of its own, here %s, in the group %s",
             run_id_of(run, settings), group_of(run, settings),
         )  # fmt: skip
-    elif is_other_node(run, settings):
+    elif has_own_run(run, settings):
         _log.warning(
             "W&B: node %d writes a run of its own, %s, in the group of the job; for one run of all machines set "
             "OTEL_EXPORTER_OTLP_ENDPOINT to one `otel-bridge serve`", run.node_rank, run_id_of(run, settings),

@@ -39,7 +39,7 @@ _MODES = {
     "offline": "offline",
     "dryrun": "offline",
 }
-# The characters that wandb refuses there.
+# The characters that wandb refuses in the name of a project.
 _ILLEGAL_IN_PROJECT = re.compile(r"[/\\#?%:]")
 # Limit of wandb's own check of a project's name (wandb_settings.py, 0.31).
 _PROJECT_CHARS = 128
@@ -90,6 +90,7 @@ CELL_CHARS = Setting(
 )
 SETTINGS = (
     INIT_TIMEOUT_S, FINISH_TIMEOUT_S, STALL_S, POLL_S, TRANSMIT_S, MAX_LINES, CELL_CHARS, *shared_mode.SETTINGS,
+    RESUME,
 )  # fmt: skip
 """Settings of this exporter, for ``otel-bridge doctor``."""
 
@@ -200,7 +201,7 @@ class WandbSettings:
 
     @property
     def caution(self) -> str:
-        """Return that an offline run is not shared although that was requested; else empty."""
+        """Return a warning if an offline run was requested to be shared, which it cannot be; else empty."""
         if not self.unshared:
             return ""
         return "wandb: an offline run cannot be shared, each machine writes one of its own, all in one group"
@@ -269,10 +270,11 @@ def _mode(env: Mapping[str, str]) -> str:
     return _MODES[raw]
 
 
-def is_other_node(run: RunInfo, settings: WandbSettings) -> bool:
-    """Return whether another machine's bridge owns the run's own id: two unshared writers of one W&B run lose rows.
+def has_own_run(run: RunInfo, settings: WandbSettings) -> bool:
+    """Return whether this machine writes a W&B run of its own beside the run of the job's first machine.
 
-    A run whose data one endpoint collects (not `local`) has one bridge for all machines.
+    Two unshared writers of one W&B run lose rows. A job whose data one endpoint collects (not
+    `local`) has one bridge, and one run, for all machines.
     """
     return settings.sharing is None and run.local and run.node_rank > 0
 
@@ -283,7 +285,7 @@ def run_id_of(run: RunInfo, settings: WandbSettings) -> str:
     Each further machine has its own.
     """
     run_id = run.identity.get(semconv.WANDB_RUN_ID) or run.id
-    if is_other_node(run, settings):
+    if has_own_run(run, settings):
         return f"{run_id}-n{run.node_rank}"
     return run_id
 
@@ -293,10 +295,10 @@ def group_of(run: RunInfo, settings: WandbSettings) -> str | None:
 
     ``None`` for the one run of a job without a group.
     """
-    alone = not is_other_node(run, settings) and not settings.unshared
-    group = (
-        run.group if run.group != sweep_of(run) else None
-    )  # W&B shows the sweep as such
+    alone = not has_own_run(run, settings) and not settings.unshared
+    # W&B shows a sweep as such.
+    is_sweep = run.group == sweep_of(run)
+    group = None if is_sweep else run.group
     return group or run.identity.get(semconv.WANDB_GROUP) or (None if alone else run.id)
 
 

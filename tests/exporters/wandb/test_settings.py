@@ -77,7 +77,7 @@ def test_an_address_that_no_client_can_use_is_an_error_at_the_start(
 
 
 def test_a_folder_in_an_unknown_home_is_an_error_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="WANDB_DIR='~nobody-here/runs'.*absolute"):
+    with pytest.raises(ConfigError, match=r"WANDB_DIR='~nobody-here/runs'.*absolute"):
         WandbSettings.from_environment({"WANDB_DIR": "~nobody-here/runs"}, CWD)
 
 

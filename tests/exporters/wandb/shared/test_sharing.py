@@ -12,7 +12,7 @@ from otel_bridge.errors import BlockedError, ConfigError
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.online.uploads import Stored
-from otel_bridge_wandb.settings import WandbSettings, group_of, is_other_node, run_id_of
+from otel_bridge_wandb.settings import WandbSettings, group_of, has_own_run, run_id_of
 from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_in
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
 from otel_bridge_wandb.versions import require_safe_sharing
@@ -78,8 +78,8 @@ def test_a_shared_run_has_one_id_on_every_machine_and_no_group_of_its_own(
         None,
     )
     assert (
-        is_other_node(second, settings()),
-        is_other_node(second, WandbSettings()),
+        has_own_run(second, settings()),
+        has_own_run(second, WandbSettings()),
     ) == (
         False,
         True,
