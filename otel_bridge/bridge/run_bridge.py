@@ -68,7 +68,6 @@ class RunBridge:
         self.segments_read = SegmentsRead(folder, {})
         self._requests = ControlRequests(folder, pipeline, shutdown, log_line)
         self._housekept_s = 0.0
-        self._over_since_s: float | None = None
 
     @classmethod
     def open(
@@ -301,13 +300,15 @@ class RunBridge:
             self.processes
         )
         if may_read_more or not self._run_ended():
-            self._over_since_s = None
+            self.shutdown.over_since_s = None
             return Outcome.BUSY
-        if self._over_since_s is None:
-            self._over_since_s = time.monotonic()
+        if self.shutdown.over_since_s is None:
+            self.shutdown.over_since_s = time.monotonic()
         if self.delivered():
             return Outcome.DONE
-        return Outcome.PARKED if self._parked(self._over_since_s) else Outcome.BUSY
+        return (
+            Outcome.PARKED if self._parked(self.shutdown.over_since_s) else Outcome.BUSY
+        )
 
     def remaining(self) -> RunStatus:
         """Return the status of the run, with its undelivered records.

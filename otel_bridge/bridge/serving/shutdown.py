@@ -22,6 +22,8 @@ class ShutdownState:
         requested_status: Status with which ``otel-bridge finish`` ends the run; ``None`` once that
             is done.
         spared_pid: Process whose end is left to `finish`; 0 for none.
+        over_since_s: `time.monotonic` since which the run is over but for its delivery; ``None``
+            while more may come.
     """
 
     def __init__(self, *, closing: bool) -> None:
@@ -31,6 +33,7 @@ class ShutdownState:
         self.paused = False
         self.requested_status: Status | None = None
         self.spared_pid = 0
+        self.over_since_s: float | None = None
         self._finish_as: Status | None = None
         self._finished = False
 
