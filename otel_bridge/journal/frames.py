@@ -8,7 +8,7 @@ segment), so that a payload that contains frames of another segment is never rea
 bytes        type   meaning
 ===========  =====  ===============================================================
 0-3          4s     magic
-4-7          u32    stream, `stream_of` the segment's name
+4-7          u32    stream, the CRC-32 of the segment's name (`start_of`)
 8-11         u32    length of the payload
 12           u8     `Signal`
 13           u8     flags, bit 0: the payload is a whole export request
