@@ -43,7 +43,7 @@ class ExporterWorker(ABC):
         progressed: Called on the thread after each step that changed something; must be quick.
 
     Attributes:
-        requests: The same.
+        requests: See *Args*.
         notice: What the worker was notified of before the present step.
     """
 

@@ -55,7 +55,7 @@ class SegmentTailer:
             first segment. A header in it that cannot be read counts as not read yet.
 
     Attributes:
-        segments: The same.
+        segments: See *Args*.
         number: Number of the segment that is read.
         offset: Offset up to which the segment was read.
         frames: Frames of this segment that were read and are not used yet.

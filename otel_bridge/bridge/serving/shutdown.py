@@ -15,7 +15,7 @@ class ShutdownState:
         closing: Whether nothing comes after the last living process (``drain``).
 
     Attributes:
-        closing: The same at present; after `finish` it holds until the requested end is written.
+        closing: See *Args*; ``True`` too once requested ends are written, of `request` until `done`.
         draining: Whether waiting data is released though processes live; their later data arrives
             late.
         paused: Whether waiting data was released, and nothing has arrived since.
