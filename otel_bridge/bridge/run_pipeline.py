@@ -1,4 +1,8 @@
-"""Builds the parts of one run's bridge: ledger, reader, exporters, report. `RunBridge` sequences them. One thread."""
+"""Builds the parts of one run's bridge: ledger, reader, exporters, report.
+
+`RunBridge` sequences them. For the bridge's thread; an exporter's thread calls only what
+`_WorkerFactory` gives to its worker.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +39,12 @@ from otel_bridge.journal.machine import network_file_system
 class RunPipeline:
     """Holds the parts that deliver one run folder's segments to its exporters. `open_pipeline` builds them.
 
-    They are more than ten, because this is the one list of what a run consists of; it has no
-    behaviour of its own beyond the two methods that need several parts.
+    Eleven parts, because this is the one list of what a run consists of. It has no behaviour beyond
+    the two methods that need several parts.
 
     Attributes:
-        closing: Closes every part that holds a file or a thread, the ledger last.
+        closing: Closes every part that holds a file, the ledger last. Not the workers, which
+            `RunBridge.close` stops first.
     """
 
     ledger: Ledger
@@ -58,13 +63,14 @@ class RunPipeline:
         """Store the requests of a process before its records exist, so that they apply to all of its records.
 
         Raises:
-            JournalError: The requests cannot be stored now.
+            JournalError: The requests cannot be stored now. The next batch has the header again,
+                and both parts may be repeated.
         """
         self.selection.begin(header, alone=self.processes.is_alone(header))
         self.content.apply(header.message_content)
 
     def close(self) -> None:
-        """Close every part, the ledger last."""
+        """Close every part but the workers, which have stopped or hang; the ledger last."""
         self.closing.close()
 
 
