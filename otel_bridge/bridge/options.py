@@ -30,7 +30,8 @@ class BridgeOptions:
             data is released at once.
         takeover: Whether to request the folder from another bridge, and to kill it when it does
             not.
-        exclusive: Whether the folder is on a shared file system.
+        exclusive: Whether to lock the ledger for this process alone, because another machine served
+            the folder last.
         lazy: Whether segments are not read far ahead while every exporter of a run fails (a service
             under load).
         idle_s: Seconds without work after which a run closes its writers, threads and ledger until

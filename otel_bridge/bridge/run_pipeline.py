@@ -101,14 +101,14 @@ def open_pipeline(
         JournalError: The folder cannot be used.
     """
     # WAL needs memory shared by all processes, which a file system of several hosts does not have.
-    is_shared = options.exclusive or network_file_system(folder.path) is not None
+    needs_exclusive = options.exclusive or network_file_system(folder.path) is not None
     with contextlib.ExitStack() as closing:
         # Entered first, so closed last: every other part may still commit or read while it closes.
         ledger = closing.enter_context(
             contextlib.closing(
                 Ledger(
                     folder.ledger_path,
-                    exclusive=is_shared,
+                    exclusive=needs_exclusive,
                     timeline_bytes=options.timeline_bytes,
                 )
             )
