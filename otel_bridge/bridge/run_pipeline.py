@@ -35,7 +35,7 @@ from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.machine import network_file_system
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPipeline:
     """Holds the parts that deliver one run folder's segments to its exporters. `open_pipeline` builds them.
 
@@ -141,22 +141,11 @@ def open_pipeline(
         timeout_ns = options.translation.liveness_timeout_ns
         processes = ProcessMonitor(folder, reader, segment, timeout_ns)
         content = _content_limits(options, ledger, view)
-        workers = ExporterSet(
-            ledger,
-            _WorkerFactory(
-                folder,
-                options,
-                ledger,
-                reader,
-                describe,
-                content,
-                shutdown,
-                report,
-                wake,
-                log_line,
-            ),
-            log_line,
-        )
+        create_worker = _WorkerFactory(
+            folder=folder, options=options, ledger=ledger, reader=reader, describe=describe, content=content,
+            shutdown=shutdown, report=report, wake=wake, log_line=log_line,
+        )  # fmt: skip
+        workers = ExporterSet(ledger, create_worker, log_line)
         selection = ExporterSelection(
             ledger=ledger, options=options, view=view, processes=processes, workers=workers, other_traces=other_traces,
             not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
@@ -166,13 +155,14 @@ def open_pipeline(
             selection=selection, fullness=fullness, report=report, log_line=log_line,
         )  # fmt: skip
         return RunPipeline(
-            ledger, reader, processes, measurements, describe, content, workers, selection, report, retention,
+            ledger=ledger, reader=reader, processes=processes, measurements=measurements, describe=describe,
+            content=content, workers=workers, selection=selection, report=report, retention=retention,
             # An error before this line has closed what was open; from here on the pipeline does.
-            closing.pop_all(),
+            closing=closing.pop_all(),
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _WorkerFactory:
     """Creates the worker of an exporter, from what all workers of the run are given."""
 
