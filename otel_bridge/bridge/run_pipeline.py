@@ -186,6 +186,8 @@ class _WorkerFactory:
         and its settings are right is found by its first step, on its own thread: it is blocked
         then, and the others go on. Raises `JournalError` when the ledger cannot be opened for it.
         """
+        # The only worker without a position in the ledger: `ExporterSet`, `ExporterSelection`,
+        # `FolderRetention` and `RunBridge` leave it out by its name.
         if name == OTLP:
             return self._forwarder(destination)
         context = DeliveryContext(
