@@ -230,8 +230,8 @@ class _WorkerFactory:
         )
 
     def _more_comes(self) -> bool:
-        # While more is read, a pause would only cut large batches into small ones; a drain is not
-        # to wait.
+        # While more is read, a pause would only cut large batches into small ones. In a drain nothing
+        # more need come, but it must not wait.
         return self.shutdown.draining or not self.reader.caught_up
 
     def _progressed(self) -> None:

@@ -32,8 +32,8 @@ class DeliveryContext:
         describe: Describes the run.
         log_line: Takes one line for the log.
         limit: Returns the most characters that a text may have for this exporter.
-        more_comes: Returns whether more records are about to come at once, so that the writer may
-            not pause.
+        more_comes: Returns whether the writer must go on without a pause, because more records are
+            about to come or the bridge drains.
     """
 
     name: str
