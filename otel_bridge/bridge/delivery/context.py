@@ -18,7 +18,7 @@ from otel_bridge.exporter import Exporter, ExporterSettings
 from otel_bridge.records import Position, Status
 
 Names: TypeAlias = dict[str, tuple[str, ...]]
-"""Exporter to the signals that it is named for."""
+"""Signals by the name of the exporter that gets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class DeliveryContext:
         resolve: Returns the exporter and its settings; raises `ConfigError`.
         describe: Describes the run.
         log_line: Takes one line for the log.
-        limit: Returns the most characters that a text may have for this exporter.
+        limit: Returns the most characters that a text may have for this exporter; ``None`` for no
+            limit.
         more_comes: Returns whether the writer must go on without a pause, because more records are
             about to come or the bridge drains.
     """
@@ -47,7 +48,7 @@ class DeliveryContext:
 
 @dataclass(frozen=True, slots=True)
 class FinalPosition:
-    """Describes where the records of an exporter end that no process requests any more.
+    """Describes the last record of an exporter that no process requests any more.
 
     Attributes:
         position: Position of the last record for the exporter.
