@@ -62,9 +62,9 @@ class FinalPosition:
 class DeliveryRequests:
     """Holds what other threads request of one exporter's delivery. Thread-safe.
 
-    Each request wakes the exporter's thread, once `wake_by` was called. `take` returns the requests
-    that are carried out once, before the next step. The others hold until they are replaced or
-    done.
+    Each request wakes the exporter's thread, once `wake_by` was called. The position of
+    `skip_through` is taken once, before the next step. A dead letter stays until `dead_letter_done`,
+    `signals` and `final_position` until they are replaced.
 
     Args:
         signals: Signals that the exporter is named for.
@@ -127,8 +127,8 @@ class DeliveryRequests:
         """Mark the retry of a dead letter as done; it need not be requested any more."""
         self._dead_letters.pop(number, None)
 
-    def take(self) -> Position | None:
-        """Return the position of `skip_through` since the last call; ``None`` without one."""
+    def take_skip(self) -> Position | None:
+        """Return the position of the last `skip_through`, once; ``None`` without a new one."""
         if self._skip_through:
             return self._skip_through.pop()
         return None

@@ -455,7 +455,7 @@ class Delivery(ExporterWorker):
 
         A ledger that refuses it is passed over, since eviction repeats it.
         """
-        through = self.requests.take()
+        through = self.requests.take_skip()
         if through is not None:
             with contextlib.suppress(OtelBridgeError):  # eviction requests this again
                 self.skip_through(through)
