@@ -144,7 +144,7 @@ class ActiveRuns:
         """
         if time.monotonic() >= self._discovery.next_s:
             for folder in self._discovery.find():
-                self.rotation.wait(folder)
+                self.rotation.enqueue(folder)
         return self._fill()
 
     def poll(self) -> bool:
@@ -324,7 +324,7 @@ class ActiveRuns:
         opened = False
         until_s = time.monotonic() + _ROUND_S
         while time.monotonic() < until_s:
-            folder = self.rotation.next(len(self))
+            folder = self.rotation.take_next(len(self))
             if folder is None:
                 break
             self._stall_watch.record(folder.run_id)
@@ -410,7 +410,7 @@ class ActiveRuns:
         # Its last status is out of date from now on.
         self._discovery.closed.pop(folder.path, None)
         self._runs[folder.path] = run
-        self.rotation.began(folder.path)
+        self.rotation.opened(folder.path)
         # A request holds for runs found later too, or a drain would miss those that waited.
         for request in self._requests:
             request(run)
@@ -422,7 +422,7 @@ class ActiveRuns:
     def _reopen(self, folder: RunFolder) -> None:
         """Put a closed run in the queue, unless it is active or waits already."""
         if not self._serves(folder.path):
-            self.rotation.wait(folder)
+            self.rotation.enqueue(folder)
 
     def _failed(self, folder: RunFolder, exc: Exception) -> None:
         """Leave *folder* alone for a while after a failure, which is counted and logged."""
@@ -437,7 +437,7 @@ class ActiveRuns:
 
     def _files_ran_out(self, folder: RunFolder) -> None:
         """Keep the run's position in the queue, and allow fewer active runs."""
-        self.rotation.wait(folder, first=True)
+        self.rotation.enqueue(folder, first=True)
         if not self.rotation.limited:
             self._log_line(
                 f"{folder.run_id}: no more files can be opened with {len(self)} active runs; "
@@ -461,7 +461,7 @@ class ActiveRuns:
         """
         path = run.folder.path
         del self._leaving[path]
-        self.rotation.ended(path)
+        self.rotation.closed(path)
         self._stall_watch.record(run.folder.run_id)
         try:
             remaining = run.remaining()
@@ -485,7 +485,7 @@ class ActiveRuns:
         # finds the lock free.
         is_ours = remaining.outcome in {Outcome.DONE, Outcome.PARKED}
         if is_ours and read.anything_new():
-            self.rotation.wait(run.folder, first=True)
+            self.rotation.enqueue(run.folder, first=True)
 
     def _make_idle(self, run: RunBridge, remaining: RunStatus) -> None:
         """Close a run that may continue. The idle runs take its lock, if they may hold one more, and wake it.
@@ -509,7 +509,7 @@ class ActiveRuns:
             drained=is_drained,
         )
         if self._until_done or not is_finished:
-            self.rotation.wait(run.folder)
+            self.rotation.enqueue(run.folder)
 
     def _close_failed(self, run: RunBridge, exc: Exception) -> None:
         """Close what a failed close left open, and try the folder again later.
@@ -529,7 +529,7 @@ class ActiveRuns:
         folder = run.folder
         self._log_line(f"{folder.run_id}: {exc}")
         self._runs.pop(folder.path, None)
-        self.rotation.ended(folder.path)
+        self.rotation.closed(folder.path)
         # SQLite would go on in a renamed file that a connection has open.
         try:
             self.hanging += run.close(time.monotonic() + CLOSE_S)

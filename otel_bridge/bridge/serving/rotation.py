@@ -120,7 +120,7 @@ class Rotation:
             return 0.0
         return time.monotonic() - first[1]
 
-    def wait(self, folder: RunFolder, *, first: bool = False) -> None:
+    def enqueue(self, folder: RunFolder, *, first: bool = False) -> None:
         """Put *folder* at the end of the queue, or at its beginning.
 
         A folder in the queue keeps its position.
@@ -131,7 +131,7 @@ class Rotation:
         if first:
             self.waiting.move_to_end(folder.path, last=False)
 
-    def next(self, at_work: int) -> RunFolder | None:
+    def take_next(self, at_work: int) -> RunFolder | None:
         """Return the first folder of the queue, and take it from there.
 
         ``None`` when none waits, *at_work* is the limit, or files ran out a moment ago.
@@ -156,12 +156,12 @@ class Rotation:
         self._limit = max(min(self._limit, at_work - max(at_work // 8, 1)), 1)
         self._limited_s = now_s
 
-    def began(self, path: Path) -> None:
+    def opened(self, path: Path) -> None:
         """Store when a run became active."""
         now_s = time.monotonic()
         self._stints[path] = _Stint(now_s, now_s, now_s)
 
-    def ended(self, path: Path) -> None:
+    def closed(self, path: Path) -> None:
         """Forget a run that is no longer active."""
         self._stints.pop(path, None)
 
