@@ -51,8 +51,8 @@ class _Stint:
     checked_s: float = 0.0
     position: object = None
 
-    def is_idle(self, run: RunBridge, now_s: float) -> bool:
-        """Return whether *run* has nothing to do, and note when it moved or was busy last.
+    def observe(self, run: RunBridge, now_s: float) -> bool:
+        """Note when *run* moved or was busy last; return whether it has nothing to do.
 
         It moved if it read or stored anything, or an exporter wrote something, since the last look:
         a run whose tracker fails does none of these.
@@ -180,7 +180,7 @@ class Rotation:
         idle_s = self._idle_s
         if run.reader.translator.status() != "running":
             idle_s = min(idle_s, ENDED_S)
-        return stint.is_idle(run, now_s) and now_s - stint.busy_s >= idle_s
+        return stint.observe(run, now_s) and now_s - stint.busy_s >= idle_s
 
     def to_give_way(
         self, runs: Iterable[RunBridge], *, leaving: int
@@ -223,7 +223,7 @@ class Rotation:
         """
         now_s = time.monotonic()
         stint = self._stints[run.folder.path]
-        if stint.is_idle(run, now_s):
+        if stint.observe(run, now_s):
             return 1
         if now_s - stint.moved_s >= STUCK_S:
             return 2
