@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from operator import itemgetter
 from pathlib import Path
 
@@ -32,6 +33,17 @@ _DECIDE_S = 0.1
 _GROW_S = 10.0
 _SHARE = 4
 """Of the runs with something left to do, at most one in this number gives way at a time."""
+
+
+class _GiveWayReason(IntEnum):
+    """Orders the runs that may give way: the lowest goes first.
+
+    A stuck run goes before one that moves, because it loses nothing by waiting.
+    """
+
+    IDLE = 1
+    STUCK = 2
+    STINT_OVER = 3
 
 
 @dataclass(slots=True)
@@ -202,31 +214,29 @@ class Rotation:
         if needed <= 0 or now_s - self._decided_s < _DECIDE_S:
             return []
         self._decided_s = now_s
-        ranked: list[tuple[int, float, RunBridge]] = []
+        candidates: list[tuple[_GiveWayReason, float, RunBridge]] = []
         for run in at_work:
-            rank = self._rank(run)
-            if rank:
-                ranked.append((rank, self._stints[run.folder.path].moved_s, run))
-        ranked.sort(key=itemgetter(0, 1))
+            reason = self._reason(run)
+            if reason is not None:
+                moved_s = self._stints[run.folder.path].moved_s
+                candidates.append((reason, moved_s, run))
+        candidates.sort(key=itemgetter(0, 1))
         # Idle ones leave freely; of busy ones few, because each closes and opens its writers.
         max_busy = max(self.limit // _SHARE, 1) - leaving
         giving_way: list[RunBridge] = []
-        for rank, _, run in ranked[:needed]:
-            if rank == 1 or len(giving_way) < max_busy:
+        for reason, _, run in candidates[:needed]:
+            if reason is _GiveWayReason.IDLE or len(giving_way) < max_busy:
                 giving_way.append(run)
         return giving_way
 
-    def _rank(self, run: RunBridge) -> int:
-        """Return a run's rank: 1 with nothing to do, 2 when stuck, 3 after its stint, 0 when it must not give way yet.
-
-        A stuck run gives way before one that moves, because it loses nothing by waiting.
-        """
+    def _reason(self, run: RunBridge) -> _GiveWayReason | None:
+        """Return why *run* may give way; ``None`` when it must not yet."""
         now_s = time.monotonic()
         stint = self._stints[run.folder.path]
         if stint.observe(run, now_s):
-            return 1
+            return _GiveWayReason.IDLE
         if now_s - stint.moved_s >= STUCK_S:
-            return 2
+            return _GiveWayReason.STUCK
         if now_s - stint.opened_s >= STINT_S:
-            return 3
-        return 0
+            return _GiveWayReason.STINT_OVER
+        return None
