@@ -2,8 +2,8 @@
 
 Waiting runs form a queue, first come, first served. While a run waits, an active run with nothing
 to do goes to sleep at once. A run without progress sleeps after a moment: its tracker fails, or a
-timeout is pending. Any other run sleeps after its stint. A run with something left to do goes to
-the end of the queue. For the host's thread.
+timeout is pending. Any other run sleeps after its stint, so that each waiting run has its turn. A
+run with something left to do goes to the end of the queue. For the host's thread.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from otel_bridge.journal.folder import RunFolder
 STINT_S = 10.0
 """Seconds that a run with progress stays active before it gives way."""
 STUCK_S = 2.0
-"""The same for a run without progress."""
+"""Seconds without progress after which a run gives way."""
 ENDED_S = 5.0
 """Seconds that an ended run stays open; a receiver keeps the run's segment, and its liveness lock,
 for a minute."""
 _CHECK_S = 1.0
 """Seconds between two checks whether a run is idle."""
 _DECIDE_S = 0.1
+"""Seconds between two decisions which runs give way."""
 _GROW_S = 10.0
+"""Seconds after which a lowered limit grows again."""
 _SHARE = 4
-"""Of the runs with something left to do, at most one in this number gives way at a time."""
+"""A run with something left to do gives way only while less than 1 / `_SHARE` of the limit leaves."""
 
 
 class _GiveWayReason(IntEnum):
@@ -86,8 +88,8 @@ class Rotation:
 
     Args:
         max_runs: Most active runs at a time.
-        idle_s: Seconds that a run must have had nothing to do to sleep although none waits;
-            ``None`` when none does.
+        idle_s: Seconds without work after which a run sleeps although none waits; ``None``: such a
+            run stays active.
 
     Attributes:
         waiting: Folders in the queue, and since when (`time.monotonic`).
@@ -178,11 +180,11 @@ class Rotation:
         self._stints.pop(path, None)
 
     def may_sleep(self, run: RunBridge) -> bool:
-        """Return whether *run* read nothing and waited for nothing in the last ``idle_s``; an ended run, in `ENDED_S`.
+        """Return whether *run* has had nothing to do for ``idle_s`` seconds; for `ENDED_S` if it has ended.
 
         Checks once a second, since each check asks all parts of the run. ``False`` between two
-        checks, and always when no run sleeps without need. An ended run sleeps earlier: it is over
-        for its processes, and only the receiver's segment keeps it open.
+        checks, and always without ``idle_s``. An ended run sleeps earlier: it is over for its
+        processes, and only the receiver's segment keeps it open.
         """
         now_s = time.monotonic()
         stint = self._stints[run.folder.path]
@@ -199,12 +201,12 @@ class Rotation:
     ) -> list[RunBridge]:
         """Return the active runs that give way to waiting ones, the idlest first.
 
-        Empty while none waits. Decides ten times a second. Of busy runs at most a quarter of the
-        limit give way at a time, because each closes and opens its writers.
+        Empty while none waits. Decides ten times a second. A busy run gives way only while fewer
+        than a quarter of the limit leave, idle ones included.
 
         Args:
             runs: The active runs.
-            leaving: Number of runs that are about to sleep.
+            leaving: Number of runs that are about to sleep already; they are not among *runs*.
         """
         now_s = time.monotonic()
         at_work = list(runs)
@@ -221,7 +223,7 @@ class Rotation:
                 moved_s = self._stints[run.folder.path].moved_s
                 candidates.append((reason, moved_s, run))
         candidates.sort(key=itemgetter(0, 1))
-        # Idle ones leave freely; of busy ones few, because each closes and opens its writers.
+        # Few busy ones at a time, because each closes and opens its writers.
         max_busy = max(self.limit // _SHARE, 1) - leaving
         giving_way: list[RunBridge] = []
         for reason, _, run in candidates[:needed]:
