@@ -58,8 +58,8 @@ class DecodedFrame:
     now_unix_ns: int
 
     @property
-    def held(self) -> bool:
-        """Return whether rows before those of the frame may still arrive.
+    def from_receiver(self) -> bool:
+        """Return whether a receiver appended the frame, so that earlier rows may still arrive.
 
         A process appends its own rows in order; a receiver appends requests of several connections.
         """

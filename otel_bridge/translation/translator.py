@@ -355,7 +355,7 @@ class Translator:
         """
         records: list[Record] = []
         for context, scopes in self._reader.spans(frame):
-            if frame.held:
+            if frame.from_receiver:
                 self.rollouts.received(frame.now_unix_ns)
             self._lifecycle.on_frame(context.process, frame.now_unix_ns)
             note_attempt(self._axes, context, scopes)

@@ -213,4 +213,4 @@ def test_a_producer_is_looked_up_only_when_those_before_it_were_taken() -> None:
 
 
 def test_rows_before_those_of_a_receiver_may_still_come() -> None:
-    assert (alone(b"").held, whole(b"").held) == (False, True)
+    assert (alone(b"").from_receiver, whole(b"").from_receiver) == (False, True)

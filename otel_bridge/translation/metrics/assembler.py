@@ -52,7 +52,12 @@ class RowAssembler:
         return {process.instance: len(process.waiting) for process in self._holding}
 
     def take(
-        self, process: Process, fragment: RowFragment, now_unix_ns: int, *, hold: bool
+        self,
+        process: Process,
+        fragment: RowFragment,
+        now_unix_ns: int,
+        *,
+        waits_for_earlier: bool,
     ) -> list[Row]:
         """Add a row or a fragment of one.
 
@@ -63,7 +68,7 @@ class RowAssembler:
             process: Process that sent the row.
             fragment: The row or fragment.
             now_unix_ns: Time of arrival.
-            hold: Whether the row waits for earlier rows, which may still arrive.
+            waits_for_earlier: Whether the row waits for earlier rows, which may still arrive.
 
         Returns:
             The rows that this one releases, in order.
@@ -91,7 +96,7 @@ class RowAssembler:
             process.ready[row.seq] = row
         rows: list[Row] = []
         # Without a receiver nothing from before the row can still arrive.
-        if row.whole and (not hold or row.seq <= process.rows.high):
+        if row.whole and (not waits_for_earlier or row.seq <= process.rows.high):
             rows.append(self._write(process, row))
         rows += self._in_order(process)
         return rows + self._within_bounds()

@@ -59,7 +59,7 @@ class MetricsPipeline:
         Measurements of the machine (`Producer.system`) neither open nor keep alive the process that
         they accompany.
         """
-        if frame.held:
+        if frame.from_receiver:
             self._receive_clock.receive(frame.now_unix_ns)
         records: list[Record] = []
         for batch in inputs:
@@ -113,7 +113,12 @@ class MetricsPipeline:
         for fragment in batch.fragments:
             # A redelivered row must not reopen its process or the run.
             redelivered = self.rows.redelivered
-            rows = self.rows.take(process, fragment, frame.now_unix_ns, hold=frame.held)
+            rows = self.rows.take(
+                process,
+                fragment,
+                frame.now_unix_ns,
+                waits_for_earlier=frame.from_receiver,
+            )
             records += self.ranks.rows(rows, frame.now_unix_ns)
             if self.rows.redelivered == redelivered:
                 self._lifecycle.on_row(process, frame.now_unix_ns)

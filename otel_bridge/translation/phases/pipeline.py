@@ -222,7 +222,7 @@ def _timeline_phase(
     if phase.outer:
         facts["outer"] = phase.outer
     # Only a receiver has a clock of another machine beside that of the sender.
-    if frame.held:
+    if frame.from_receiver:
         facts["received_ns"] = frame.append_unix_ns
     event = TimelineEvent(
         "phase", phase.name, process.instance, phase.start_ns, phase.end_ns, facts
