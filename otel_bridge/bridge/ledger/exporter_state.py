@@ -1,7 +1,10 @@
-"""The state of one exporter of a run: stored in the ledger, reported, and shown. `docs/architecture.md` has the page.
+"""Defines the state of one exporter of a run: stored in the ledger, reported, and shown.
 
 The delivery thread is the only writer. It replaces the whole value, so any thread may read the
-newest one.
+newest one. `docs/architecture.md` lists who changes which part ("What an exporter's state is").
+
+A record is *written* once the tracker's call has returned, and *durable* once the tracker's store
+holds it. It is deleted when it is durable at every destination, or evicted near the limit.
 """
 
 from __future__ import annotations
