@@ -387,7 +387,7 @@ class RowAssembler:
         for process, row in sorted(
             rows, key=lambda pair: (pair[1].since_ns, pair[1].time_ns)
         ):
-            if row.written:
+            if row.records_made:
                 process.written[row.time_ns] = row
                 continue
             process.waiting[row.time_ns] = row

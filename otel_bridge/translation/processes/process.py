@@ -37,20 +37,20 @@ class PendingRow(RowFragment):
     Attributes:
         since_ns: Time at which the first fragment arrived.
         size_bytes: Approximate size of the row in memory.
-        written: Records already made of the row because it waited too long; above 0, `values` holds
-            only what was written.
+        records_made: Number of records made of the row because it waited too long; above 0,
+            `values` holds only what they show.
         base_id: Id of the first record made of the row; further records add ``:<n>``.
     """
 
     since_ns: int = 0
     size_bytes: int = 0
-    written: int = 0
+    records_made: int = 0
     base_id: str = ""
 
     @property
     def is_open(self) -> bool:
-        """Return whether its process may still add to the row: without a number, and not written."""
-        return self.seq == 0 and self.written == 0
+        """Return whether its process may still add to the row: without a number, and no record made."""
+        return self.seq == 0 and self.records_made == 0
 
     def number(self, seq: int, want: int, own_ns: int) -> None:
         """Note the row's number, its number of values and its own time."""
@@ -79,12 +79,12 @@ class PendingRow(RowFragment):
     def begin_writing(self, base_id: str) -> None:
         """Note that a first record is made of the incomplete row."""
         self.base_id = base_id
-        self.written = 1
+        self.records_made = 1
 
     def next_id(self) -> str:
         """Return the id of a further record of the row."""
-        self.written += 1
-        return f"{self.base_id}:{self.written - 1}"
+        self.records_made += 1
+        return f"{self.base_id}:{self.records_made - 1}"
 
 
 @dataclass(slots=True, eq=False)
