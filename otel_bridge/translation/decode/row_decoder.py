@@ -109,7 +109,7 @@ class RowTemplate:
             _number(step),
             int.from_bytes(time_ns, "little"),
             seq=_number(seq),
-            want=len(self._keys),
+            value_count=len(self._keys),
             values=dict(zip(self._keys, numbers, strict=True)),
         )
 

@@ -49,7 +49,7 @@ class RowFragment:
 
     Attributes:
         seq: Number of the row, 0 when another fragment holds ``rl.row``.
-        want: Number of values of the row, -1 when unknown.
+        value_count: Number of values of the row, -1 when unknown.
         values: Full key to value; of two values with one full key the last wins.
         same: Number of values left out because another value of the row has the same full key.
         own_ns: The row's own wall time, 0 when that is *time_ns*.
@@ -59,7 +59,7 @@ class RowFragment:
     step: int
     time_ns: int
     seq: int = 0
-    want: int = -1
+    value_count: int = -1
     values: dict[str, Value] = field(default_factory=dict[str, Value])
     same: int = 0
     own_ns: int = 0
@@ -67,7 +67,7 @@ class RowFragment:
     @property
     def whole(self) -> bool:
         """Return whether all values of the row are present."""
-        return self.seq > 0 and 0 <= self.want <= len(self.values) + self.same
+        return self.seq > 0 and 0 <= self.value_count <= len(self.values) + self.same
 
 
 def fragments_of(
@@ -102,7 +102,7 @@ def fragments_of(
                 fragment = RowFragment(point_role, step, time_ns)
                 fragments[time_ns, point_role] = fragment
             if name == semconv.ROW and isinstance(value, int):
-                fragment.want = value
+                fragment.value_count = value
                 fragment.seq = _positive(attributes, semconv.SEQ)
                 fragment.own_ns = _positive(attributes, semconv.ROW_TIME)
             else:

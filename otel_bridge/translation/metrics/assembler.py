@@ -227,7 +227,7 @@ class RowAssembler:
         if brings_step:
             row.step = fragment.step
         if brings_number:
-            row.number(fragment.seq, fragment.want, fragment.own_ns)
+            row.set_number(fragment.seq, fragment.value_count, fragment.own_ns)
         if fragment.same:
             count(self._state, SAME_KEY, fragment.same)
         self._waiting_bytes += row.extend(new, fragment.same)

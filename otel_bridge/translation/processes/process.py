@@ -52,10 +52,10 @@ class PendingRow(RowFragment):
         """Return whether its process may still add to the row: without a number, and no record made."""
         return self.seq == 0 and self.records_made == 0
 
-    def number(self, seq: int, want: int, own_ns: int) -> None:
-        """Note the row's number, its number of values and its own time."""
+    def set_number(self, seq: int, value_count: int, own_ns: int) -> None:
+        """Note the row's number, how many values it has, and its own time."""
         self.seq = seq
-        self.want = want
+        self.value_count = value_count
         self.own_ns = own_ns
 
     def extend(self, values: Mapping[str, Value], same_keys: int) -> int:

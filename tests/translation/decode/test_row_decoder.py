@@ -36,7 +36,7 @@ def content(fragment: RowFragment) -> tuple[object, ...]:
         fragment.step,
         fragment.time_ns,
         fragment.seq,
-        fragment.want,
+        fragment.value_count,
         fragment.own_ns,
         bits,
     )
