@@ -53,9 +53,10 @@ from otel_bridge.translation.state import TranslationState, count, number_at
 
 __all__ = ["PendingCounts", "SegmentInfo", "TranslationOptions", "Translator"]
 
+# Members of the journal's `Signal`, written again because translation must not import the journal.
 _METRICS = 1
 _TRACES = 2
-_LOGS = 3  # numbers of the signals in the journal's frames
+_LOGS = 3
 _REDELIVERED = "redelivered"
 _MISSING = "missing"
 
