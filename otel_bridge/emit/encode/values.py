@@ -64,7 +64,8 @@ _MEDIA = {
 }  # fmt: skip
 """Package of an object that is not a number, to the reason whose message names the right call."""
 _HISTOGRAMS = frozenset({("wandb", "Histogram"), ("trackio", "Histogram")})
-_NUMBERS = frozenset({int, bool, float, str, type(None)})
+_NEVER_MEDIA = frozenset({int, bool, float, str, type(None)})
+"""Common types that hold no media: such a value needs no further look."""
 _FLAT = frozenset({int, float, bool, str, list, tuple, type(None)})
 """Common types that are not mappings; an ABC check costs more than everything else."""
 
@@ -198,7 +199,7 @@ class _RowReader:
         ``None`` for media, which are kept where they are asked for, and for what is counted.
         """
         media = None
-        if self._media is not None and type(value) not in _NUMBERS:
+        if self._media is not None and type(value) not in _NEVER_MEDIA:
             media = media_in(value)
         if self._media is None or media is None:
             return to_value(value, self._lose)
