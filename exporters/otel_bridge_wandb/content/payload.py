@@ -44,7 +44,8 @@ def payload_of(row: Row, histogram: Histogram) -> dict[str, object] | None:
     axis = row.axis
     bins = 0
     for key, value in row.values.items():
-        # Hot path: most values are floats, which need no further test.
+        # Hot path: most values are floats, which need no further test. Not even for NaN and
+        # infinities: W&B takes them in rows, though not in a config.
         if type(value) is float:
             line[key] = value
             continue
