@@ -52,8 +52,8 @@ class RecordAppender:
         self._last_ns = 0
         self._ending = False
         self._ended = False
-        # Whether a row may be refused: the process has ended, or the directory is full.
-        self._closed = False
+        # Whether `_refuses` must be asked: the process has ended, or the directory is full.
+        self._may_refuse = False
         self._checked_at = time_ns()
         self._check_again = self._checked_at + _CHECK_EVERY_NS
         segment.open()
@@ -68,7 +68,7 @@ class RecordAppender:
         self.drops = Drops()
         self.rows = 0
         self._events = 0
-        self._closed = self._ended
+        self._may_refuse = self._ended
         self._segment.close_inherited()
 
     def checkpoint(self) -> Checkpoint | None:
@@ -151,7 +151,7 @@ class RecordAppender:
     ) -> bool:
         """Append media of a row; return whether they were appended, else they are counted."""
         # Media are events, which a full directory accepts; they are refused as rows are.
-        if self._closed and self._refuses(_METRICS):
+        if self._may_refuse and self._refuses(_METRICS):
             return False
         return self.append_event(semconv.EVENT_MEDIA, pairs, body, now, own_ns)
 
@@ -172,7 +172,7 @@ class RecordAppender:
             SegmentClosedError: The segment is gone. The record must be written anew, with the
                 numbers of a new segment.
         """
-        if self._closed and self._refuses(signal):
+        if self._may_refuse and self._refuses(signal):
             return False
         try:
             writer = self._segment.writer or self._segment.open()
@@ -190,7 +190,7 @@ class RecordAppender:
                 self.drops.count_failure(exc, payload)
             return False
         if self._quota.took(HEAD_BYTES + len(payload)):
-            self._closed = self._ended or self._quota.full()
+            self._may_refuse = self._ended or self._quota.full()
         return True
 
     def _refuses(self, signal: int) -> bool:
@@ -234,7 +234,7 @@ class RecordAppender:
             return
         # Before the bridge is ensured: its log needs the folder.
         self.reopen_if_lost()
-        self._closed = self._quota.full()
+        self._may_refuse = self._quota.full()
         self._starter.ensure()
         if self.drops.due():
             self.drops.notify()
@@ -307,7 +307,7 @@ class RecordAppender:
         Return the position of its end, ``None`` when no segment was open.
         """
         self._ended = True
-        self._closed = True
+        self._may_refuse = True
         checkpoint = self.checkpoint()
         self._segment.close()
         return checkpoint
