@@ -166,10 +166,9 @@ class SegmentWriter:
                 closed; the frame was not written.
         """
         size = HEAD_BYTES + len(payload)
-        # A record larger than a segment gets one of its own; a torn frame (-1) ends its segment.
-        if self._size + size > self._limit and (
-            self._size > self._header_size or self._limit < 0
-        ):
+        is_full = self._size + size > self._segment_bytes
+        # A record larger than a segment gets one of its own.
+        if self._is_torn or (is_full and self._size > self._header_size):
             self._roll(append_unix_ns)
         frame = encode_frame(
             signal, payload, append_unix_ns, start=self._start, whole=whole
@@ -260,7 +259,7 @@ class SegmentWriter:
         self._start = start_of(name)
         self._size = len(data)
         self._header_size = len(data)
-        self._limit = self._segment_bytes
+        self._is_torn = False
 
     def _roll(self, append_unix_ns: int) -> None:
         """Close the segment and open the next one.
@@ -321,7 +320,7 @@ class SegmentWriter:
             os.lseek(self._fd, begin, os.SEEK_SET)
             self._size = begin
         except OSError:
-            self._limit = -1
+            self._is_torn = True
 
 
 def read_segment(
