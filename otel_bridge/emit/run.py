@@ -144,6 +144,7 @@ class Run(RecordedFacts):
                 ``"mean"`` (default), ``"sum"``, ``"min"``, ``"max"``, or ``("mean", weight)`` with
                 the weight of this rank.
         """
+        # Of runs that record nothing; others have `Recorder.log_row` in its place (`__init__`).
 
     # --- rollouts ---------------------------------------------------------------------------------
 
