@@ -115,7 +115,8 @@ class ProcessMonitor:
         Return whether any was appended.
 
         A process gets this end only once its segments are fully read, because they may hold its own
-        end.
+        end. The run may end later: it stays open for ``end_grace_ns`` where the process may be
+        restarted, and trackers get the status only then (`RunLifecycle`).
 
         Args:
             spared_pid: A process whose end another program appends.
