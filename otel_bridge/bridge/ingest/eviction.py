@@ -1,7 +1,7 @@
 """Evicts records when a directory is near its limit, before a trainer has to drop any.
 
-First the records that only a destination which is no longer named has not got. Then those that a
-tracker's store does not confirm (W&B offline). Never a record that an exporter of the run has not
+First the records that are missing only in destinations which the run no longer has. Then those that
+a tracker's store does not confirm (W&B offline). Never a record that an exporter of the run has not
 written.
 """
 
@@ -85,7 +85,7 @@ def evict(
         else:
             pinned = min(pinned, destination.durable)
     through = _half(oldest, durable)
-    # First what only exporters need that are no longer named: a bridge was not given them.
+    # First what only exporters lack that are no longer named, or that this bridge was not given.
     if through and pinned < through:
         ledger.evict_from_unnamed(through)
         requested.evict(through)
