@@ -401,7 +401,7 @@ class Ledger:
             pass
 
     def evict_from_unnamed(self, through: Position) -> None:
-        """Give up the records up to *through* that destinations which are no longer named have not got.
+        """Give up the records up to *through* that are missing only in destinations which the run no longer has.
 
         Records that a tracker had not confirmed are counted too, unless the end of its run settled
         them.

@@ -341,7 +341,8 @@ class Recorder:
             return
         now = self._appender.time_of_row(logged_ns)
         number = self._steps.take(step, role_name, count, commits=commits)
-        # Rollouts and phases of a rank whose rows are not recorded may take the next step.
+        # No drop: OTEL_BRIDGE_RANKS=0 leaves out the rows of ranks above 0, as `init` has printed. Only
+        # their step counts, which the rank's rollouts and phases may take.
         if not self._rules.are_recorded:
             return
         media: list[FoundMedia] = []
