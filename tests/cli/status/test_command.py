@@ -32,6 +32,7 @@ from support.trainers.command_runs import (
     started,
     until,
 )
+from support.waiting import HANG_S
 
 TRAIN = """
     import pathlib, sys, time
@@ -307,6 +308,7 @@ def test_watching_in_a_pipe_says_each_change_once_and_ends_on_an_interrupt(
             " finished " in line and "ended, 0 waiting" in line for line in lines
         ):
             lines.append(watching.stdout.readline())
+            assert lines[-1], f"it ended with {watching.wait(HANG_S)}: {lines}"
 
         watching.send_signal(signal.SIGINT)
         code = watching.wait(20)
