@@ -143,7 +143,9 @@ class _HttpClient:
             timed_out = isinstance(exc, requests.Timeout)
             message = f"{self._endpoint.address} cannot be reached: {_cut(str(exc))}"
             raise RetryableError(message, timed_out=timed_out) from exc
-        if answer.status_code == 200:
+        # Some backends answer 202 or 204 although the specification knows 200 alone. What they have
+        # taken must not be sent again.
+        if 200 <= answer.status_code < 300:
             return Reply(
                 answer.content,
                 {name.lower(): value for name, value in answer.headers.items()},
@@ -154,7 +156,7 @@ class _HttpClient:
         self._session.close()
 
     def _error(self, answer: requests.Response) -> ExporterError:
-        """Return the error of a status other than 200; a redirect counts as a wrong address."""
+        """Return the error of a status that is not 2xx; a redirect counts as a wrong address."""
         status = answer.status_code
         message = (
             f"{self._endpoint.address} answered {status} {_cut(answer.reason or '')}"

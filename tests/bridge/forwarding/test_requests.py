@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from otel_bridge.bridge.forwarding.client import client_for
+from otel_bridge.bridge.forwarding.client import Client, client_for
 from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_of
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
 from otel_bridge.journal.frames import Frame, Signal
@@ -90,6 +92,32 @@ def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
         endpoint_for("metrics", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"})
 
 
+@contextmanager
+def answering(status: int, heads: list[bytes]) -> Iterator[Client]:
+    """Give a client whose server answers one request with *status*, and adds its head to *heads*."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        peer, _ = listener.accept()
+        heads.append(peer.recv(65536))
+        peer.sendall(
+            f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode()
+        )
+        peer.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    client = client_for(endpoint_for("metrics", env))
+    try:
+        yield client
+    finally:
+        client.close()
+        listener.close()
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [
@@ -103,30 +131,17 @@ def test_the_variables_of_a_signal_go_before_those_of_all() -> None:
 def test_an_answer_is_final_blocked_or_to_be_tried_again(
     status: int, error: type[Exception]
 ) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
+    with answering(status, []) as client, pytest.raises(error) as caught:
+        client.send(b"", "9f2c")
 
-    def answer() -> None:
-        peer, _ = listener.accept()
-        peer.recv(65536)
-        peer.sendall(
-            f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\nRetry-After: 7\r\n\r\n".encode()
-        )
-        peer.close()
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    env = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-    }
-
-    with pytest.raises(error) as caught:
-        client_for(endpoint_for("metrics", env)).send(b"", "9f2c")
-
-    thread.join()
-    listener.close()
     if isinstance(caught.value, RetryableError):
         assert caught.value.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+def test_any_success_means_that_the_request_was_taken(status: int) -> None:
+    with answering(status, []) as client:
+        assert client.send(b"", "9f2c").rejected == 0
 
 
 @pytest.mark.parametrize("space", [" ", "%20"])
