@@ -11,7 +11,9 @@ import gzip
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from string import punctuation
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import requests
 from google.protobuf.message import DecodeError
@@ -121,7 +123,7 @@ class _HttpClient:
             BlockedError: TLS failed, or a person must mend address or credentials.
             PermanentError: The other end refuses this request for good.
         """
-        headers = {HEADER_RUN_ID: run_id}
+        headers = {HEADER_RUN_ID: _header_value(run_id)}
         if self._endpoint.gzip:
             body = gzip.compress(body)
             headers["Content-Encoding"] = "gzip"
@@ -210,7 +212,7 @@ class _GrpcClient:
             RetryableError, BlockedError, PermanentError: By the status of the call, which is
                 UNAVAILABLE where the other end cannot be reached.
         """
-        metadata = (*self._metadata, (HEADER_RUN_ID, run_id))
+        metadata = (*self._metadata, (HEADER_RUN_ID, _header_value(run_id)))
         try:
             answer, call = self._export.with_call(
                 body, timeout=self._endpoint.timeout_s, metadata=metadata
@@ -260,6 +262,15 @@ _MISSING_HELP = (
 _TLS_HELP = (
     "check OTEL_EXPORTER_OTLP_CERTIFICATE, or the scheme of OTEL_EXPORTER_OTLP_ENDPOINT"
 )
+
+
+def _header_value(run_id: str) -> str:
+    """Return a run id as a header may hold it: all but visible ASCII percent-encoded.
+
+    Ids of our API stay as they are. A third-party producer may name any text, with which no request
+    could be sent.
+    """
+    return quote(run_id, safe=punctuation, errors="surrogatepass")
 
 
 def _file(path: str | None) -> bytes | None:

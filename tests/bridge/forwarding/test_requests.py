@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -17,6 +18,7 @@ from otel_bridge.bridge.forwarding.requests import REQUEST_BYTES, bodies, parts_
 from otel_bridge.errors import BlockedError, ConfigError, PermanentError, RetryableError
 from otel_bridge.journal.frames import Frame, Signal
 from otel_bridge.otlp.destination import endpoint_for
+from otel_bridge_collector import Receiver, ReceiverSettings
 from support.bridge.forwarded_metrics import RESOURCE, scope, values_of
 
 
@@ -142,6 +144,35 @@ def test_an_answer_is_final_blocked_or_to_be_tried_again(
 def test_any_success_means_that_the_request_was_taken(status: int) -> None:
     with answering(status, []) as client:
         assert client.send(b"", "9f2c").rejected == 0
+
+
+@pytest.mark.parametrize(
+    ("run_id", "sent"),
+    [
+        ("ppo-1.0_a", "ppo-1.0_a"),
+        ("50%/a b", "50%/a%20b"),
+        ("训练\n", "%E8%AE%AD%E7%BB%83%0A"),
+    ],
+)
+def test_the_header_of_the_run_is_visible_ascii_whatever_a_third_party_producer_named(
+    run_id: str, sent: str
+) -> None:
+    heads: list[bytes] = []
+    with answering(200, heads) as client:
+        client.send(b"", run_id)
+
+    assert f"\r\nrl-run-id: {sent}\r\n".encode() in heads[0]
+
+
+def test_over_grpc_too_any_run_id_can_be_sent(tmp_path: Path) -> None:
+    there = Receiver(ReceiverSettings.from_environment({}, tmp_path, http_port=None))
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": there.grpc_endpoint}
+    client = client_for(endpoint_for("metrics", env))
+
+    assert client.send(b"", "训练\n").from_bridge
+
+    client.close()
+    there.stop()
 
 
 @pytest.mark.parametrize("space", [" ", "%20"])
