@@ -40,8 +40,8 @@ _NO_GRPC = (
 )
 _UNREAD_S = 1.0
 """Seconds until segments or a ledger that could not be read are read again."""
-_ACCEPTING = "otlp_accepting"
-"""Key of the ledger's facts: servers that have accepted a signal of this run."""
+_ACCEPTED = "otlp_accepted"
+"""Key of the ledger's facts: server to the signals of this run that it has accepted."""
 
 
 class Forwarder(ExporterWorker):
@@ -95,7 +95,7 @@ class Forwarder(ExporterWorker):
             )
             self._lanes.append(SignalLane(signal, sender))
         self._unstored: set[str] = set()
-        self._accepting: set[str] = set()
+        self._accepted: dict[str, list[str]] = {}
         self._backoff = Backoff()
         if unset_without_grpc(env):
             log_line(_NO_GRPC)
@@ -117,7 +117,7 @@ class Forwarder(ExporterWorker):
         """
         view = self._ledger.view()
         try:
-            self._accepting.update(view.meta(_ACCEPTING) or [])
+            self._accepted.update(view.meta(_ACCEPTED) or {})
             for source in view.sources():
                 self._follow(source.instance_id, source.forwarded_number)
                 slowest = SegmentOffset(
@@ -315,14 +315,17 @@ class Forwarder(ExporterWorker):
     def _send(self, lane: SignalLane, datas: Sequence[bytes]) -> None:
         """Send *datas*, unless the signal waits since an earlier request of the same read.
 
-        A server that accepts is noted in the ledger: a later bridge then knows that its address is
+        What a server accepts is noted in the ledger: a later bridge then knows that its address is
         right. Raises `JournalError` when that fails; the request is sent again.
         """
         if not self._may_send(lane) or not lane.send(datas):
             return
-        if lane.sender.server not in self._accepting:
-            self._accepting.add(lane.sender.server)
-            self._ledger.set_meta(_ACCEPTING, sorted(self._accepting))
+        server = lane.sender.server
+        signals = self._accepted.get(server, [])
+        if lane.name not in signals:
+            accepted = {**self._accepted, server: [*signals, lane.name]}
+            self._ledger.set_meta(_ACCEPTED, accepted)
+            self._accepted = accepted
 
     def _log_failures(self) -> None:
         """Log each new failure.
@@ -349,12 +352,14 @@ class Forwarder(ExporterWorker):
             lane.logged_failure = failure
 
     def _is_missing(self, lane: SignalLane) -> bool:
-        """Return whether the other end lacks the signal of *lane* for good: it has accepted another signal.
+        """Return whether the other end lacks the signal of *lane* for good: it has accepted other signals alone.
 
         Before that, and when it lacks every signal, the address may be wrong; then the signal is
-        blocked, and kept.
+        blocked, and kept. So is one that it has accepted before: a proxy answers 404 too while the
+        server behind it is replaced.
         """
-        if not _lacks_signal(lane) or lane.sender.server not in self._accepting:
+        accepted = self._accepted.get(lane.sender.server, [])
+        if not _lacks_signal(lane) or not accepted or lane.name in accepted:
             return False
         return not all(map(_lacks_signal, self._lanes))
 

@@ -249,3 +249,37 @@ def test_a_run_that_goes_on_ends_what_the_other_end_was_known_to_lack_although_o
         until(lambda: run.forwarded() == run.written)
         until(state(worker, "idle"))
     backend.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_signal_that_was_accepted_before_is_kept_while_its_path_is_gone(
+    run: Run, *, restart: bool
+) -> None:
+    backend = HttpBackend("metrics", "traces", "logs")
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.url}
+
+    def is_held_or_ended(worker: Forwarder) -> bool:
+        return state(worker, "blocked")() or bool(worker.exporter_state.degraded)
+
+    def append(number: int) -> None:
+        # Metrics alone: that other signals are gone too is not known then.
+        run.process.writer.append(Signal.METRICS, scope(float(number)), time.time_ns())
+
+    run.write(0)
+    with run.forwarder(**endpoint) as worker:
+        until(lambda: run.forwarded() == run.written)
+        backend.answers["metrics"] = 404
+        if not restart:
+            append(1)
+            worker.notify()
+            until(lambda worker=worker: is_held_or_ended(worker))
+    append(2)
+    with run.forwarder(**endpoint) as worker:
+        until(lambda worker=worker: is_held_or_ended(worker))
+        backend.answers["metrics"] = 200
+        worker.notify(retry=True)
+        until(lambda: run.forwarded() == run.written)
+    backend.close()
+
+    assert backend.values() == ([0.0, 2.0] if restart else [0.0, 1.0, 2.0])
+    assert worker.exporter_state.degraded == []
