@@ -119,7 +119,11 @@ class Forwarder(ExporterWorker):
         try:
             self._accepted.update(view.meta(_ACCEPTED) or {})
             for source in view.sources():
-                self._follow(source.instance_id, source.forwarded_number)
+                self._follow(
+                    source.instance_id,
+                    source.forwarded_number,
+                    read_before=SegmentOffset(source.number, source.offset),
+                )
                 slowest = SegmentOffset(
                     source.forwarded_number, source.forwarded_offset
                 )
@@ -183,10 +187,16 @@ class Forwarder(ExporterWorker):
         )
         return None
 
-    def _follow(self, instance_id: str, number: int) -> None:
-        """Follow a process, whose first segment is *number*."""
+    def _follow(
+        self,
+        instance_id: str,
+        number: int,
+        *,
+        read_before: SegmentOffset | None = None,
+    ) -> None:
+        """Follow a process, whose first segment is *number*; see `ForwardedSegments`."""
         segments = ProcessSegments(self._folder, instance_id, number)
-        self._segments[instance_id] = ForwardedSegments(segments)
+        self._segments[instance_id] = ForwardedSegments(segments, read_before)
 
     def _list(self) -> None:
         """List the segments, follow new processes, and forget those whose segments are gone.

@@ -29,12 +29,21 @@ class FramesToForward:
 class ForwardedSegments:
     """Reads one process's segments from any position on. One thread.
 
-    Attributes:
+    Args:
         segments: The segments that were listed.
+        read_before: Position up to which an earlier bridge had read them; ``None`` without one.
+
+    Attributes:
+        segments: See *Args*.
     """
 
-    def __init__(self, segments: ProcessSegments) -> None:
+    def __init__(
+        self,
+        segments: ProcessSegments,
+        read_before: SegmentOffset | None = None,
+    ) -> None:
         self.segments = segments
+        self._read_before = read_before
         self._header: SegmentHeader | None = None
         self._header_of = -1
 
@@ -73,7 +82,7 @@ class ForwardedSegments:
             # Nothing whole behind the offset: an unfinished frame, or the end of the file.
             if content is None or content.end == offset:
                 if not is_final:
-                    return None
+                    return self._damaged_end(number, offset)
                 number = self.segments.after(number)
                 offset = 0
                 continue
@@ -86,6 +95,19 @@ class ForwardedSegments:
                 ):
                     parts += parts_of(frame, resource)
             return FramesToForward(parts, SegmentOffset(number, content.end))
+
+    def _damaged_end(self, number: int, offset: int) -> FramesToForward | None:
+        """Return the step over the damaged end of a process's last segment; ``None`` when there is none.
+
+        No whole frame follows *offset*. If the reader of an earlier bridge went on nevertheless, the
+        process had died, and the segment would count as not forwarded, and stay, for ever.
+        """
+        read_before = self._read_before
+        if read_before is None or read_before.number != number:
+            return None
+        if offset < read_before.offset:
+            return FramesToForward([], read_before)
+        return None
 
     def _header_at(self, number: int) -> SegmentHeader | None:
         """Return the header of a segment; ``None`` for a damaged one, whose frames go to ``otlp`` in any case.

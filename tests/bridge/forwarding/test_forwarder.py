@@ -186,6 +186,29 @@ def test_a_new_lane_goes_on_where_the_last_one_was(
     assert received(tmp_path / "there") == [float(n) for n in range(51)]
 
 
+def test_a_damaged_end_that_the_last_bridge_read_keeps_no_segment(
+    sender: Sender, tmp_path: Path
+) -> None:
+    sender.log(1, 2)
+    with open(sender.writer.path, "ab") as segment:
+        segment.write(bytes(4096))  # as a power cut leaves it
+        size = segment.tell()
+    header = sender.header.to_bytes()
+    sender.ledger.commit([], sources=[SegmentPosition("a1", 0, size, header)])
+    there = receiver(tmp_path / "there")
+    view = sender.ledger.view()
+
+    worker = sender.worker(there.grpc_endpoint)
+    worker.start()
+    sender.wait(worker, lambda: view.sources()[0].forwarded_offset == size)
+    worker.stop()
+    worker.join(10)
+    there.stop()
+    view.close()
+
+    assert received(tmp_path / "there") == [1.0, 2.0]
+
+
 def test_a_header_that_could_not_be_read_for_a_moment_does_not_count_as_damaged(
     sender: Sender,
 ) -> None:
