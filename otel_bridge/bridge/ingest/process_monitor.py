@@ -130,9 +130,8 @@ class ProcessMonitor:
             if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
-                # The time of its last sign of life: the check that noticed its death came later.
-                last_append_ns = tail.last_append_ns or tail.header.created_unix_ns
-                self.bridge_segment.end(tail.header, Status.KILLED, last_append_ns)
+                last_seen_ns = self._last_seen_ns(tail)
+                self.bridge_segment.end(tail.header, Status.KILLED, last_seen_ns)
                 appended = True
             # After the append: a full disk raises, and the end is tried again.
             tail.mark_ended()
@@ -195,6 +194,17 @@ class ProcessMonitor:
             return False
         process = self._process_of(tail.instance_id)
         return process is not None and process.status is None
+
+    def _last_seen_ns(self, tail: SegmentTailer) -> int:
+        """Return when a process last gave a sign of life; the check that noticed its death came later.
+
+        What an earlier bridge read is known to translation alone. 0 for a process that it does not
+        know. Raises as `_process_of` does.
+        """
+        process = self._process_of(tail.instance_id)
+        if tail.last_append_ns or process is None:
+            return tail.last_append_ns
+        return process.seen_ns
 
     def _process_of(self, instance_id: str) -> Process | None:
         """Return what translation knows of a process; ``None`` when it has sent nothing.
