@@ -165,7 +165,8 @@ class ProcessMonitor:
 
         Raises `JournalError` on a full disk; the processes behind it get theirs a minute later.
         """
-        if now_unix_ns - self._heartbeat_ns < HEARTBEAT_NS:
+        # A clock that was set back would else stop them, and the processes would count as dead.
+        if 0 <= now_unix_ns - self._heartbeat_ns < HEARTBEAT_NS:
             return
         # Before the appends: on a full disk the next try comes in a minute, not at every poll.
         self._heartbeat_ns = now_unix_ns
