@@ -121,7 +121,8 @@ class Ingest:
         self._refusing = ""
         self._counting = False
         self._disk_full = False
-        # One at a time, so that together they take no more memory than one.
+        # Checks of large requests and of space, one at a time: together they take no more memory
+        # than one.
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="otlp-check")
 
     @property
@@ -152,11 +153,13 @@ class Ingest:
             await self._count_when_due()
         if self._quota.was_full:
             return self._full()
-        if self._disk_full and (
-            reason := await asyncio.to_thread(_unwritable, self._settings.base)
-        ):
+        if self._disk_full:
+            # Not in the loop's own threads: in all of those pages may be waiting for this answer.
+            reason = await asyncio.get_running_loop().run_in_executor(
+                self._checking, _unwritable, self._settings.base
+            )
+            self._disk_full = bool(reason)
             return reason
-        self._disk_full = False
         return ""
 
     async def accept(
