@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -205,11 +205,10 @@ class Ingest:
         # From here to the end of the append nothing awaits: the order of requests is that of the
         # segment.
         try:
-            waited_for = self._append(signal, by_run, rejected)
+            waited_for = self._append(signal, by_run, rejected, token)
         except JournalFullError:
             self._disk_full = True
             raise
-        self._tokens.note(by_run, token)
         try:
             for sync in waited_for:
                 await sync
@@ -310,7 +309,11 @@ class Ingest:
         return joined, rejected
 
     def _append(
-        self, signal: Signal, by_run: Mapping[RunIdentity, bytes], rejected: Rejected
+        self,
+        signal: Signal,
+        by_run: Mapping[RunIdentity, bytes],
+        rejected: Rejected,
+        token: int,
     ) -> list[asyncio.Future[None]]:
         """Append each run's part of a request; return what to wait for until all is on the disk.
 
@@ -322,7 +325,10 @@ class Ingest:
         waited_for: list[asyncio.Future[None]] = []
         for identity, payload in by_run.items():
             try:
-                future = self._segment(identity).append(signal, payload, now_ns)
+                segment = self._segment(identity)
+                # Before the data is there: an error of a later run leaves what is stored by then.
+                self._tokens.note(identity.id, token)
+                future = segment.append(signal, payload, now_ns)
             except (FormatVersionError, TooManyRunsError) as exc:
                 # A retry would be refused forever, and would block other runs behind it in a
                 # client's queue.
@@ -417,12 +423,11 @@ class _TokensOfRuns:
     def __init__(self) -> None:
         self._tokens: dict[str, frozenset[int]] = {}
 
-    def note(self, runs: Iterable[RunIdentity], token: int) -> None:
-        """Note that data of *runs* came with *token*."""
-        for run in runs:
-            tokens = self._tokens.get(run.id, frozenset())
-            if token not in tokens:
-                self._tokens[run.id] = tokens | {token}
+    def note(self, run_id: str, token: int) -> None:
+        """Note that data of a run came with *token*."""
+        tokens = self._tokens.get(run_id, frozenset())
+        if token not in tokens:
+            self._tokens[run_id] = tokens | {token}
 
     def are_same(self, run_id: str, other_run_id: str) -> bool:
         """Return whether both runs have one token, the same."""

@@ -8,10 +8,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
+from otel_bridge.errors import JournalError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.frames import Signal
 from otel_bridge_collector import ReceiverSettings
 from otel_bridge_collector.ingest import Ingest
 from otel_bridge_collector.telemetry.counters import Counters
@@ -52,5 +56,22 @@ def test_whether_there_is_space_is_found_while_as_many_ask_as_there_are_threads(
             assert await asyncio.wait_for(ingest.lacks_space(), HANG_S) == ""
         finally:
             answered.set()
+
+    with_ingest(tmp_path, scene)
+
+
+def test_a_token_is_noted_of_what_is_stored_although_the_request_fails(
+    tmp_path: Path,
+) -> None:
+    RunFolder(tmp_path, "unusable").path.write_text("a file, where a folder should be")
+
+    async def scene(ingest: Ingest) -> None:
+        await ingest.accept(Signal.METRICS, request("a", "b"), token=1)
+        assert ingest.same_token("a", "b")
+
+        with pytest.raises(JournalError):
+            await ingest.accept(Signal.METRICS, request("a", "unusable"), token=2)
+
+        assert not ingest.same_token("a", "b")
 
     with_ingest(tmp_path, scene)
