@@ -398,8 +398,9 @@ def put_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written; the old content stays.
     """
-    # With the pid, since two processes may write the file at once.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Two processes may write the file at once. In containers that share a directory they may have
+    # one pid.
+    unfinished = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         fd = create_regular(unfinished)
         with open(fd, "wb") as file:

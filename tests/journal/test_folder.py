@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import FormatVersionError, JournalError
+from otel_bridge.journal import folder as folder_module
 from otel_bridge.journal.base_dir import why_not_ours
+from otel_bridge.journal.files import create_regular
 from otel_bridge.journal.folder import LockHolder, RunFolder, put_file, run_folders
 from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.segment import SegmentWriter
@@ -248,6 +250,24 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
         == folder.holder()
         == LockHolder(os.getpid(), host.name, host.boot_id, 123)
     )
+
+
+def test_two_processes_of_one_pid_may_write_a_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder.json"
+
+    def created_meanwhile(unfinished: Path) -> int:
+        monkeypatch.setattr(folder_module, "create_regular", create_regular)
+        descriptor = create_regular(unfinished)
+        put_file(path, b"other")
+        return descriptor
+
+    monkeypatch.setattr(folder_module, "create_regular", created_meanwhile)
+
+    put_file(path, b"own")
+
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"own", ["folder.json"])
 
 
 def test_a_file_put_in_place_replaces_the_old_one_and_leaves_nothing_behind(
