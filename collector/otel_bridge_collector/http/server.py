@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -330,13 +331,17 @@ async def _body_of(request: Request, limit_bytes: int) -> bytes:
 async def _discard_body(request: Request) -> None:
     """Read the rest of a refused body, because a client that still sends does not read the answer.
 
-    At most `_DISCARD_BYTES`, and no longer than the client pauses for `_DISCARD_S`. Raises nothing.
+    At most `_DISCARD_BYTES`, for `_BODY_S`, and no longer than the client pauses for `_DISCARD_S`.
+    Raises nothing.
     """
     remaining_bytes = _DISCARD_BYTES
+    # Once answered, a connection gives way to others. A client that sends byte by byte, without a
+    # token too, would keep it from that.
+    until_s = time.monotonic() + _BODY_S
     stream = request.stream()
     # RuntimeError: it was read whole. A client that stops sending, or leaves, needs no patience.
     with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
-        while remaining_bytes > 0:
+        while remaining_bytes > 0 and time.monotonic() < until_s:
             part = await asyncio.wait_for(anext(stream, b""), _DISCARD_S)
             if not part:
                 return

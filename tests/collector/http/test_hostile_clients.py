@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from otel_bridge.errors import InvalidRecordError
 from otel_bridge_collector import Receiver, ReceiverSettings, grpc_server
 from otel_bridge_collector.error_table import TooLargeError
 from otel_bridge_collector.export_request import check_well_formed
+from otel_bridge_collector.http import server
 from support.collector.service_process import Service, service
 from support.trainers.command_runs import environment
 from support.waiting import ANSWER_S, HANG_S
@@ -112,6 +115,30 @@ def test_over_grpc_a_message_that_does_not_come_ends_the_call(
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
     assert "did not come within" in refused.value.details()  # type: ignore[attr-defined]
+
+
+def test_over_http_a_refused_client_is_answered_although_it_sends_byte_by_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_BODY_S", 0.1)
+    receiver = Receiver(
+        ReceiverSettings.from_environment({"OTEL_BRIDGE_TOKEN": "right"}, tmp_path)
+    )
+    address = urlsplit(receiver.http_endpoint)
+    answer = b""
+    with socket.create_connection((address.hostname, address.port)) as client:
+        client.sendall(
+            b"POST /v1/metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+        )
+        client.settimeout(0.02)
+        deadline_s = time.monotonic() + HANG_S
+        while not answer and time.monotonic() < deadline_s:
+            client.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                answer = client.recv(64)
+    receiver.stop()
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 def test_over_grpc_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
