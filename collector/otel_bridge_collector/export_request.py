@@ -72,11 +72,12 @@ def parts(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     budget = _FieldBudget(_FIELDS, "resources and scopes")
     for number, begin, start, end in _fields(body, 0, len(body), budget):
         if number == 1:
-            resource = b""
+            # Joined once: with a hundred thousand pieces, adding each would take minutes.
+            pieces: list[bytes] = []
             for inner, _, inner_start, inner_end in _fields(body, start, end, budget):
                 if inner == 1:
-                    resource += body[inner_start:inner_end]
-            yield resource, body[begin:end]
+                    pieces.append(body[inner_start:inner_end])
+            yield b"".join(pieces), body[begin:end]
 
 
 class _FieldBudget:
