@@ -134,7 +134,7 @@ class FileRunWriter(RunWriter):
             while files and _number(files[0]) < int(first):
                 del files[0]
             self._last = _last_position(files)
-            self._descriptor = self._open()
+            self._descriptor = self._open(self._number)
             self._media = MediaFolder(self._folder / "media", settings.max_bytes // 2)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
@@ -258,27 +258,35 @@ class FileRunWriter(RunWriter):
             raise
 
     def _roll(self) -> None:
-        """Open the next file, and delete the oldest ones: `_FILES` remain. Raises as `_open`."""
+        """Open the next file, and delete the oldest ones: `_FILES` remain.
+
+        Raises as `_open`; the file before stays the open one then.
+        """
+        descriptor = self._open(self._number + 1)
+        # Only now: the number of a closed descriptor may soon be that of another file.
         os.close(self._descriptor)
+        self._descriptor = descriptor
         self._number += 1
-        self._descriptor = self._open()
         # After the new file is open: a full disk or a kill in between leaves one file too many, no
         # gap.
         for old in sorted(self._folder.glob(_PATTERN))[: -_FILES + 1]:
             old.unlink(missing_ok=True)
 
-    def _open(self) -> int:
-        """Open the newest file without a torn last line; returns its descriptor.
+    def _open(self, number: int) -> int:
+        """Open the file with *number* without a torn last line; returns its descriptor.
 
         Raises:
             OSError: It cannot be opened, or is not a regular file.
         """
-        path = self._folder / f"records-{self._number:06d}.jsonl"
+        path = self._folder / f"records-{number:06d}.jsonl"
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        data = path.read_bytes()
-        os.ftruncate(
-            descriptor, data.rfind(b"\n") + 1
-        )  # remove a line that a kill has torn
+        try:
+            data = path.read_bytes()
+            # Remove a line that a kill has torn.
+            os.ftruncate(descriptor, data.rfind(b"\n") + 1)
+        except OSError:
+            os.close(descriptor)
+            raise
         return descriptor
 
 

@@ -208,6 +208,29 @@ def test_a_full_disk_leaves_only_whole_lines_and_is_retried(tmp_path: Path) -> N
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
+def test_a_next_file_that_cannot_be_opened_is_retried_and_nothing_goes_into_another_file(
+    tmp_path: Path,
+) -> None:
+    run = samples.run_info(tmp_path)
+    writer = opened(run, tmp_path, OTEL_BRIDGE_FILE_BYTES="64KiB")
+    records = samples.placed(samples.rows(400))
+    in_the_way = run.folder / "file" / "records-000002.jsonl"
+    in_the_way.mkdir()
+    writer.write_rows(records[:200])
+    with pytest.raises(RetryableError) as raised:
+        writer.write_rows(records[200:])
+
+    with (tmp_path / "another file").open("wb") as another:
+        with pytest.raises(RetryableError):
+            writer.write_rows(records[200:])
+        in_the_way.rmdir()
+        writer.write_rows(records[200:])
+
+        assert os.fstat(another.fileno()).st_size == 0
+    assert raised.value.position == 201
+    assert [line["position"] for line in lines(run)] == [*range(1, 401)]
+
+
 def test_a_folder_that_cannot_be_made_blocks_with_what_to_do(tmp_path: Path) -> None:
     run = samples.run_info(tmp_path)
     run.folder.write_text("in the way")
