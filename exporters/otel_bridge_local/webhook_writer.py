@@ -1,6 +1,6 @@
 """Posts each alert of a run once to ``OTEL_BRIDGE_ALERT_WEBHOOK``, in Slack's format: the exporter ``webhook``.
 
-Before a request the alert's position is stored as begun. A clear refusal (no connection, 429, 5xx
+Before a request the alert's id is stored as begun. A clear refusal (no connection, 429, 5xx
 except 504) deletes it, and the bridge retries. If the outcome is unknown (no answer, 408, 504, or a
 kill), the alert is not sent again: a person would be called twice. Such alerts are counted as left
 out.
@@ -68,7 +68,7 @@ class WebhookRunWriter(RunWriter):
     Args:
         run: The run.
         url: Where alerts are posted.
-        memory: Keeps the last position that was posted, and the one that was begun.
+        memory: Memory of `AlertsOnce`.
     """
 
     def __init__(self, run: RunInfo, url: str, memory: WriterMemory) -> None:

@@ -140,13 +140,31 @@ def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again
     tmp_path: Path,
 ) -> None:
     memory = MemoryTable()
-    memory.put("alerts/begun", b"1")
+    memory.put("alerts/begun", alert(1, "a").id.encode())
 
     with webhook() as running:
         writer = writer_of(tmp_path, running.url, memory)
         writer.write_alerts([alert(1, "a"), alert(2, "b")])
 
     assert (running.titles, dict(writer.left_out)) == (["b"], {UNKNOWN_ALERTS: 1})
+
+
+def test_each_refused_alert_that_a_person_retries_is_posted_once(tmp_path: Path) -> None:
+    memory = MemoryTable()
+    refused = [alert(1, "a"), alert(2, "b")]
+    # As the bridge gives a dead letter: at the position that the exporter has reached.
+    retried = [dataclasses.replace(one, position=3) for one in refused]
+
+    with webhook(400, 413) as running:
+        writer = writer_of(tmp_path, running.url, memory)
+        for one in refused:
+            with pytest.raises(PermanentError):
+                writer.write_alerts([one])
+        writer.write_alerts([alert(3, "c")])
+        for one in (*retried, *retried):
+            writer_of(tmp_path, running.url, memory).write_alerts([one])
+
+    assert running.titles == ["a", "b", "c", "a", "b"]
 
 
 @pytest.mark.parametrize(
