@@ -112,6 +112,8 @@ class ConsoleRunWriter(RunWriter):
     def __init__(self, run: RunInfo, stream: TextIO) -> None:
         self._name = run.name
         self._stream = stream
+        # The log of a bridge has the encoding of its locale, which may lack characters of a text.
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Print a line for each of *rows*."""
@@ -169,8 +171,12 @@ class ConsoleRunWriter(RunWriter):
             RetryableError: The stream cannot be written, or was closed. It names *position*, since
                 a buffer does not state which of its lines were shown.
         """
+        printed: list[str] = []
+        for line in lines:
+            encoded = printable(line).encode(self._encoding, "backslashreplace")
+            printed.append(f"{encoded.decode(self._encoding)}\n")
         try:
-            self._stream.writelines(f"{printable(line)}\n" for line in lines)
+            self._stream.writelines(printed)
             self._stream.flush()
             # A command that works without its output keeps the error, and raises nothing.
             failure = getattr(self._stream, "failure", None)

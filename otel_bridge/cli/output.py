@@ -6,8 +6,10 @@ continues, and only its text is lost: it calls `work_without_output` first.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -15,6 +17,11 @@ from pathlib import Path
 from typing import TextIO, cast
 
 import click
+
+from otel_bridge.text.printable import json_escape
+
+_ESCAPES = "otel_bridge.escapes"
+"""Name of the error handler of `_escaped`."""
 
 
 class OutputStream:
@@ -105,6 +112,7 @@ def call_with_streams(command: Callable[[], object]) -> object:
     `work_without_output`.
     """
     _open_closed_descriptors()
+    _escape_what_has_no_code(sys.stdout)
     streams = (sys.stdout, sys.stderr)
     output = OutputStream(sys.stdout, raises=True)
     errors = OutputStream(sys.stderr, raises=False)
@@ -144,6 +152,27 @@ def _open_closed_descriptors() -> None:
         os.open(os.devnull, flags)
     sys.stdout = _text_stream(sys.stdout, 1)
     sys.stderr = _text_stream(sys.stderr, 2)
+
+
+def _escape_what_has_no_code(stream: TextIO) -> None:
+    """Let *stream* escape characters that its encoding lacks, as of a terminal that is not UTF-8.
+
+    Names and texts of models come from elsewhere, and a check mark is ours: none may end a command.
+    """
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        codecs.register_error(_ESCAPES, _escaped)
+        stream.reconfigure(errors=_ESCAPES)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Return the characters that *error* is about as escapes, which keep JSON valid, and where to go on.
+
+    Raises *error* if it is not about encoding.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return "".join(map(json_escape, characters)), error.end
 
 
 def _text_stream(stream: TextIO | None, number: int) -> TextIO:

@@ -51,6 +51,11 @@ def _json_shown(char: str) -> str:
     """Return a character of JSON text as it is, or a control character as its escape."""
     if char.isprintable() or char == "\n":
         return char
+    return json_escape(char)
+
+
+def json_escape(char: str) -> str:
+    """Return a character as JSON writes it in ASCII."""
     # JSON escapes UTF-16 units, so that a character beyond U+FFFF is two of them.
     units = char.encode("utf-16-be", "surrogatepass")
     escapes = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -189,3 +190,21 @@ def test_what_a_library_prints_to_a_closed_stream_gets_into_no_file(
     )
 
     assert (undelivered / "noted").read_text() == "True"
+
+
+def test_a_stream_without_a_character_gets_its_escape(tmp_path: Path) -> None:
+    log = """
+        import otel_bridge
+        with otel_bridge.init("maths", "größer 😀") as run:
+            run.log({"loss": 1.0})
+    """
+    env = environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file", PYTHONIOENCODING="ascii")
+    train = program(tmp_path, "train.py", log)
+    drained = call(["otel-bridge", "run", "--", "python", train], cwd=tmp_path, env=env)
+
+    shown = call(["otel-bridge", "status"], cwd=tmp_path, env=env)
+    parsed = call(["otel-bridge", "status", "--json"], cwd=tmp_path, env=env)
+
+    assert (drained.returncode, shown.returncode, shown.stderr) == (0, 0, "")
+    assert "maths/gr\\u00f6\\u00dfer \\ud83d\\ude00" in shown.stdout
+    assert json.loads(parsed.stdout)["report"]["name"] == "größer 😀"

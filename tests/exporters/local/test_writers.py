@@ -262,6 +262,15 @@ def test_the_console_prints_a_line_for_each_record(tmp_path: Path) -> None:
     assert last == "ppo-7b run finished"
 
 
+def test_a_console_that_lacks_a_character_prints_its_escape(tmp_path: Path) -> None:
+    log = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    writer = ConsoleRunWriter(samples.run_info(tmp_path), log)
+
+    writer.write_alerts([samples.alert(1, "größer als ∞")])
+
+    assert "größer als \\u221e step 1\n" in log.buffer.getvalue().decode("latin-1")
+
+
 def test_a_console_that_is_gone_is_retried(tmp_path: Path) -> None:
     out = io.StringIO()
     writer = ConsoleRunWriter(samples.run_info(tmp_path), out)
