@@ -98,7 +98,9 @@ class Names:
             self._entries += 1
         self._taken = set(self._names.values())
         for key in used_keys:
-            if key not in self._names and self._fits(key):
+            # One that waits for delivery may be the name of another, such as a part of a distribution.
+            is_free = key not in self._names and key not in self._taken
+            if is_free and self._fits(key):
                 self._names[key] = key
                 self._taken.add(key)
 

@@ -231,6 +231,23 @@ def test_a_part_of_a_distribution_never_takes_a_users_key(
     assert sorted(found.values()).count(2.5) == 1
 
 
+def test_a_key_that_waits_at_a_restart_does_not_share_the_name_of_an_earlier_part(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()
+    distribution = samples.row(1, {"loss": samples.distribution()})
+    opened(uri, run, memory).write_rows([distribution])
+
+    waiting = samples.row(2, {"loss/mean": 77.0})
+    seen = dataclasses.replace(run, keys={"trainer/loss/mean": "trainer/step"})
+    opened(uri, seen, memory).write_rows([waiting])
+
+    values = held(uri, run)
+    (changed_name,) = [name for name in values if name.startswith("trainer/loss/mean-")]
+    assert [value for _, value, _ in values[changed_name]] == [77.0]
+    assert [step for step, _, _ in values["trainer/loss/mean"]] == [1]
+
+
 def test_rows_without_a_step_count_on_per_key_after_a_restart_and_again_for_the_same_rows(
     uri: str, run: RunInfo
 ) -> None:
