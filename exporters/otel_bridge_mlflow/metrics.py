@@ -8,6 +8,7 @@ A distribution becomes ``<key>/{mean,min,max,p50,p95}``. A row without a step ge
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -109,6 +110,10 @@ class MetricWriter:
             row = rows[first_bad]
             reason = "; ".join(reasons[first_bad])
             raise PermanentError(f"row {row.id}: {reason}", position=row.position)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of *key* in MLflow; the key itself as long as it has none."""
+        return self._names.known(key) or key
 
     def _first_refused(
         self, batch: Sequence[MetricValue]
@@ -225,6 +230,14 @@ def parts(distribution: Distribution) -> Iterator[tuple[str, float]]:
         # NaN here means unknown, for instance of a distribution without a minimum.
         if not math.isnan(number):
             yield part, number
+
+
+def stored_number(value: float) -> float:
+    """Return *value* as MLflow returns it once it is stored: an infinity as the largest double."""
+    number = float(value)
+    if math.isinf(number):
+        return math.copysign(sys.float_info.max, number)
+    return number
 
 
 def _number(value: object) -> float | None:

@@ -22,7 +22,7 @@ from otel_bridge.records import Alert, MediaRecord, RolloutRecord, Row, Scalar
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import as_bridge_errors
 from otel_bridge_mlflow.keys import Names
-from otel_bridge_mlflow.metrics import MetricWriter
+from otel_bridge_mlflow.metrics import MetricWriter, stored_number
 from otel_bridge_mlflow.traces.spans import clean_text
 
 _SUMMARY = "summary/"
@@ -253,13 +253,16 @@ class SummaryWriter:
         stored = cast("dict[str, float]", self._numbers)
         changed: dict[str, float] = {}
         for key, value in numbers.items():
+            shown_number = stored.get(self._metrics.name_of(key))
             # By their text, because NaN is not equal to itself.
-            if repr(stored.get(key)) != repr(float(value)):
+            if repr(shown_number) != repr(stored_number(value)):
                 changed[key] = float(value)
         if changed:
             # Step 0: the newest value of a key at one step is the one with the newest time.
             self._metrics.write([Row(_SUMMARY, None, 0, None, time.time_ns(), changed)])
-            stored |= changed
+            # By the names that the keys have got now, as MLflow returns them.
+            for key, value in changed.items():
+                stored[self._metrics.name_of(key)] = stored_number(value)
 
 
 def _listed(tags: Mapping[str, str]) -> set[str]:

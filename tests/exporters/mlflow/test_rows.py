@@ -343,6 +343,23 @@ def test_a_text_of_the_summary_that_became_a_number_is_no_longer_shown_as_a_text
     assert [*data.metrics.values()] == [0.5]
 
 
+def test_the_summary_that_a_new_writer_is_given_again_adds_no_points(
+    uri: str, run: RunInfo
+) -> None:
+    memory = MemoryTable()
+    values = {"best@1": 0.5, "plain": 1, "worst": -math.inf, "unknown": math.nan}
+
+    for _ in range(3):
+        opened(uri, run, memory).write_summary(None, values)
+
+    assert {name: len(points) for name, points in held(uri, run).items()} == {
+        "summary/best_at_1": 1,
+        "summary/plain": 1,
+        "summary/worst": 1,
+        "summary/unknown": 1,
+    }
+
+
 def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(
     uri: str, run: RunInfo
 ) -> None:
