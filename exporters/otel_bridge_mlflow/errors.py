@@ -58,6 +58,9 @@ _WORDS_OF_A_BLOCK = {
     "unable to open database file": "make the database's folder exist and writable",
     "file is not a database": "name another file in MLFLOW_TRACKING_URI",
     "not in a valid json format": LOGIN,  # MLflow's own client, given a web page
+    # Of artifacts, which have a store of their own (3.17).
+    "mlflow-artifacts uri was supplied": "set MLFLOW_TRACKING_URI to the server that has the artifacts",
+    "could not find a registered artifact repository": "install what opens the artifact store beside mlflow",
     "disk image is malformed": "the database is damaged: restore a backup, or name another in MLFLOW_TRACKING_URI",
 }
 _PASSING = re.compile(

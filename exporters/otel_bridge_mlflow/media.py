@@ -8,6 +8,7 @@ the tag, tables by the other tag.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import inspect
 import io
@@ -42,6 +43,8 @@ _SMALL_SIDE = 256
 _MAX_TAG = 4_500
 """Most characters of the tag that lists tables; the oldest entries leave it beyond that."""
 _NO_CAPTION = "captions: MLflow shows none"
+_UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
+"""Errors of a folder that no retry mends."""
 
 
 class MediaWriter:
@@ -119,11 +122,23 @@ class MediaWriter:
             if not record.items:
                 return
             with as_bridge_errors(f"storing artifacts at {self._connection.shown}"):
-                try:
-                    self._connection.client.log_artifacts(self._run_id, str(folder))
-                except PermissionError as exc:
-                    raise Refused(f"the artifact store: {exc}") from exc
+                self._upload(folder)
         self._tag(record)
+
+    def _upload(self, folder: Path) -> None:
+        """Upload *folder* as artifacts of the run.
+
+        Raises:
+            Refused: The artifact store is a folder in which this machine cannot write, whatever time
+                passes: a server without ``--serve-artifacts`` names one of its own machine.
+            Exception: MLflow's own.
+        """
+        try:
+            self._connection.client.log_artifacts(self._run_id, str(folder))
+        except OSError as exc:
+            if exc.errno not in _UNWRITABLE:
+                raise
+            raise Refused(f"the artifact store: {exc}") from exc
 
     def _image(
         self, folder: Path, record: MediaRecord, item: MediaItem, index: int

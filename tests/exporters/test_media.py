@@ -400,6 +400,26 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
     assert "trainer/loss" in found.data.metrics
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("location", ["{folder}/file/artifacts", "mlflow-artifacts:/1"])
+def test_an_artifact_store_of_mlflow_that_this_machine_cannot_use_costs_the_media_alone(
+    run: RunInfo, tmp_path: Path, location: str
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    uri = mlflow_reading.database(tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, tmp_path
+    )
+    place = location.format(folder=tmp_path)
+    mlflow_reading.client(uri).create_experiment(run.project, artifact_location=place)
+    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+
+    with pytest.raises(PermanentError, match="trainer/one") as refused:
+        writer.write_media(some())  # type: ignore[attr-defined]
+
+    assert refused.value.position == 1
+
+
 # --- W&B --------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_wandb_shows_media_of_its_own_types_in_the_history(
