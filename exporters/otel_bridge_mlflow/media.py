@@ -118,12 +118,15 @@ class MediaWriter:
                 else:
                     path = f"media/{_path(record.key)}/{_stem(record)}-{index}.{extension_of(item)}"
                     _put(folder, path, item.data)
-                self._left_out[_NO_CAPTION] += _lacks_caption(item)
             if not record.items:
                 return
             with as_bridge_errors(f"storing artifacts at {self._connection.shown}"):
                 self._upload(folder)
         self._tag(record)
+        # Last, because a record that is tried again must not count twice.
+        lacking = sum(map(_lacks_caption, record.items))
+        if lacking:
+            self._left_out[_NO_CAPTION] += lacking
 
     def _upload(self, folder: Path) -> None:
         """Upload *folder* as artifacts of the run.

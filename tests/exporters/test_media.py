@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
@@ -15,8 +16,8 @@ import orjson
 import pytest
 
 import otel_bridge_mlflow
-from otel_bridge.errors import PermanentError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.errors import PermanentError, RetryableError
+from otel_bridge.exporter import RunInfo, left_out_of
 from otel_bridge.media_files import file_name
 from otel_bridge.records import MediaRecord, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
@@ -418,6 +419,29 @@ def test_an_artifact_store_of_mlflow_that_this_machine_cannot_use_costs_the_medi
         writer.write_media(some())  # type: ignore[attr-defined]
 
     assert refused.value.position == 1
+
+
+@pytest.mark.slow
+def test_a_caption_that_mlflow_cannot_show_is_counted_once_however_often_it_is_tried(
+    run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = mlflow_reading.database(tmp_path)
+    settings = otel_bridge_mlflow.exporter.read_settings(
+        {"MLFLOW_TRACKING_URI": uri}, tmp_path
+    )
+    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+    captioned = [media("one", image(1, "a cat"), position=1)]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(writer._connection.client), "log_artifacts", full)  # type: ignore[attr-defined]
+        with pytest.raises(RetryableError):
+            writer.write_media(captioned)  # type: ignore[attr-defined]
+    writer.write_media(captioned)  # type: ignore[attr-defined]
+
+    assert left_out_of(writer) == {"captions: MLflow shows none": 1}
 
 
 # --- W&B --------------------------------------------------------------------------------------------------------------
