@@ -24,7 +24,8 @@ from otel_bridge.journal.folder import RunFolder
 _LAST = 20
 """Number of steps of a role that are shown unless the call names steps."""
 _NEVER = 1 << 62
-_STEPS = re.compile(r"(-?\d+)(-?)(\d*)")
+# As many digits as SQLite can compare; longer numbers are typing errors.
+_STEPS = re.compile(r"(-?\d{1,18})(-?)(\d{0,18})")
 _BESIDE = 52
 """Columns beside a bar."""
 _MIN_COLUMNS = 20

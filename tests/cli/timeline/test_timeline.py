@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_one_line(folder: Path) -> None:
     assert "missing/run.json: No such file or directory" in done.stderr
 
 
-@pytest.mark.parametrize("steps", ["x", "-", "3-x", ""])
+@pytest.mark.parametrize("steps", ["x", "-", "3-x", "", f"3-{10**19}"])
 def test_what_is_not_a_range_is_a_wrong_call(folder: Path, steps: str) -> None:
     done = timeline(folder, "--steps", steps)
 
