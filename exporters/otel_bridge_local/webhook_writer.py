@@ -12,6 +12,7 @@ this module. The bridge tries again after a `RetryableError`, waits for a person
 
 from __future__ import annotations
 
+import io
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from functools import partial
 
 import orjson
 import requests
-from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from otel_bridge.bridge.http_session import HttpSession
 from otel_bridge.errors import (
@@ -149,12 +149,13 @@ def _sent(url: str, body: bytes) -> str | ExporterError:
     repeat the address. An error is returned, because one that is raised here would carry the error
     of requests, which names the secret address.
     """
+    content = _Body(body)
     try:
         with (
             HttpSession() as session,
             session.post(
                 url,
-                data=body,
+                data=content,
                 headers={"Content-Type": "application/json", "Connection": "close"},
                 timeout=TIMEOUT_S,
                 # The address is a secret, and a redirect would send the alert elsewhere.
@@ -164,25 +165,33 @@ def _sent(url: str, body: bytes) -> str | ExporterError:
         ):
             retry_s = retry_after_s(answer.headers.get("Retry-After"))
             return _outcome(answer.status_code, retry_s)
-    except requests.exceptions.SSLError:
-        return BlockedError(
-            "the webhook's certificate is not accepted, so that nothing was sent",
-            help=_HELP,
-        )
-    except (requests.exceptions.ConnectTimeout, requests.exceptions.ProxyError):
-        # Before any byte of the request was sent.
-        return RetryableError("the webhook cannot be reached: no connection in time")
     except requests.RequestException as exc:
-        # Only a connection that was never made is certain; after any other error the outcome is
-        # unknown.
-        reason = exc.args[0] if exc.args else None
-        if isinstance(reason, MaxRetryError) and isinstance(
-            reason.reason, NewConnectionError
-        ):
-            return RetryableError(
-                "the webhook cannot be reached: no connection; is its address right?"
+        # By the body and not by the error: TLS may fail in the answer too.
+        if content.was_read:
+            return _NO_ANSWER
+        if isinstance(exc, requests.exceptions.SSLError):
+            return BlockedError(
+                "the webhook's certificate or TLS is not accepted, so that nothing was sent",
+                help=_HELP,
             )
-        return _NO_ANSWER
+        return RetryableError(
+            "the webhook cannot be reached: no connection; is its address right?"
+        )
+
+
+class _Body(io.BytesIO):
+    """Holds the body of a request, which is read once a connection is made and has the request's head.
+
+    Attributes:
+        was_read: Whether it may have been sent.
+    """
+
+    was_read = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes, and note that they may be sent."""
+        self.was_read = True
+        return super().read(size)
 
 
 def _outcome(status: int, retry_s: float | None) -> str | ExporterError:

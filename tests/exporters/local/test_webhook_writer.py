@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import socket
+import socketserver
+import ssl
 import sys
+import threading
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 
 from otel_bridge.errors import (
     BlockedError,
@@ -149,7 +157,9 @@ def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again
     assert (running.titles, dict(writer.left_out)) == (["b"], {UNKNOWN_ALERTS: 1})
 
 
-def test_each_refused_alert_that_a_person_retries_is_posted_once(tmp_path: Path) -> None:
+def test_each_refused_alert_that_a_person_retries_is_posted_once(
+    tmp_path: Path,
+) -> None:
     memory = MemoryTable()
     refused = [alert(1, "a"), alert(2, "b")]
     # As the bridge gives a dead letter: at the position that the exporter has reached.
@@ -165,6 +175,59 @@ def test_each_refused_alert_that_a_person_retries_is_posted_once(tmp_path: Path)
             writer_of(tmp_path, running.url, memory).write_alerts([one])
 
     assert running.titles == ["a", "b", "c", "a", "b"]
+
+
+@contextmanager
+def broken_tls(authority: trustme.CA) -> Generator[tuple[str, list[bytes]]]:
+    """A webhook that answers each request with bytes that are not TLS; yield its address and the requests."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    requests: list[bytes] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(ssl.SSLError):
+                encrypted = context.wrap_socket(self.request, server_side=True)
+                request = b""
+                while not request.endswith(b"}"):
+                    request += encrypted.recv(65_536)
+                requests.append(request)
+                with socket.socket(fileno=encrypted.detach()) as plain:
+                    plain.sendall(b"this is not TLS\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}{SECRET}", requests
+        server.shutdown()
+        thread.join()
+
+
+def test_an_alert_whose_answer_breaks_tls_is_counted_and_not_posted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+
+    with broken_tls(authority) as (url, requests):
+        writer = writer_of(tmp_path, url)
+        writer.write_alerts([alert(1)])
+        writer.write_alerts([alert(1)])
+
+    assert (len(requests), dict(writer.left_out)) == (1, {UNKNOWN_ALERTS: 1})
+
+
+def test_a_certificate_that_is_not_accepted_blocks_and_sends_nothing(
+    tmp_path: Path,
+) -> None:
+    with (
+        broken_tls(trustme.CA()) as (url, requests),
+        pytest.raises(BlockedError, match="nothing was sent"),
+    ):
+        writer_of(tmp_path, url).write_alerts([alert(1)])
+
+    assert requests == []
 
 
 @pytest.mark.parametrize(
