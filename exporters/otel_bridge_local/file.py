@@ -129,6 +129,8 @@ class FileRunWriter(RunWriter):
                 self._number += bool(files)
                 first = str(self._number).encode()
                 memory.put(_OWNED, first)
+            # The first file may be missing: after a kill, or on a disk that was full.
+            self._number = max(self._number, int(first))
             # What the files hold decides where to go on: they may be ahead of the ledger after a
             # kill.
             while files and _number(files[0]) < int(first):

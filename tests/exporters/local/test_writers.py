@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
@@ -173,6 +174,27 @@ def test_a_new_ledger_begins_a_new_file_since_its_positions_say_nothing_of_the_o
     assert again.durable() == 0
     again.write_rows(samples.placed(samples.rows(2)))
     assert [line["position"] for line in lines(run)] == [1, 2, 3, 4, 5, 1, 2]
+
+
+def test_a_new_ledger_whose_first_file_could_not_be_made_begins_it_at_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = samples.run_info(tmp_path)
+    opened(run, tmp_path).write_rows(samples.placed(samples.rows(5)))
+    (tmp_path / "memory.db").unlink()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        module = sys.modules[file_exporter.open.__module__]
+        patched.setattr(module, "open_regular", full)
+        with pytest.raises(RetryableError):
+            opened(run, tmp_path)
+
+    opened(run, tmp_path).write_rows(samples.placed(samples.rows(2)))
+
+    assert opened(run, tmp_path).durable() == 2
 
 
 def test_a_full_disk_leaves_only_whole_lines_and_is_retried(tmp_path: Path) -> None:
