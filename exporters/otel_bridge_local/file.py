@@ -196,25 +196,34 @@ class FileRunWriter(RunWriter):
         self._put(json_line(payload), self._last)
 
     def _append(self, records: Sequence[Written]) -> None:
-        """Append *records* that are not in a file yet, at once.
+        """Append *records* that are not in a file yet, at once as far as a file has room.
 
         Raises:
             PermanentError: A record is not JSON; the lines before it are written.
-            RetryableError: The disk is full, for instance; nothing of the call stays in the file.
+            RetryableError: The disk is full, for instance; whole lines before the error stay.
             BlockedError: This user may not write the file.
         """
         lines: list[bytes] = []
+        size_bytes = 0
         last = self._last
+        file_limit_bytes = self._file_limit_bytes()
         for record in records:
             if record.position <= self._last:
                 continue
             try:
-                lines.append(json_line(record_payload(record)))
+                line = json_line(record_payload(record))
             except (TypeError, ValueError, OverflowError) as exc:
                 # The lines before it first: by the error the bridge knows that they are written.
                 self._put(b"".join(lines), last)
                 message = f"record {record.id} cannot be written as JSON: {exc}"
                 raise PermanentError(message, position=record.position) from exc
+            # A batch may be larger than a file, and all files together than the limit then.
+            if size_bytes + len(line) > file_limit_bytes:
+                self._put(b"".join(lines), last)
+                lines = []
+                size_bytes = 0
+            lines.append(line)
+            size_bytes += len(line)
             last = record.position
         self._put(b"".join(lines), last)
 
@@ -229,21 +238,19 @@ class FileRunWriter(RunWriter):
         # All of it is repeated after an error, as nothing of it stays in the file.
         with _as_bridge_errors(self._last + 1):
             size_bytes = os.fstat(self._descriptor).st_size
-            if (
-                size_bytes
-                and size_bytes + len(data) > self._lines_limit_bytes() // _FILES
-            ):
+            if size_bytes and size_bytes + len(data) > self._file_limit_bytes():
                 self._roll()
                 size_bytes = 0
             self._write_whole(data, size_bytes)
             # After the whole write: a part that failed is removed, and comes again.
             self._last = last
 
-    def _lines_limit_bytes(self) -> int:
-        """Return the limit of the files of lines: half of the whole once there are media."""
+    def _file_limit_bytes(self) -> int:
+        """Return the limit of one file of lines; all of them share half of the whole once there are media."""
+        limit_bytes = self._limit_bytes
         if (self._folder / "media").exists():
-            return self._limit_bytes // 2
-        return self._limit_bytes
+            limit_bytes //= 2
+        return limit_bytes // _FILES
 
     def _write_whole(self, data: bytes, size_bytes: int) -> None:
         """Write all of *data* behind *size_bytes*.
