@@ -237,7 +237,11 @@ def _media_text(record: MediaRecord) -> str:
 
 
 def _evaluation_text(evaluation: Evaluation) -> str:
-    return f"{evaluation.rollout_id} {evaluation.name}={evaluation.value}"
+    """Return rollout, name and value of *evaluation*; the label of one that has no number."""
+    value: Json = evaluation.value
+    if value is None:
+        value = evaluation.label
+    return f"{evaluation.rollout_id} {evaluation.name}={_clipped(value)}"
 
 
 def _alert_text(alert: Alert) -> str:

@@ -296,6 +296,27 @@ def test_the_console_prints_a_line_for_each_record(tmp_path: Path) -> None:
     assert last == "ppo-7b run finished"
 
 
+def test_the_console_prints_the_label_of_an_evaluation_without_a_number(
+    tmp_path: Path,
+) -> None:
+    out = io.StringIO()
+    writer = ConsoleRunWriter(samples.run_info(tmp_path), out)
+    rollout = samples.rollout(0)
+
+    writer.write_evaluations(
+        samples.placed(
+            [
+                samples.evaluation(rollout, label="good"),
+                samples.evaluation(rollout, None, label="bad\nstyle"),
+            ]
+        )
+    )
+
+    first, second = out.getvalue().splitlines()
+    assert first.endswith(f"{rollout.id} judge=0.5")
+    assert second.endswith(f"{rollout.id} judge=bad style")
+
+
 def test_a_console_that_lacks_a_character_prints_its_escape(tmp_path: Path) -> None:
     log = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     writer = ConsoleRunWriter(samples.run_info(tmp_path), log)
