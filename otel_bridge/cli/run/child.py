@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 
 
 class NotStartedError(click.ClickException):
-    """Raised when the command cannot be started; the exit code is the one that shells use."""
+    """Raised when the command cannot be started; the exit code is that of shells for one that is not found."""
 
     exit_code = 127
 
