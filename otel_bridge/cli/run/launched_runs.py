@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -40,7 +41,10 @@ class LaunchedRuns:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        self._since_ns = time.time_ns()
+        # Not by their times: a clock that is set back would hide every segment of a child.
+        self._earlier_segments: set[Path] = set()
+        for folder in run_folders(base):
+            self._earlier_segments.update(segment.path for segment in folder.segments())
         self._folders: dict[Path, RunFolder] = {}
         self._segments: list[_LauncherSegment] = []
         # The supervisor's thread joins folders while the launcher's thread ends them.
@@ -70,7 +74,7 @@ class LaunchedRuns:
 
         Another job's folder is left to its own bridge.
         """
-        header = _own_header(folder, self._since_ns)
+        header = _own_header(folder, self._earlier_segments)
         if header is None:
             return
         if not _ends_by_itself(header):
@@ -160,22 +164,23 @@ def _ends_by_itself(of: SegmentHeader) -> bool:
     )
 
 
-def _own_header(folder: RunFolder, since_ns: int) -> SegmentHeader | None:
-    """Return the header of a segment that a child or this receiver began since *since_ns*; ``None`` without one.
+def _own_header(
+    folder: RunFolder, earlier_segments: Collection[Path]
+) -> SegmentHeader | None:
+    """Return the header of a segment that a child or this receiver began; ``None`` without one.
 
     A child is known by the launcher's mark, which it inherits in its environment; a segment of this
-    process's receiver by its process id.
+    process's receiver by its process id, which an earlier process may have had.
     """
     mark = launcher_mark()
     for segment in folder.segments():
         # Cheaper than to read the header of every segment of an old directory.
-        if segment.mtime_ns < since_ns:
+        if segment.path in earlier_segments:
             continue
         header = header_in(segment.path)
-        if header is None or header.created_unix_ns < since_ns:
+        if header is None:
             continue
-        if header.launcher == mark or (
-            header.kind == "receiver" and header.pid == os.getpid()
-        ):
+        is_of_receiver = header.kind == "receiver" and header.pid == os.getpid()
+        if header.launcher == mark or is_of_receiver:
             return header
     return None

@@ -7,6 +7,8 @@ import resource
 import time
 from pathlib import Path
 
+import pytest
+
 from otel_bridge.cli.run.launched_runs import LaunchedRuns
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -23,12 +25,23 @@ def begun(base: Path, name: str) -> RunFolder:
     header = SegmentHeader.of_this_process(
         "receiver", f"receiver-{name}", run_id=name, project="maths", run_name=name
     )
-    writer = SegmentWriter(folder.segments_dir, header)
-    # The clock of a file system may be some milliseconds behind.
-    now_ns = time.time_ns()
-    os.utime(writer.path, ns=(now_ns, now_ns))
-    writer.close()
+    SegmentWriter(folder.segments_dir, header).close()
     return folder
+
+
+def test_a_run_is_served_although_the_clock_was_set_back_since_the_launcher_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path, "of an earlier receiver with the same process id")
+    runs = LaunchedRuns(tmp_path)
+    hour_ago_ns = time.time_ns() - 3_600 * 10**9
+
+    monkeypatch.setattr(time, "time_ns", lambda: hour_ago_ns)
+    folder = begun(tmp_path, "one")
+    for segment in folder.segments():
+        os.utime(segment.path, ns=(hour_ago_ns, hour_ago_ns))
+
+    assert [served.path for served in runs.folders()] == [folder.path]
 
 
 def test_a_disk_without_room_for_a_segment_leaves_no_lock_behind(
