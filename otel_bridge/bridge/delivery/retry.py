@@ -321,11 +321,11 @@ class DeliveryPosition:
         name = self.now.exporter
         # A tracker's answer may quote the record, and the reason is shown in `status`.
         reason = redact_text(reason)
-        self._ledger.dead_letter(
+        added = self._ledger.dead_letter(
             self.now.id, position, kind, data, record_id=record_id, reason=reason
         )
         self.state = dataclasses.replace(
-            self.state, dead_letters=self.state.dead_letters + 1
+            self.state, dead_letters=self.state.dead_letters + added
         )
         self._log_line(
             f"{name}: record {record_id or position} is refused for good and set aside: {reason}"

@@ -44,6 +44,7 @@ CREATE TABLE memory (
 CREATE TABLE dead_letters (
     id INTEGER PRIMARY KEY, destination INTEGER NOT NULL, position INTEGER NOT NULL, kind INTEGER NOT NULL,
     record_id TEXT NOT NULL, reason TEXT NOT NULL, time_unix_ns INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX dead_letter_positions ON dead_letters (destination, position);
 CREATE TABLE timeline (
     id INTEGER PRIMARY KEY, role TEXT NOT NULL, step INTEGER NOT NULL, start_ns INTEGER NOT NULL,
     end_ns INTEGER NOT NULL, size INTEGER NOT NULL, data BLOB NOT NULL);

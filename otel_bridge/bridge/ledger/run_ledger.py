@@ -302,14 +302,15 @@ class Ledger:
         *,
         record_id: str,
         reason: str,
-    ) -> None:
+    ) -> int:
         """Store a record that a destination refused for good, with *data* as `codec.encode` encodes it.
 
-        Of the oldest beyond `DEAD_LETTERS_KEPT` the content is released, or a tracker that refuses
+        It replaces the dead letter of the same record. Return how many more there are: 1, or 0 if it
+        replaced one. Of the oldest beyond `DEAD_LETTERS_KEPT` the content is released, or a tracker that refuses
         everything would fill the disk; it stays counted.
         """
         with self.database.transaction() as sql:
-            sql.execute(
+            inserted = sql.execute(
                 "INSERT INTO dead_letters (destination, position, kind, record_id, reason, time_unix_ns, data) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -322,14 +323,22 @@ class Ledger:
                     data,
                 ),
             )
+            # Refused again: by a new writer that gets all records again, as offline, or at a retry.
+            # Deleted behind the insert, because a retry is recognised by a new and higher id.
+            replaced = sql.execute(
+                "DELETE FROM dead_letters WHERE destination = ? AND position = ? AND record_id = ? AND id < ?",
+                (destination_id, position, record_id, inserted.lastrowid),
+            )
+            added = max(1 - replaced.rowcount, 0)
             sql.execute(
-                "UPDATE destinations SET dead = dead + 1 WHERE id = ?",
-                (destination_id,),
+                "UPDATE destinations SET dead = dead + ? WHERE id = ?",
+                (added, destination_id),
             )
             sql.execute(
                 "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
                 (DEAD_LETTERS_KEPT,),
             )
+        return added
 
     def discard_dead_letters(
         self,

@@ -269,3 +269,27 @@ def test_a_record_that_cannot_be_read_from_the_ledger_is_a_dead_letter(
         [1, 3],
         [2],
     )
+
+
+def test_a_record_that_every_new_writer_is_given_again_and_refuses_is_one_dead_letter(
+    tmp_path: Path,
+) -> None:
+    def fails(records: Sequence[Record]) -> Exception | None:
+        refused = [record.position for record in records if record.position == 2]
+        return PermanentError("too odd", position=2) if refused else None
+
+    bench = Bench(tmp_path, Tracker(holds=0, fails=fails))  # as W&B offline
+    bench.ledger.commit([row(1), row(2), row(3)])
+    bench.run()
+
+    bench.delivery.close()
+    bench.begin()
+    bench.ledger.commit([row(4)])
+    bench.run()
+
+    assert bench.tracker.kept == [1, 3, 1, 3, 4]
+    assert bench.dead() == [(2, "too odd")]
+    assert (
+        bench.destination.dead_letters,
+        bench.delivery.exporter_state.dead_letters,
+    ) == (1, 1)

@@ -293,6 +293,35 @@ def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> N
     )
 
 
+def test_a_record_that_is_refused_again_stays_one_dead_letter_with_the_last_reason(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    at = ledger.destination("wandb", {})
+    other = ledger.destination("mlflow", {})
+    ledger.dead_letter(other.id, 4, 0, b"[]", record_id="m:i:4", reason="odd")
+
+    added = [
+        ledger.dead_letter(at.id, position, 0, b"[]", record_id=record, reason=reason)
+        for position, record, reason in (
+            (4, "m:i:4", "too odd"),
+            (4, "m:i:4", "still odd"),
+            (4, "m:other:4", "of a ledger before"),
+        )
+    ]
+
+    assert added == [1, 0, 1]
+    assert [
+        (letter.id, letter.exporter, letter.reason)
+        for letter in ledger.view().dead_letters()
+    ] == [
+        (1, "mlflow", "odd"),
+        (3, "wandb", "still odd"),
+        (4, "wandb", "of a ledger before"),
+    ]
+    assert ledger.destination("wandb", {}).dead_letters == 2
+
+
 def test_a_ledger_can_be_read_while_it_is_written_to(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.commit(rows(2))
