@@ -55,7 +55,6 @@ UNKNOWN_ALERTS = "alerts that may not have arrived; they are not sent again"
 """Reason in ``left_out`` of alerts whose outcome is unknown."""
 _ALERTS_THROUGH = "alerts/through"
 _ALERT_BEGUN = "alerts/begun"
-_ALERT_NOT_RAISED = "alerts/not_raised/"
 _RUNNING_STEPS = "running_steps"
 _log = logging.getLogger("otel_bridge")
 S = TypeVar("S")
@@ -374,8 +373,7 @@ class AlertsOnce:
     unknown: it is not raised again, but counted.
 
     Args:
-        memory: Keeps the last position that was raised, the id that was begun, and the ids of alerts
-            that certainly did not arrive.
+        memory: Keeps the last position that was raised, and the id of the alert that was begun.
         left_out: Counts alerts whose outcome is unknown.
     """
 
@@ -397,19 +395,15 @@ class AlertsOnce:
                 the alert certainly did not arrive; it is raised again then.
         """
         for alert in alerts:
-            not_raised = f"{_ALERT_NOT_RAISED}{alert.id}"
-            # A dead letter that a person retries: its position is the last written one.
-            is_retried = self._memory.get(not_raised) is not None
             through = int(self._memory.get(_ALERTS_THROUGH) or 0)
-            # Delivered by an earlier bridge that was killed before it stored its own position.
-            if alert.position <= through and not is_retried:
+            # Delivered by an earlier bridge that was killed before it stored its own position. A dead
+            # letter that is tried again has no position.
+            if 0 < alert.position <= through:
                 continue
             if self._memory.get(_ALERT_BEGUN) == alert.id.encode():
                 unknown = "its bridge was killed meanwhile"
             else:
-                unknown = self._begin(alert, not_raised, raise_alert)
-            if is_retried:
-                self._memory.delete(not_raised)
+                unknown = self._begin(alert, raise_alert)
             if unknown:
                 self._left_out[UNKNOWN_ALERTS] += 1
                 _log.warning(
@@ -418,22 +412,21 @@ class AlertsOnce:
                     unknown,
                 )
             # Last, so that a kill before it finds the alert as begun.
-            self._memory.put(_ALERTS_THROUGH, str(alert.position).encode())
+            if alert.position:
+                position = str(alert.position).encode()
+                self._memory.put(_ALERTS_THROUGH, position)
 
-    def _begin(
-        self, alert: Alert, not_raised: str, raise_alert: Callable[[Alert], str]
-    ) -> str:
+    def _begin(self, alert: Alert, raise_alert: Callable[[Alert], str]) -> str:
         """Raise *alert*, noted as begun until it is answered.
 
-        Return why it may not have arrived, empty when it did. An error removes the note, and leaves
-        one under *not_raised*, so that the alert is sent again.
+        Return why it may not have arrived, empty when it did. An error removes the note, so that
+        the alert is sent again.
         """
         # Before the call: a kill during it must be seen by the next writer.
         self._memory.put(_ALERT_BEGUN, alert.id.encode())
         try:
             return raise_alert(alert)
         except Exception as exc:
-            self._memory.put(not_raised, b"1")
             self._memory.delete(_ALERT_BEGUN)
             if isinstance(exc, ExporterError):
                 exc.position = alert.position
@@ -465,7 +458,8 @@ class RunningSteps:
         """
         before = len(self._steps)
         for row in rows:
-            if row.position in self._steps:
+            # Those without a position are dead letters that are tried again, each another row.
+            if row.position and row.position in self._steps:
                 continue
             step = 0
             for key in row.values:

@@ -16,7 +16,9 @@ from enum import Enum
 from typing import Any, TypeAlias, cast
 
 Position: TypeAlias = int
-"""Number of a record in the run's order, from 1; 0 in a record that has none yet."""
+"""Number of a record in the run's order, from 1; 0 in a record that has none yet.
+
+A dead letter that is tried again has none either: its place in the order is past."""
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 

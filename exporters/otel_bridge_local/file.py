@@ -154,7 +154,7 @@ class FileRunWriter(RunWriter):
     def write_media(self, media: Sequence[MediaRecord]) -> None:
         """Write the files of *media*, then append the lines that name them."""
         for record in media:
-            if record.position > self._last:
+            if not self._holds(record):
                 # Files before their line: a kill in between leaves a file that the redelivered
                 # record names.
                 with _as_bridge_errors(record.position):
@@ -208,7 +208,7 @@ class FileRunWriter(RunWriter):
         last = self._last
         file_limit_bytes = self._file_limit_bytes()
         for record in records:
-            if record.position <= self._last:
+            if self._holds(record):
                 continue
             try:
                 line = json_line(record_payload(record))
@@ -224,8 +224,12 @@ class FileRunWriter(RunWriter):
                 size_bytes = 0
             lines.append(line)
             size_bytes += len(line)
-            last = record.position
+            last = max(last, record.position)
         self._put(b"".join(lines), last)
+
+    def _holds(self, record: Written) -> bool:
+        """Return whether the files have *record*; never one without a position, which is a dead letter again."""
+        return 0 < record.position <= self._last
 
     def _put(self, data: bytes, last: Position) -> None:
         """Write *data*, after which the files hold the records up to *last*; nothing without data.
@@ -373,7 +377,8 @@ def _number(path: Path) -> int:
 def _last_position(files: Sequence[Path]) -> Position:
     """Return the position of the last whole line of *files*, 0 without one.
 
-    Lines of config, summary and end have no position, so that lines before them are looked at.
+    Lines of config, summary and end, and of dead letters that were tried again, have no position, so
+    that lines before them are looked at.
 
     Raises:
         OSError: A file cannot be read, or is not a regular file.
@@ -388,7 +393,7 @@ def _last_position(files: Sequence[Path]) -> Position:
                 continue
             if isinstance(record, dict):
                 position = cast("dict[str, object]", record).get("position")
-                if isinstance(position, int):
+                if isinstance(position, int) and position:
                     return position
     return 0
 

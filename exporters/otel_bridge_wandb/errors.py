@@ -130,10 +130,7 @@ def class_names(exc: BaseException) -> set[str]:
 
 def refused(message: str, position: int) -> PermanentError:
     """Return the error for one record that W&B can never accept."""
-    return PermanentError(
-        f"W&B cannot take the record at position {position}: {message}",
-        position=position,
-    )
+    return PermanentError(f"W&B cannot take the record: {message}", position=position)
 
 
 def status_of(text: str) -> int | None:

@@ -104,7 +104,11 @@ class LineLedger:
         """Return the last position up to which all records are in the store; 0 before any is."""
         # An increment whose artifact is not committed holds back all later records: positions have
         # no gaps.
-        waiting = [entry.positions[0] for entry in (*self._pending, *self._stale)]
+        waiting: list[Position] = []
+        for entry in (*self._pending, *self._stale):
+            # 0 has a dead letter that was tried again: it is not in the order.
+            if entry.positions[0]:
+                waiting.append(entry.positions[0])
         if waiting:
             return min(min(waiting) - 1, self._position)
         # No line is awaited: records without a line, behind the last one, are durable too.
@@ -115,14 +119,15 @@ class LineLedger:
     def due(self, positions: Sequence[Position]) -> Sequence[Position]:
         """Return the positions of *positions* that were neither confirmed at open nor logged since.
 
-        Those of lost increments are due again although they were logged.
+        Those of lost increments are due again although they were logged. So is 0, the position of a
+        dead letter that is tried again.
         """
         # Hot path: the usual call, in which nothing is redelivered.
         if positions and positions[0] > self._logged:
             return positions
         due: list[Position] = []
         for position in positions:
-            if position > self._logged or position in self._lost:
+            if not position or position > self._logged or position in self._lost:
                 due.append(position)
         return due
 
@@ -276,7 +281,8 @@ class LineLedger:
         """
         remaining: list[LineEntry] = []
         for entry in entries:
-            rest = tuple(sorted(set(entry.positions) - set(done.positions)))
+            # 0 names no record: each dead letter that was tried again has it.
+            rest = tuple(sorted(set(entry.positions) - (set(done.positions) - {0})))
             if len(rest) == len(entry.positions):
                 remaining.append(entry)
             elif rest:

@@ -74,7 +74,7 @@ class Batch:
         whole: Whether it holds all available records, and no more were about to come.
         rows: Number of rows that were written and not yet counted in the destination.
         left_out: Records that the writer left out, not yet counted either: reason to count.
-        dead_letter: Id of the dead letter that it writes again; ``None`` for records of the ledger.
+        dead_letter: Dead letter that it writes again; ``None`` for records of the ledger.
     """
 
     calls: deque[WriterCall]
@@ -85,7 +85,7 @@ class Batch:
     rows: int = 0
     rollouts: int = 0
     left_out: Counter[str] = field(default_factory=Counter[str])
-    dead_letter: int | None = None
+    dead_letter: StoredDeadLetter | None = None
 
     def count(self, records: Iterable[Record], left_out: Mapping[str, int]) -> None:
         """Count rows and rollouts that were written, and what the writer left out of them."""
@@ -251,9 +251,10 @@ class DeadLetterQueue:
         ledger. Raises `JournalError` when the ledger cannot be read; the queue is then as before.
         """
         while waiting := self._requests.dead_letters:
-            record = self._record(view, waiting[0], state)
+            stored = view.dead_letters([waiting[0]])
+            # Empty: it was discarded meanwhile.
+            record = self._record(stored[0], state) if stored else None
             if record is None:
-                # Passed over: it was discarded, or its content was released.
                 self._requests.dead_letter_done(waiting[0])
                 continue
             if state.ended and state.end_status is not None:
@@ -261,7 +262,7 @@ class DeadLetterQueue:
                 # letter.
                 self._owed_end = End("", state.end_status, 0, state.ended)
             calls = deque([WriterCall([record])])
-            return Batch(calls, state.written, dead_letter=waiting[0])
+            return Batch(calls, state.written, dead_letter=stored[0])
         if self._owed_end is None:
             return None
         return Batch(deque(), state.written, self._owed_end)
@@ -283,17 +284,12 @@ class DeadLetterQueue:
         self._owed_end = None
 
     def _record(
-        self, view: LedgerView, number: int, state: ExporterState
+        self, dead_letter: StoredDeadLetter, state: ExporterState
     ) -> Record | None:
-        """Return the record of a dead letter.
+        """Return the record of *dead_letter*, without a position.
 
-        ``None`` when it was discarded meanwhile, or cannot be tried again; the latter is logged,
-        because a person asked for the retry. Raises `JournalError` when the ledger cannot be read.
+        ``None`` when it cannot be tried again; that is logged, because a person asked for the retry.
         """
-        stored = view.dead_letters([number])
-        if not stored:
-            return None
-        dead_letter = stored[0]
         obstacle = _retry_obstacle(dead_letter, state)
         if not obstacle:
             try:
@@ -305,10 +301,11 @@ class DeadLetterQueue:
                 limit = self._limit()
                 if limit is not None:
                     record = truncate(record, limit)
-                # Its own position would move the exporter back behind what it has written.
-                return replace(record, position=state.written)
+                # Without a position: a writer that skips what it holds by position would skip it
+                # behind its place in the order, and behind any place that another record has.
+                return record
         self._log_line(
-            f"{state.exporter}: dead letter {number} cannot be tried again: {obstacle}"
+            f"{state.exporter}: dead letter {dead_letter.id} cannot be tried again: {obstacle}"
         )
         return None
 

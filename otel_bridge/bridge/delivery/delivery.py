@@ -183,7 +183,7 @@ class Delivery(ExporterWorker):
         # After all calls: after a kill in between records come again, and are recognised.
         self._advance(batch.through, batch)
         if batch.dead_letter is not None:
-            state = self.dead_letters.done(self._position.now, batch.dead_letter)
+            state = self.dead_letters.done(self._position.now, batch.dead_letter.id)
             self._position.save(state)
         self._batch = None
         return self._wait_s(batch)

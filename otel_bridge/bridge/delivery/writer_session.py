@@ -278,15 +278,18 @@ class WriterSession:
             batch.calls.extendleft(reversed(call.halves()))
             return
         refused = call.records[0]
-        # Stored before it leaves the batch: a kill in between gives a second dead letter.
-        self._set_aside(refused, error)
+        position = refused.position
+        if batch.dead_letter is not None:
+            position = batch.dead_letter.position
+        # Stored before it leaves the batch: after a kill in between it is refused once more.
+        self._set_aside(refused, position, error)
         batch.calls.popleft()
         if len(call.records) > 1:
             batch.calls.appendleft(WriterCall(call.records[1:]))
         self._count(opened, batch, (), through=refused.position, ordered=ordered)
 
-    def _set_aside(self, record: Record, error: Exception) -> None:
-        """Store *record* as a dead letter.
+    def _set_aside(self, record: Record, position: Position, error: Exception) -> None:
+        """Store *record*, whose place in the order is *position*, as a dead letter.
 
         Raises:
             BlockedError: Every record causes an unexpected error, so that the exporter itself is
@@ -295,7 +298,7 @@ class WriterSession:
         """
         self._retry.before_dead_letter(error)
         self._position.dead_letter(
-            record.position,
+            position,
             *codec.encode(record),
             record_id=record.id,
             reason=str(error),
@@ -418,7 +421,8 @@ class OpenWriter:
         """Store the position of the last of *records* that a tracker's store may confirm."""
         for record in records:
             if not isinstance(record, (Alert, Config, Summary)):
-                self.last = record.position
+                # A dead letter that was tried again has no position.
+                self.last = max(self.last, record.position)
 
 
 def counted(

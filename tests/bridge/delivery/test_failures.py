@@ -293,3 +293,35 @@ def test_a_record_that_every_new_writer_is_given_again_and_refuses_is_one_dead_l
         bench.destination.dead_letters,
         bench.delivery.exporter_state.dead_letters,
     ) == (1, 1)
+
+
+def test_a_dead_letter_is_tried_again_without_its_position_and_refused_again_has_it(
+    tmp_path: Path,
+) -> None:
+    refuses = [True]
+
+    def fails(records: Sequence[Record]) -> Exception | None:
+        for record in records:
+            if record.id == "m:i:2" and refuses[0]:
+                return PermanentError("odd", position=record.position)
+        return None
+
+    bench = Bench(tmp_path, Tracker(fails=fails))
+    bench.ledger.commit([row(1), row(2), row(3)])
+    bench.run()
+
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.run()
+    refused_again = bench.dead(), bench.destination.dead_letters
+    refuses[0] = False
+    bench.delivery.requests.retry_dead_letters([2])
+    bench.run()
+
+    assert refused_again == ([(2, "odd")], 1)
+    assert bench.tracker.kept == [1, 3, 0]
+    assert (bench.dead(), bench.destination.dead_letters, bench.destination.rows) == (
+        [],
+        0,
+        3,
+    )
+    assert bench.destination.written == bench.destination.durable == 3

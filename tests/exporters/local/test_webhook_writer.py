@@ -95,6 +95,21 @@ def test_an_alert_that_comes_again_is_not_posted_again(tmp_path: Path) -> None:
     assert running.titles == ["a", "b", "c"]
 
 
+def test_dead_letters_that_are_tried_again_are_posted_each_once(tmp_path: Path) -> None:
+    memory = MemoryTable()
+    first = dataclasses.replace(alert(0, "first"), id="a:1")
+    second = dataclasses.replace(alert(0, "second"), id="a:2")
+    with webhook() as running:
+        writer = writer_of(tmp_path, running.url, memory)
+        writer.write_alerts([alert(5, "newest")])
+        for again in (first, second):
+            writer.write_alerts([again])
+        writer.write_alerts([alert(5, "newest"), alert(6, "next")])
+
+    assert running.titles == ["newest", "first", "second", "next"]
+    assert dict(writer.left_out) == {}
+
+
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 def test_a_refusal_that_may_pass_is_retried_from_the_alert_that_met_it(
     tmp_path: Path, status: int
@@ -155,26 +170,6 @@ def test_an_alert_that_was_begun_by_a_bridge_that_was_killed_is_not_posted_again
         writer.write_alerts([alert(1, "a"), alert(2, "b")])
 
     assert (running.titles, dict(writer.left_out)) == (["b"], {UNKNOWN_ALERTS: 1})
-
-
-def test_each_refused_alert_that_a_person_retries_is_posted_once(
-    tmp_path: Path,
-) -> None:
-    memory = MemoryTable()
-    refused = [alert(1, "a"), alert(2, "b")]
-    # As the bridge gives a dead letter: at the position that the exporter has reached.
-    retried = [dataclasses.replace(one, position=3) for one in refused]
-
-    with webhook(400, 413) as running:
-        writer = writer_of(tmp_path, running.url, memory)
-        for one in refused:
-            with pytest.raises(PermanentError):
-                writer.write_alerts([one])
-        writer.write_alerts([alert(3, "c")])
-        for one in (*retried, *retried):
-            writer_of(tmp_path, running.url, memory).write_alerts([one])
-
-    assert running.titles == ["a", "b", "c", "a", "b"]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import math
@@ -395,3 +396,22 @@ def test_a_trace_that_is_not_a_rollout_is_a_line_of_each(tmp_path: Path) -> None
         f"{run.name} server trace GET /health spans=1 took=2.5ms error=boom"
     ] * 2
     assert written.durable() == 2
+
+
+def test_a_dead_letter_that_is_tried_again_is_a_line_and_moves_no_position(
+    tmp_path: Path,
+) -> None:
+    run = samples.run_info(tmp_path)
+    records = samples.placed(samples.rows(4))
+    writer = opened(run, tmp_path)
+    writer.write_rows(records[:3])
+
+    writer.write_rows([dataclasses.replace(records[3], position=0)])
+    at_end = writer.durable()
+    again = opened(run, tmp_path)
+    again.write_rows(records[2:3])
+
+    assert (at_end, again.durable()) == (3, 3)
+    assert [(line["position"], line["step"]) for line in lines(run)] == [
+        (1, 1), (2, 2), (3, 3), (0, 4),
+    ]  # fmt: skip

@@ -283,6 +283,17 @@ def test_running_steps_forget_positions_two_calls_back() -> None:
     assert len(memory.get("running_steps") or b"") < 60_000
 
 
+def test_dead_letters_without_a_step_that_are_tried_again_have_steps_of_their_own() -> (
+    None
+):
+    steps = RunningSteps(MemoryTable())
+    steps.of([stepless("cpu", 0.0, position) for position in (1, 2, 3)])
+
+    again = [steps.of([stepless("cpu", 1.0, 0)])[0] for _ in range(2)]
+
+    assert again == [3, 4]
+
+
 def test_the_good_values_of_a_bad_row_arrive_and_its_error_names_the_bad_key(
     uri: str, run: RunInfo
 ) -> None:

@@ -80,7 +80,7 @@ def rows(first: int, last: int, *, at: int | None = None) -> list[Row]:
     """A row a step, whose loss is its step, from position *at* on; by default that is the first step."""
     return samples.placed(
         [samples.row(step, {"loss": step}) for step in range(first, last + 1)],
-        at or first,
+        first if at is None else at,
     )
 
 

@@ -155,3 +155,18 @@ def test_a_run_that_was_deleted_at_the_server_is_written_from_the_beginning() ->
     lines = LineLedger(memory, 0)
 
     assert (lines.durable(), list(lines.due([1, 2]))) == (0, [1, 2])
+
+
+def test_a_dead_letter_that_is_tried_again_is_due_and_moves_no_position() -> None:
+    lines = LineLedger(MemoryTable(), 0)
+    logged(lines, 1, 2)
+
+    due = list(lines.due([0]))
+    logged_table(lines, 0, at=100)
+    logged_table(lines, 0, at=200)
+    lines.advance(4)
+    waiting = (lines.durable(), len(lines.pending))
+    lines.committed({"t": [102]})
+
+    assert (due, waiting) == ([0], (2, 2))
+    assert (lines.durable(), len(lines.pending), list(lines.due([2, 3]))) == (2, 1, [3])

@@ -54,6 +54,28 @@ def test_more_rows_than_may_wait_are_taken_as_soon_as_the_server_holds_those_bef
     assert losses(server, run) == list(range(1, 13))
 
 
+def test_dead_letters_that_are_tried_again_arrive_behind_all_that_was_logged(
+    server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
+) -> None:
+    writer = opened()
+    deliver(writer, rows(1, 3))
+    writer.end(Status.FINISHED)
+
+    again = opened()
+    at_open = again.durable()
+    # The bridge gives them one by one, without a position.
+    for step in (7, 8):
+        again.write_rows(rows(step, step, at=0))
+    for number in (1, 2):
+        again.write_rollouts([samples.rollout(number, step=1)])
+    again.end(Status.FINISHED)
+
+    assert losses(server, run) == [1, 2, 3, 7, 8]
+    traces = [row["trace"] for row in server.table(run.id, "explorer/rollouts")]
+    assert traces == [samples.rollout(number, step=1).id for number in (1, 2)]
+    assert (at_open, again.durable()) == (3, 3)
+
+
 def test_rows_arrive_as_lines_with_axis_and_event_time_and_nothing_of_the_bridge(
     server: WandbServer, run: RunInfo, opened: Callable[[], RunWriter]
 ) -> None:
