@@ -243,12 +243,16 @@ class DeadLetterQueue:
         """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
         return len(self._requests.dead_letters) + (self._owed_end is not None)
 
-    def next(self, view: LedgerView, state: ExporterState) -> Batch | None:
+    def next(
+        self, view: LedgerView, state: ExporterState, kinds: Sequence[int]
+    ) -> Batch | None:
         """Return the first dead letter as a batch, else the end of the run that one of them reopened.
 
-        ``None`` when neither waits. A dead letter that was discarded, belongs to another
-        destination or cannot be decoded leaves the queue with a line in the log; it stays in the
-        ledger. Raises `JournalError` when the ledger cannot be read; the queue is then as before.
+        ``None`` when neither waits, and while records before that end are due, because the tracker
+        lost them. A dead letter that was discarded, belongs to another destination or cannot be
+        decoded leaves the queue with a line in the log; it stays in the ledger. The batch of one
+        whose record of *kinds* is due has no call. Raises `JournalError` when the ledger cannot be
+        read; the queue is then as before.
         """
         while waiting := self._requests.dead_letters:
             stored = view.dead_letters([waiting[0]])
@@ -262,8 +266,11 @@ class DeadLetterQueue:
                 # letter.
                 self._owed_end = End("", state.end_status, 0, state.ended)
             calls = deque([WriterCall([record])])
+            if _is_due(stored[0], view, state, kinds):
+                # A new writer gets it in its place, as offline: a call here would double it.
+                calls.clear()
             return Batch(calls, state.written, dead_letter=stored[0])
-        if self._owed_end is None:
+        if self._owed_end is None or state.written < self._owed_end.position:
             return None
         return Batch(deque(), state.written, self._owed_end)
 
@@ -308,6 +315,29 @@ class DeadLetterQueue:
             f"{state.exporter}: dead letter {dead_letter.id} cannot be tried again: {obstacle}"
         )
         return None
+
+
+def _is_due(
+    dead_letter: StoredDeadLetter,
+    view: LedgerView,
+    state: ExporterState,
+    kinds: Sequence[int],
+) -> bool:
+    """Return whether the record of *dead_letter* is of *kinds* and behind what is written.
+
+    So it is after the tracker lost what it had not confirmed. Raises `JournalError` when the ledger
+    cannot be read.
+    """
+    if dead_letter.position <= state.written:
+        return False
+    page = view.records(
+        dead_letter.position - 1,
+        kinds,
+        limit=1,
+        limit_bytes=1,
+        end=dead_letter.position,
+    )
+    return any(record.id == dead_letter.record_id for record in page.records)
 
 
 def _retry_obstacle(dead_letter: StoredDeadLetter, state: ExporterState) -> str:

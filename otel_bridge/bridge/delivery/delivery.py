@@ -164,9 +164,8 @@ class Delivery(ExporterWorker):
             if self._writer.is_renamed():
                 self._give_up_writer()
                 return 0.0
-            self._batch = self.dead_letters.next(self._view, state) or self._fetch(
-                state, target[0]
-            )
+            dead_letter = self.dead_letters.next(self._view, state, self._kinds)
+            self._batch = dead_letter or self._fetch(state, target[0])
         batch = self._batch
         if batch.calls or batch.end is not None:
             opened = self._opened_for(target, state, end=batch.end)

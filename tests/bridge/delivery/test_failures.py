@@ -325,3 +325,34 @@ def test_a_dead_letter_is_tried_again_without_its_position_and_refused_again_has
         3,
     )
     assert bench.destination.written == bench.destination.durable == 3
+
+
+@pytest.mark.parametrize("refuses_again", [False, True])
+def test_a_retry_through_a_writer_that_gets_all_records_again_doubles_and_skips_none(
+    tmp_path: Path, refuses_again: bool
+) -> None:
+    refuses = [True]
+
+    def fails(records: Sequence[Record]) -> Exception | None:
+        positions = [record.position for record in records if record.id == "m:i:2"]
+        if positions and refuses[0]:
+            return PermanentError("odd", position=positions[0])
+        return None
+
+    # As W&B offline, whose new writer writes the whole directory anew.
+    bench = Bench(tmp_path, Tracker(holds=0, fails=fails))
+    bench.ledger.commit([row(1), row(2), row(3), end(4)])
+    bench.run()
+    bench.tracker.kept.clear()
+    bench.tracker.calls.clear()
+
+    refuses[0] = refuses_again
+    bench.begin()
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.run()
+
+    assert bench.tracker.kept == ([1, 3] if refuses_again else [1, 2, 3])
+    assert bench.dead() == ([(2, "odd")] if refuses_again else [])
+    assert bench.tracker.calls[-2:] == [("end", ("finished",)), ("close", ())]
+    assert bench.destination.written == 4
+    assert bench.delivery.dead_letters.waiting == 0
