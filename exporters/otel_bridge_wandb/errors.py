@@ -38,9 +38,13 @@ _LOST_ACCESS = re.compile(
     re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
-    r"connection|timeout|timed out|refused|reach|network|deadline|no such host|eof|in time",
+    r"connection|timeout|timed out|refused|reach|network|deadline|no such host|eof|in time|"
+    r"service process is",
     re.IGNORECASE,
 )
+_NO_SERVICE = frozenset({"MailboxClosedError", "HandleAbandonedError"})
+"""wandb's errors after its service has ended; without a message, and wrapped in one that blames the
+credentials (0.31)."""
 _GONE = re.compile(
     r"not found|does not exist|was previously created and deleted|deleted",
     re.IGNORECASE,
@@ -104,10 +108,11 @@ def _help_of(exc: BaseException, text: str) -> str | None:
     status = status_of(text)
     if status is not None:
         return _HELP.get(status, "") if status in _BLOCKING else None
-    # "in use": the stream of a failed init() in wandb's service, which `sdk` closes.
-    if "in use" in text or _NO_ANSWER.search(text):
-        return None
     kinds = class_names(exc)
+    # Without a service, the next writer starts another. "in use": the stream of a failed init() in
+    # wandb's service, which `sdk` closes.
+    if _NO_SERVICE & kinds or "in use" in text or _NO_ANSWER.search(text):
+        return None
     if _LOST_ACCESS.search(text) or "AuthenticationError" in kinds:
         return LOGIN_HELP
     if _GONE.search(text):

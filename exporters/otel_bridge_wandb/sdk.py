@@ -12,9 +12,10 @@ import importlib
 import logging
 import netrc
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 
 from otel_bridge import semconv
 from otel_bridge.errors import BlockedError
-from otel_bridge.exporter import RunInfo
+from otel_bridge.exporter import RunInfo, call_within
 from otel_bridge.otlp.proxies import direct_variables
 from otel_bridge.values.mappings import only, present
 from otel_bridge_wandb.errors import LOGIN_HELP, as_bridge_errors, refusal_of
@@ -62,7 +63,9 @@ _DEFAULT_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 
 
 def load() -> Wandb:
-    """Import wandb and start its session, silent; once in a process, safe from any thread.
+    """Import wandb and start its session, silent; safe from any thread.
+
+    Once in a process, and again after its service has ended.
 
     Raises:
         BlockedError: wandb cannot be imported, or lacks a call or setting that is needed.
@@ -80,13 +83,48 @@ def load() -> Wandb:
         wandb = importlib.import_module("wandb")
         abilities(wandb)
         replace_what_interferes(wandb)
-        session = wandb.setup(settings=_settings(wandb, _QUIET))
+        session = _living_session(wandb)
         # After setup(), which sets WANDB_SERVICE: a fork from here on sees another pid.
         _SERVICE.pid = os.getpid()
         wandb.termsetup(
             session.settings, None
         )  # silent also where somebody else began the session
         return wandb
+
+
+def _living_session(wandb: Wandb) -> Any:
+    """Return wandb's session, a new one if the service of the former has ended, as one that is killed.
+
+    wandb starts no second service in a session (``ensure_service``), so that every call would fail
+    until this process ends. Raises wandb's own exceptions.
+    """
+    session = wandb.setup(settings=_settings(wandb, _QUIET))
+    process = service_process(session)
+    if process is None or process.poll() is None:
+        return session
+    _log.warning(
+        "W&B: wandb's service has ended (%s); another one is started",
+        process.returncode,
+    )
+    # It forgets the session first, and then raises for the lost connection, or exits with the
+    # service's status.
+    with suppress(Exception, SystemExit):
+        call_within(_EXIT_S, wandb.teardown)
+    os.environ.pop("WANDB_SERVICE", None)
+    _UNCLOSED.clear()
+    return wandb.setup(settings=_settings(wandb, _QUIET))
+
+
+def service_process(session: Any) -> subprocess.Popen[bytes] | None:
+    """Return the process of the service that *session* has started.
+
+    ``None`` without one, and for a wandb with other private parts (0.23 to 0.31 have these).
+    """
+    connection: object = getattr(session, "_connection", None)
+    process: object = getattr(getattr(connection, "_proc", None), "_process", None)
+    if isinstance(process, subprocess.Popen):
+        return cast("subprocess.Popen[bytes]", process)
+    return None
 
 
 def abilities(wandb: Wandb) -> WandbAbilities:

@@ -12,8 +12,17 @@ class AuthenticationError(Exception):
     """Named as wandb's own."""
 
 
+class MailboxClosedError(Exception):
+    """Named as wandb's own."""
+
+
 class UsageError(Exception):
     """Named as wandb's own."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,22 @@ class UsageError(Exception):
         (TimeoutError("Timed out finishing run."), RetryableError, None),
         (
             AuthenticationError("Failed to verify credentials: connection refused"),
+            RetryableError,
+            None,
+        ),
+        (
+            AuthenticationError(
+                "Failed to verify credentials with http://w: Failed to execute API request: "
+                "the service process is not running."
+            ),
+            RetryableError,
+            None,
+        ),
+        (
+            caused(
+                AuthenticationError("An error occurred while verifying credentials"),
+                MailboxClosedError(),
+            ),
             RetryableError,
             None,
         ),

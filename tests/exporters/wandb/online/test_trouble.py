@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
+from otel_bridge_wandb.sdk import service_process
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
@@ -100,6 +104,53 @@ def test_after_a_fault_the_run_is_whole(
         writer.end(Status.FINISHED)
 
     assert whole(server, run) == expected([1, 2, 3, 4, 5, 6, 7, 8])
+
+
+def test_after_a_kill_of_wandbs_service_the_next_writers_of_all_runs_go_on(
+    server: WandbServer,
+    run: RunInfo,
+    opened: Callable[[], RunWriter],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writer = opened()
+    writer.write_config("trainer", {"lr": 0.1})
+    deliver(writer, rows(1, 3))
+    other_run = made(run_info(run.folder, "other"))
+    other_memory = MemoryTable()
+    others = online.open_run(server, other_run, other_memory)
+    deliver(others, rows(1, 2))
+    session = importlib.import_module("wandb").setup()
+    process = service_process(session)
+    assert process is not None
+    process.kill()
+    process.wait()
+
+    # As the bridge does: after some failures in a row it opens another writer.
+    for writer_of_run in (writer, others):
+        until(partial(_is_lost, writer_of_run))
+    for former in (writer, others):
+        with suppress(RetryableError):
+            former.close()
+    again = opened()
+    again.write_config("trainer", {"lr": 0.1})
+    deliver(again, rows(1, 5), held=again.durable())
+    again.end(Status.FINISHED)
+    others = online.open_run(server, other_run, other_memory)
+    deliver(others, rows(1, 2), held=others.durable())
+    others.end(Status.FINISHED)
+
+    assert whole(server, run) == expected([1, 2, 3, 4, 5])
+    assert online.losses(server, other_run) == [1, 2]
+    assert "wandb's service has ended (-9)" in caplog.text
+
+
+def _is_lost(writer: RunWriter) -> bool:
+    """Return whether *writer* takes no row now; a person is not asked for help."""
+    try:
+        writer.write_rows(rows(9, 9))
+    except RetryableError:
+        return True
+    return False
 
 
 def test_a_wrong_key_blocks_and_once_mended_all_arrives(
