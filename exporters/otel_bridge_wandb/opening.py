@@ -139,8 +139,10 @@ def _open_offline(
     """Open an offline run in a directory of its own, which replaces that of the writer before.
 
     Raises:
-        RetryableError: As `sdk.init`. The next try then knows a directory that was left.
+        RetryableError: As `sdk.init`, and as `_writer`. The next try then knows a directory that was
+            left.
         BlockedError: As `sdk.init`.
+        JournalError: The directory cannot be stored, as on a full disk.
     """
     store = OfflineStore(
         memory, settings.root(run), run_id_of(run, settings), oldest=run.oldest
@@ -148,8 +150,13 @@ def _open_offline(
     # Around init(): a kill within it leaves a directory that the next writer must know as ours.
     store.before_init()
     opened = sdk.init(wandb, run, settings, resume=None)
-    store.after_init(sdk.sync_dir(opened))
-    return _writer(wandb, opened, run, settings, store)
+    try:
+        store.after_init(sdk.sync_dir(opened))
+        return _writer(wandb, opened, run, settings, store)
+    except BaseException:
+        # Else wandb's service refuses every later init() of this run: "run ID … is in use".
+        _close_unfinished(opened)
+        raise
 
 
 def _open_shared(
@@ -186,19 +193,14 @@ def _open_shared(
             PrefixedMemory(memory, f"own/{suffix}/"),
         )
 
-    main = _open_online(wandb, run, shared, memory)
-    try:
-        return SharedWriter(
-            sharing,
-            main,
-            open_own=open_own,
-            memory=memory,
-            primary=sharing_now.is_primary(run),
-        )
-    except BaseException:
-        # Opened already: without this, the next try finds its run id in use in wandb's service.
-        main.close()
-        raise
+    # It closes the main run when its own opening fails.
+    return SharedWriter(
+        sharing,
+        _open_online(wandb, run, shared, memory),
+        open_own=open_own,
+        memory=memory,
+        primary=sharing_now.is_primary(run),
+    )
 
 
 def _of_one_role(run: RunInfo, role: str | None, settings: WandbSettings) -> RunInfo:
@@ -306,10 +308,17 @@ def _open_online(
         save_view(wandb, str(opened.entity), str(opened.project), settings, memory)
         return writer
     except BaseException:
-        # A failure of the opening is not the end of the run: W&B goes on showing it as running.
-        leave_open(opened)
-        opened.finish(0)
+        _close_unfinished(opened)
         raise
+
+
+def _close_unfinished(opened: Any) -> None:
+    """Close a run whose opening failed; raises wandb's own exceptions.
+
+    That is not the end of the run: W&B goes on showing it as running.
+    """
+    leave_open(opened)
+    opened.finish(0)
 
 
 def _existing_lines(run_id: str, line_count: int) -> str:

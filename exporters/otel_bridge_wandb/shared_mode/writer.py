@@ -49,6 +49,9 @@ class SharedWriter:
         open_own: Opens the run of one role that is not listed.
         memory: Memory of this destination.
         primary: Whether this bridge ends the run.
+
+    Raises:
+        ExporterError: A run of one role cannot be opened; all are closed then.
     """
 
     def __init__(
@@ -69,9 +72,15 @@ class SharedWriter:
         self.tracker_run_id = main.tracker_run_id
         self.found = main.found
         self.degraded = main.degraded
-        # Records from before a kill must be known before any is durable.
-        for role in _unlisted(memory):
-            self._own[role] = open_own(role)
+        try:
+            # Records from before a kill must be known before any is durable.
+            for role in _unlisted(memory):
+                self._own[role] = open_own(role)
+        except BaseException:
+            # Opened already: without this, the next try finds their run ids in use in wandb's
+            # service.
+            self.close()
+            raise
 
     @property
     def url(self) -> str | None:

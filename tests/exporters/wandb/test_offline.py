@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_bridge.errors import BlockedError
+from otel_bridge.errors import BlockedError, JournalError
 from otel_bridge.exporter import RunInfo, TrackerCounts
 from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
@@ -20,6 +20,7 @@ from otel_bridge_wandb import exporter
 from otel_bridge_wandb.offline import store
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.settings import WandbSettings
+from support.bridge.bridge_doubles import refused
 from support.trackers.wandb_offline import offline_directories, read_offline_run
 
 OFFLINE = {"WANDB_MODE": "offline"}
@@ -139,6 +140,23 @@ def test_an_entry_that_is_called_like_a_role_stands_beside_the_config_of_that_ro
     assert read_offline_run(directory).config == {
         "trainer": {"lr": 0.1}, "trainer_value_value": own, "trainer_value": 7, "seed": 2,
     }  # fmt: skip
+
+
+def test_an_opening_that_the_full_disk_of_the_ledger_ends_is_repeated_in_one_directory(
+    run: RunInfo, settings: WandbSettings
+) -> None:
+    memory = MemoryTable()
+    full = refused(memory, "put", lambda key, value: key == "offline/directories")
+    with pytest.raises(JournalError):
+        open_writer(exporter, run, settings, memory)
+
+    writer = open_writer(exporter, run, settings, memory)
+    deliver(writer, rows(2))
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    assert [row["trainer/loss"] for row in read_offline_run(directory).rows] == [1, 2]
+    assert full() == 1
 
 
 def test_after_a_kill_the_directory_is_replaced_by_one_written_anew(

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from otel_bridge.errors import BlockedError, ConfigError
+from otel_bridge.errors import BlockedError, ConfigError, RetryableError
+from otel_bridge.testing import MemoryTable
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.axes import WandbAxes
 from otel_bridge_wandb.online.uploads import Stored
 from otel_bridge_wandb.settings import WandbSettings, group_of, has_own_run, run_id_of
 from otel_bridge_wandb.shared_mode.run import SharedRun, definitions_in
 from otel_bridge_wandb.shared_mode.settings import Sharing, part_of_id
+from otel_bridge_wandb.shared_mode.writer import SharedWriter
 from otel_bridge_wandb.versions import require_safe_sharing
+from otel_bridge_wandb.writer import WandbRunWriter
 
 ON = {"OTEL_BRIDGE_WANDB_SHARED": "1", "OTEL_BRIDGE_ROLES": "trainer,explorer"}
 
@@ -225,3 +229,36 @@ def test_a_config_of_another_machine_with_the_same_role_is_not_lacking() -> None
     writer.write(2)
 
     assert writer.run.lacking() == []
+
+
+def test_runs_that_were_opened_are_closed_when_that_of_another_role_cannot_be_opened() -> (
+    None
+):
+    closed: list[str] = []
+
+    def writer_of(name: str) -> WandbRunWriter:
+        fake = SimpleNamespace(
+            tracker_run_id=name,
+            found="",
+            degraded=(),
+            close=lambda: closed.append(name),
+        )
+        return cast("WandbRunWriter", fake)
+
+    def open_own(role: str | None) -> WandbRunWriter:
+        if role == "judge":
+            raise RetryableError("the server is down")
+        return writer_of(str(role))
+
+    memory = MemoryTable()
+    memory.put("shared_mode/unlisted", b'["critic", "judge"]')
+    with pytest.raises(RetryableError, match="the server is down"):
+        SharedWriter(
+            Sharing(("trainer",)),
+            writer_of("shared"),
+            open_own=open_own,
+            memory=memory,
+            primary=True,
+        )
+
+    assert sorted(closed) == ["critic", "shared"]
