@@ -278,7 +278,7 @@ def _open_online(
         ownership.opened(line_count)
         with as_bridge_errors("sending the files of a killed writer"):
             _carry_over(opened, folder, run_id)
-        lines = LineLedger(memory, line_count)
+        lines = LineLedger(memory, line_count, oldest=run.oldest)
         # Before the first line: lost increments are sent again, by the first calls of the bridge.
         _settle(lines, server)
         limits = _upload_limits(settings)

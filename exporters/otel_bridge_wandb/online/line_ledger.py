@@ -66,10 +66,14 @@ class LineLedger:
     Args:
         memory: Memory of this destination.
         server_lines: Lines that the server held when the run was opened.
+        oldest: Position of the oldest record that can still be given again.
     """
 
-    def __init__(self, memory: WriterMemory, server_lines: int) -> None:
+    def __init__(
+        self, memory: WriterMemory, server_lines: int, *, oldest: Position = 1
+    ) -> None:
         self._memory = memory
+        self._oldest = oldest
         self._entries: deque[LineEntry] = deque()
         self._pending: list[LineEntry] = []
         self._stale: list[
@@ -245,7 +249,8 @@ class LineLedger:
         """Mark pending increments as lost, because their writer has ended: they are sent again unless committed.
 
         One that was sent `MAX_SENT` times counts as stored, with a warning: it would hold up the
-        end of the run for ever.
+        end of the run for ever. So would records that the bridge has evicted, or tried again without
+        a position: nobody gives them again, and they are no longer awaited.
         """
         while (entry := next(filter(_is_given_up, self._pending), None)) is not None:
             _log.warning(
@@ -254,13 +259,34 @@ class LineLedger:
                 entry.sent,
             )
             self._drop(entry)
-        for entry in self._pending:
+        for pending in self._pending:
+            entry = self._kept_part(pending)
+            if entry is None:
+                continue
             self._lost |= dict.fromkeys(entry.positions, entry)
             # Its process is gone: a file with a later time is another increment's.
             until_unix_ms = entry.until_unix_ms or now_unix_ms
             self._stale.append(dataclasses.replace(entry, until_unix_ms=until_unix_ms))
             self._memory.put(_key(entry.start), _encode(self._stale[-1]))
         self._pending = []
+
+    def _kept_part(self, entry: LineEntry) -> LineEntry | None:
+        """Return *entry* without records that cannot be given again.
+
+        ``None``, after a warning, when none is left; the memory forgets it.
+        """
+        positions = tuple(
+            position for position in entry.positions if position >= self._oldest
+        )
+        if positions:
+            return dataclasses.replace(entry, positions=positions)
+        _log.warning(
+            "W&B: table %s: its artifact was not seen, and its %d records are no longer kept here",
+            entry.table,
+            len(entry.positions),
+        )
+        self._memory.delete(_key(entry.start))
+        return None
 
     def _put(self, entry: LineEntry) -> None:
         self._memory.put(_key(entry.start), _encode(entry))

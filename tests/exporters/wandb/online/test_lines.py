@@ -170,3 +170,25 @@ def test_a_dead_letter_that_is_tried_again_is_due_and_moves_no_position() -> Non
 
     assert (due, waiting) == ([0], (2, 2))
     assert (lines.durable(), len(lines.pending), list(lines.due([2, 3]))) == (2, 1, [3])
+
+
+def test_records_of_a_lost_increment_that_are_not_kept_any_more_hold_up_nothing() -> (
+    None
+):
+    memory = MemoryTable()
+    before = LineLedger(memory, 0)
+    logged_table(before, 1, 2, at=100)
+    logged_table(before, 3, 4, at=200)
+    logged(before, 5)
+    before.advance(3)
+
+    lines = LineLedger(memory, 3, oldest=4)
+    lines.lose_pending(300)
+    due = list(lines.due([4, 5, 6]))
+    logged_table(lines, 4, at=400)
+    logged(lines, 6)
+    lines.advance(5)
+    lines.committed({"t": [402]})
+
+    assert (due, lines.durable()) == ([4, 6], 6)
+    assert dict(memory.items()) == {"held": b"[5, 6]"}
