@@ -279,11 +279,13 @@ class TrackioRunWriter:
 
         Nothing before the first, which brings it.
         """
+        created = self._memory.get(_CREATED)
         last = self._memory.get(_LAST)
-        if last is not None:
+        if created is not None and last is not None:
             # Trackio stores a config only with a record. A record whose id it already has changes
-            # only the config.
-            self._write([StoreEntry(0, last.decode(), 0, timestamp(0), {})])
+            # only the config. If a user deleted the run it is stored, so that its time must be that
+            # of the run.
+            self._write([StoreEntry(0, last.decode(), 0, created.decode(), {})])
 
     def durable(self) -> Position | None:
         """Return ``None``: when a call returns, its data is in the store."""

@@ -273,6 +273,22 @@ def test_a_config_waits_for_the_first_record_and_a_later_one_adds_no_row(
     assert len(logs(run)) == 1
 
 
+def test_a_config_after_a_user_deleted_the_run_begins_it_at_its_own_time(
+    run: RunInfo,
+) -> None:
+    writer = opened(run)
+    writer.write_rows([loss(1)])
+    trackio_store.storage().SQLiteStorage.delete_run(run.project, run.name)
+
+    writer.write_config("trainer", {"lr": 1})
+    writer.write_rows([loss(2)])
+
+    rows = [(row["step"], row["timestamp"]) for row in logs(run)]
+    assert rows == [
+        (0, timestamp(NOW + 1_000_000_000)), (2, timestamp(NOW + 2_000_000_000)),
+    ]  # fmt: skip
+
+
 def test_entries_that_become_equal_by_flattening_keep_values_of_their_own_across_restarts(
     run: RunInfo,
 ) -> None:
