@@ -112,7 +112,8 @@ class UploadLimits:
         """Read the limits from *env*; raises `ConfigError`."""
         return cls(
             init_timeout_s=INIT_TIMEOUT_S.read(env),
-            finish_timeout_s=FINISH_TIMEOUT_S.read(env),
+            # wandb reads 0 as no limit, and no doubling of it (`UploadTimeouts`) is longer.
+            finish_timeout_s=max(FINISH_TIMEOUT_S.read(env), 1.0),
             stall_s=STALL_S.read(env),
             poll_s=POLL_S.read(env),
             transmit_s=TRANSMIT_S.read(env),

@@ -76,6 +76,14 @@ def test_an_address_that_no_client_can_use_is_an_error_at_the_start(
     assert "secret" not in str(raised.value)
 
 
+def test_a_limit_of_zero_for_the_end_of_a_run_is_not_the_lack_of_one() -> None:
+    settings = WandbSettings.from_environment(
+        {"OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S": "0"}, CWD
+    )
+
+    assert settings.limits.finish_timeout_s == 1.0
+
+
 def test_a_folder_in_an_unknown_home_is_an_error_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"WANDB_DIR='~nobody-here/runs'.*absolute"):
         WandbSettings.from_environment({"WANDB_DIR": "~nobody-here/runs"}, CWD)
