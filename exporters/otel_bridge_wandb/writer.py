@@ -109,6 +109,7 @@ class WandbRunWriter:
     def __init__(self, opened: OpenRun) -> None:
         self._opened = opened
         self._is_open = True
+        self._close_error = ""
         self.tracker_run_id = opened.run_id
         self.found = ""
         self.degraded = opened.degraded
@@ -371,6 +372,10 @@ class WandbRunWriter:
                     raise
             _ = self.left_out  # read while wandb's log of the run is there
             self._durable = check()
+        except ExporterError as exc:
+            # The bridge makes the call again before it opens another writer, and shows that error.
+            self._close_error = str(exc)
+            raise
         finally:
             # Whatever happened: a new writer opens the run again, and a wandb.Table belongs to one
             # run.
@@ -381,11 +386,13 @@ class WandbRunWriter:
         """Return the open run.
 
         Raises:
-            RetryableError: It was closed, also by an end that failed: the bridge opens a new
-                writer.
+            RetryableError: It was closed, also by an end that failed, whose reason it then has: the
+                bridge opens a new writer.
         """
         if not self._is_open:
-            raise RetryableError("W&B: this writer was closed; open another one")
+            raise RetryableError(
+                self._close_error or "W&B: this writer was closed; open another one"
+            )
         return self._opened
 
 

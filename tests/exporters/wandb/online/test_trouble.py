@@ -64,6 +64,23 @@ def expected(losses: list[int]) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize("limits", [{"FINISH_TIMEOUT_S": "1"}])
+def test_the_reason_of_an_end_that_failed_is_shown_until_another_writer_is_open(
+    server: WandbServer, opened: Callable[[], RunWriter]
+) -> None:
+    writer = opened()
+    deliver(writer, rows(1, 3))
+    server.answer(503, what="filestream", times=10**6)
+
+    reasons: list[str] = []
+    for _ in range(3):
+        with pytest.raises(RetryableError) as failed:
+            writer.end(Status.FINISHED)
+        reasons.append(str(failed.value))
+
+    assert reasons == ["W&B, ending the run: Timed out finishing run."] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 429, 503])
 @pytest.mark.parametrize("what", ["filestream", "UpsertBucket"])
