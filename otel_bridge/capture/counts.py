@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +49,7 @@ class CallTotals:
 class CallCounts:
     """Counts calls of this process. Thread-safe; a forked child counts in a file of its own.
 
-    Nothing raises.
+    A signal handler or finaliser may count inside another count of its thread. Nothing raises.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,11 @@ class CallCounts:
 
     def begin(self) -> None:
         """Begin with no counts, as a forked child does."""
-        # New in a forked child, where another thread may have held the parent's.
-        self._lock = threading.Lock()
+        # Re-entrant for signal handlers; new in a forked child, where another thread may have held
+        # the parent's.
+        self._lock = threading.RLock()
+        self._busy = False
+        self._waiting: deque[tuple[Counter[str], str, int]] = deque()
         self._totals = CallTotals()
         self._file: int | None = None
 
@@ -83,20 +86,39 @@ class CallCounts:
         Never raises: without the launcher's folder, or with a full disk, they stay in memory.
         """
         name = call[:_MAX_NAME_CHARS].encode("utf-8", "replace").decode()
+        self._waiting.append((counts, name, number))
         with self._lock:
-            if name not in counts and len(counts) >= _MAX_CALLS:
-                name = _OTHERS
-            counts[name] += number
-            if self._file is None:
-                # With the first count, so that a process that calls no tracker leaves no file.
-                self._file = _new_file()
-            if self._file == _NO_FILE:
+            # Inside another call, as of a signal handler, that call counts it: otherwise it would
+            # write its own, older counts over longer ones.
+            if self._busy:
                 return
-            data = orjson.dumps([self._totals.captured, self._totals.not_captured])
-            # Counts only grow, so that the file is never shorter than before. A full disk costs the
-            # counts alone.
-            with contextlib.suppress(OSError):
-                os.pwrite(self._file, data, 0)
+            self._busy = True
+            try:
+                while self._waiting:
+                    _count(*self._waiting.popleft())
+                    self._write()
+            finally:
+                self._busy = False
+
+    def _write(self) -> None:
+        """Write all counts of this process to its file; nothing without the launcher's folder."""
+        if self._file is None:
+            # With the first count, so that a process that calls no tracker leaves no file.
+            self._file = _new_file()
+        if self._file == _NO_FILE:
+            return
+        data = orjson.dumps([self._totals.captured, self._totals.not_captured])
+        # Counts only grow, so that the file is never shorter than before. A full disk costs the
+        # counts alone.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, data, 0)
+
+
+def _count(counts: Counter[str], name: str, number: int) -> None:
+    """Add to the count of *name*, or to that of all names beyond the limit."""
+    if name not in counts and len(counts) >= _MAX_CALLS:
+        name = _OTHERS
+    counts[name] += number
 
 
 def _new_file() -> int:

@@ -204,7 +204,8 @@ class StampedCache(Generic[K, V]):
 
     def __init__(self) -> None:
         self._values: dict[K, tuple[tuple[Stamp | None, ...], V]] = {}
-        self._mutex = threading.Lock()
+        # Re-entrant: a signal handler of the trainer may end the run inside a wait for delivery.
+        self._mutex = threading.RLock()
 
     def get(self, key: K, stamps: tuple[Stamp | None, ...], read: Callable[[], V]) -> V:
         """Return the value of *key*, from memory if its files have the same *stamps* as when it was read.

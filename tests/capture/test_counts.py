@@ -48,6 +48,35 @@ def test_counts_of_all_processes_are_added_up_and_a_kill_loses_none(
     assert totals.processes == 2
 
 
+def test_a_call_of_a_signal_handler_inside_another_is_counted_and_does_not_hang(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = CallCounts()
+    real_write = os.pwrite
+    signals = [signal.SIGUSR1]
+
+    def write(file: int, data: bytes, offset: int) -> int:
+        while signals:
+            signal.raise_signal(signals.pop())
+        return real_write(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    previous = signal.signal(
+        signal.SIGUSR1, lambda *_: counts.not_captured("wandb.run.mark_preempting")
+    )
+    try:
+        counts.captured("wandb.log")
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+    totals = totals_in(folder)
+    assert (totals.captured, totals.not_captured, totals.processes) == (
+        {"wandb.log": 1},
+        {"wandb.run.mark_preempting": 1},
+        1,
+    )
+
+
 def test_calls_beyond_the_size_of_the_file_are_counted_together(folder: Path) -> None:
     counts = CallCounts()
 

@@ -164,5 +164,16 @@ def test_of_too_many_values_the_least_recently_used_ones_are_dropped(
     assert read == [1, 2, 3, 4, 5, 2]
 
 
+def test_a_signal_handler_reads_a_value_while_another_one_is_looked_up() -> None:
+    cache, stamps = StampedCache[object, str](), (Stamp(1, 1, 1),)
+
+    class Key:
+        def __hash__(self) -> int:
+            assert cache.get("of the handler", stamps, lambda: "a") == "a"
+            return 1
+
+    assert cache.get(Key(), stamps, lambda: "b") == "b"
+
+
 def test_a_missing_file_has_no_stamp(tmp_path: Path) -> None:
     assert stamp_of(tmp_path / "none") is None

@@ -378,7 +378,8 @@ class _Failures:
     """Counts failures of adapters while no run records, for the next run; prints the first one at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant: the garbage collection may finalise a logger that fails in here.
+        self._lock = threading.RLock()
         self._number = 0
         self._first = ""
 

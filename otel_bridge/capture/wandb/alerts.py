@@ -26,8 +26,8 @@ class AlertWaits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next: dict[str, float] = {}
-        # Of two threads with one title, one alert passes.
-        self._lock = threading.Lock()
+        # Of two threads with one title, one alert passes. Re-entrant for signal handlers.
+        self._lock = threading.RLock()
 
     def passes(self, title: object, wait_duration: Any = None) -> bool:
         """Return whether an alert is due: the last one of its title is older than the wait that was given with it.

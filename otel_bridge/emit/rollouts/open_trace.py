@@ -110,8 +110,9 @@ class OpenTrace:
         self.trace_id = trace_id
         self.root: trace.Span = trace.INVALID_SPAN
         self._tracer: RolloutTracer | None = None
-        # Guards the numbers of children, which other threads open and end too.
-        self._lock = threading.Lock()
+        # Guards the numbers of children, which other threads open and end too. Re-entrant for
+        # signal handlers.
+        self._lock = threading.RLock()
         self._children = 0
         self._open_children = 0
         self._has_others = False

@@ -35,6 +35,17 @@ def test_a_title_that_raises_as_a_text_does_not_reach_the_program() -> None:
     assert AlertWaits().passes(Title())
 
 
+def test_an_alert_of_a_signal_handler_inside_another_does_not_hang() -> None:
+    waits = AlertWaits()
+
+    class Interrupted(timedelta):
+        def total_seconds(self) -> float:
+            assert waits.passes("of the handler")
+            return super().total_seconds()
+
+    assert waits.passes("of the program", Interrupted(minutes=1))
+
+
 @pytest.mark.slow
 def test_repeated_alerts_of_one_title_leave_room_for_another(tmp_path: Path) -> None:
     code = """
