@@ -253,6 +253,42 @@ def test_a_sigterm_handler_may_finish_inside_log(tmp_path: Path) -> None:
     assert seen.event("rl.run.end").attributes["rl.seq"] - len(seen.rows) in {0, 1}
 
 
+@pytest.mark.parametrize("place", ["encode_frame", "identity_of"])
+def test_a_run_that_a_signal_handler_ends_inside_a_write_or_a_check_begins_no_further_process(
+    tmp_path: Path, place: str
+) -> None:
+    script = f"""
+    import signal, time, otel_bridge
+    from otel_bridge.journal import segment
+
+    run = otel_bridge.init("p", "n")
+    signal.signal(signal.SIGUSR1, lambda number, frame: run.finish("killed"))
+    real = segment.{place}
+
+    def interrupted(*arguments, **keywords):
+        segment.{place} = real
+        signal.raise_signal(signal.SIGUSR1)
+        return real(*arguments, **keywords)
+
+    run.log({{"a": 1.0}}, step=1)
+    run.recorder._appender._check_again = 0  # the checks of a segment are due
+    segment.{place} = interrupted
+    run.log({{"a": 2.0}}, step=2)
+    run.log({{"a": 3.0}}, step=3)
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    (seen,) = seen_in(tmp_path)
+    assert (done.returncode, "a record arrived after finish()" in done.stderr) == (
+        0,
+        True,
+    ), done.stderr
+    assert "dropped" not in done.stderr
+    assert seen.steps == [1]
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "killed"
+
+
 def test_rows_of_a_signal_handler_that_finishes_and_ends_the_process_inside_log_are_kept(
     tmp_path: Path,
 ) -> None:

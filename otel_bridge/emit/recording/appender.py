@@ -266,11 +266,15 @@ class RecordAppender:
     def _reopened_after(self, exc: SegmentClosedError) -> bool:
         """Return whether a new segment is open for the record that failed.
 
-        Otherwise it is counted as ``not_written``, and the next record tries again.
+        Otherwise it is counted as ``not_written``, and the next record tries again; as ``ended``
+        where a signal handler has ended the run inside the record.
         """
         if self._reopen():
             return True
-        self.drops.count_failure(exc)
+        if self._ended:
+            self.drops.count_after_end()
+        else:
+            self.drops.count_failure(exc)
         return False
 
     def _reopen(self) -> bool:
@@ -309,5 +313,5 @@ class RecordAppender:
         self._ended = True
         self._may_refuse = True
         checkpoint = self.checkpoint()
-        self._segment.close()
+        self._segment.end()
         return checkpoint

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_end import call_at_worker_end
-from otel_bridge.errors import JournalError
+from otel_bridge.errors import JournalError, SegmentClosedError
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.liveness import hold_life
@@ -60,13 +60,19 @@ class ProcessSegment:
         self._at_worker_end = at_worker_end
         self._liveness: RecordLock | None = None
         self._spare: Spare | None = None
+        self._is_over = False
 
     def open(self) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
 
         Raises:
+            SegmentClosedError: The process's part of the run is over.
             JournalError: The segment cannot be made.
         """
+        # A signal handler may have ended the run inside the record that comes here: a new instance
+        # would have no end, and the run would count as running, then as killed.
+        if self._is_over:
+            raise SegmentClosedError(f"{self._folder.path}: the run has ended")
         instance_id = os.urandom(8).hex()
         # Here too, not only at init(): the folder may have been deleted since.
         self._folder.create()
@@ -108,7 +114,8 @@ class ProcessSegment:
 
     def is_lost(self) -> bool:
         """Return whether the open segment was moved or deleted, or its descriptor closed."""
-        return self.writer is not None and not self.writer.linked()
+        writer = self.writer
+        return writer is not None and not writer.linked()
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
         """Return the current position, after *rows* rows; ``None``: no segment is open."""
@@ -124,6 +131,11 @@ class ProcessSegment:
         arrive, because they alone say what is missing.
         """
         return self._spare is not None and self._spare.give_up()
+
+    def end(self) -> None:
+        """Close the segment for good: none is opened again."""
+        self._is_over = True
+        self.close()
 
     def close(self) -> None:
         """Close the segment and release the liveness lock."""
