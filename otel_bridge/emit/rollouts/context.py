@@ -11,9 +11,7 @@ from otel_bridge.values.reading import entries_of
 from otel_bridge.values.scalars import any_text
 
 if TYPE_CHECKING:
-    from contextvars import Token
-
-    from opentelemetry.context import Context
+    from otel_bridge.emit.rollouts.open_trace import AttachedContext
 
 
 _MAX_FIELDS = 1_000
@@ -56,7 +54,8 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
 
     def __init__(self, carrier: Mapping[str, str] | None) -> None:
         self._carrier = carrier
-        self._token: Token[Context] | None = None
+        # Of each block: one object may be used in several, also inside one another.
+        self._attached: list[AttachedContext] = []
 
     def __enter__(self) -> None:
         """Make the span of the carrier the current one.
@@ -66,18 +65,20 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         fields = _fields(self._carrier)
         if not fields:
             return
-        from opentelemetry.context import attach, get_current  # noqa: PLC0415
+        from opentelemetry.context import get_current  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
             TraceContextTextMapPropagator,
         )
 
-        from otel_bridge.emit.rollouts.open_trace import with_rollout  # noqa: PLC0415
+        from otel_bridge.emit.rollouts.open_trace import (  # noqa: PLC0415
+            AttachedContext,
+            with_rollout,
+        )
 
         # The carrier may belong to another rollout than the open one of this process.
         context = with_rollout(None, get_current())
-        self._token = attach(
-            TraceContextTextMapPropagator().extract(fields, context=context)
-        )
+        joined = TraceContextTextMapPropagator().extract(fields, context=context)
+        self._attached.append(AttachedContext(joined))
 
     def __exit__(
         self,
@@ -86,10 +87,8 @@ class attach_context:  # noqa: N801  # read as a verb: with otel_bridge.attach_c
         trace: TracebackType | None,
     ) -> None:
         """Restore the context from before the block; an exception of the block passes through."""
-        if self._token is not None:
-            from opentelemetry.context import detach  # noqa: PLC0415
-
-            detach(self._token)
+        if self._attached:
+            self._attached.pop().detach()
 
 
 def _fields(carrier: object) -> dict[str, str]:

@@ -27,7 +27,11 @@ from otel_bridge.emit.rollouts.batch import (
 )
 from otel_bridge.emit.rollouts.kept import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
-from otel_bridge.emit.rollouts.open_trace import OpenTrace, SpanBlock
+from otel_bridge.emit.rollouts.open_trace import (
+    AttachedContext,
+    OpenTrace,
+    SpanBlock,
+)
 from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of, turns_of
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
@@ -144,11 +148,11 @@ class LiveRollout(SpanBlock, Rollout):
         A new thread begins with an empty context, in which spans would become traces of their own.
         An exception of the block passes through.
         """
-        token = otel_context.attach(self._trace.context(otel_context.get_current()))
+        attached = AttachedContext(self._trace.context(otel_context.get_current()))
         try:
             yield self
         finally:
-            otel_context.detach(token)
+            attached.detach()
 
     # --- open and close ---------------------------------------------------------------------------
     def __enter__(self) -> LiveRollout:

@@ -6,7 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextvars import Token
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
@@ -51,6 +51,31 @@ def mark_instrumented(trace_id: int) -> None:
         open_trace.expect_other_spans()
 
 
+_is_attached: ContextVar[bool] = ContextVar("otel_bridge.attached", default=False)
+
+
+class AttachedContext:
+    """Makes an OTel context the current one, from its constructor on until `detach`."""
+
+    def __init__(self, context: Context) -> None:
+        self._here = _is_attached.set(True)
+        self._token = otel_context.attach(context)
+
+    def detach(self) -> None:
+        """Restore the context of before.
+
+        Nothing where another asyncio task ends the block, as it closes an asynchronous generator
+        that was left early: there this context is not the current one. Nothing either the second
+        time.
+        """
+        try:
+            _is_attached.reset(self._here)
+        except (ValueError, RuntimeError):
+            # OTel's own detach() would log this with its traceback.
+            return
+        otel_context.detach(self._token)
+
+
 class SpanBlock(ABC):
     """Records the block of a ``with`` statement as a span. Nothing of it ends the program.
 
@@ -59,7 +84,7 @@ class SpanBlock(ABC):
     """
 
     error: str | BaseException | None
-    _token: Token[Context] | None = None
+    _attached: AttachedContext | None = None
     _pid: int = 0
 
     @abstractmethod
@@ -69,7 +94,7 @@ class SpanBlock(ABC):
     def _make_current(self, context: Context) -> None:
         """Make *context* the current one until the block ends."""
         self._pid = os.getpid()
-        self._token = otel_context.attach(context)
+        self._attached = AttachedContext(context)
 
     def __exit__(
         self,
@@ -83,9 +108,9 @@ class SpanBlock(ABC):
         counted by `_end`.
         """
         # First: what follows the block is not part of the span, even if its end fails.
-        if self._token is not None:
-            otel_context.detach(self._token)
-            self._token = None
+        if self._attached is not None:
+            self._attached.detach()
+            self._attached = None
         if error is not None:
             self.error = error
         # Forked inside: the span belongs to the parent.

@@ -200,6 +200,34 @@ def test_hundreds_of_concurrent_tasks_keep_their_children_apart() -> None:
     assert [attributes(root)["rl.rollout.spans"] for root in run.roots] == [5] * 200
 
 
+@pytest.mark.parametrize("kind", ["rollout", "attach", "carrier"])
+def test_an_asynchronous_generator_that_is_left_early_ends_its_block_without_a_line(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MemoryRun()
+    rollout = opened(run, id="r")
+    carrier = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    blocks: dict[str, Any] = {
+        "rollout": rollout,
+        "attach": rollout.attach(),
+        "carrier": attach_context(carrier),
+    }
+
+    async def agent() -> Any:
+        with blocks[kind]:
+            yield "turn 1"
+            yield "turn 2"
+
+    async def job() -> None:
+        async for _ in agent():
+            break
+
+    asyncio.run(job())
+
+    assert caplog.text == ""
+    assert len(run.roots) == (kind == "rollout")
+
+
 def test_threads_join_by_the_rollout_itself_or_by_attaching_it() -> None:
     run = MemoryRun()
 
@@ -282,6 +310,19 @@ class _NoMapping(dict[str, object]):
 def test_a_carrier_that_carries_nothing_changes_nothing(carrier: Any) -> None:
     with attach_context(carrier):
         assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_one_carrier_joins_blocks_inside_one_another() -> None:
+    joined = attach_context({"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})
+    before = trace.get_current_span()
+
+    with joined:
+        outside = trace.get_current_span().get_span_context()
+        with joined:
+            inside = trace.get_current_span().get_span_context()
+
+    assert outside == inside
+    assert trace.get_current_span() is before
 
 
 def test_switched_off_rollouts_cost_their_statistics_only_and_switch_off_what_joins() -> (
