@@ -128,7 +128,7 @@ class LiveRollout(SpanBlock, Rollout):
             model: Name of the model; default: the rollout's ``model``.
             fields: Fields of `ChatSpan` (``input``, ``output``, …); other keys become metadata.
         """
-        return ChatSpan(self._trace, model or self.model, fields)
+        return ChatSpan(self._trace, coerce.name(model) or self.model, fields)
 
     def tool(
         self, name: str = "tool", *_: object, **fields: Any

@@ -412,6 +412,17 @@ def test_child_spans_without_a_run_do_nothing() -> None:
     assert not turn.span.is_recording()
 
 
+def test_a_model_without_a_truth_value_never_reaches_the_caller() -> None:
+    run = MemoryRun()
+
+    with opened(run, model="policy") as rollout, rollout.chat(np.array(["a", "b"])):  # type: ignore[arg-type]
+        pass
+
+    assert [span.name for span in run.spans if span not in run.roots] == [
+        "chat ['a' 'b']"
+    ]
+
+
 def test_fields_that_break_it_never_reach_the_caller() -> None:
     run = MemoryRun()
 
