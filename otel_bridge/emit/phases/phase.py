@@ -94,9 +94,10 @@ def is_inside() -> bool:
 class Phase:
     """Measures one phase of a step; `Run.phase` and `otel_bridge.phase` return it.
 
-    Use it with ``with`` or ``async with``, any number of times, or as a decorator of a function or
-    coroutine function. A phase inside another is its child. Phases of threads that run at one time
-    overlap. An exception of the block passes through. Apart from that nothing raises.
+    Use it with ``with`` or ``async with``, any number of times, also in several threads and tasks at
+    one time, or as a decorator of a function or coroutine function. A phase inside another is its
+    child. Phases of threads that run at one time overlap. An exception of the block passes through.
+    Apart from that nothing raises.
     """
 
     __slots__ = ("_name", "_open", "_role", "_run", "_step")
@@ -150,7 +151,7 @@ class Phase:
         """
         # First, so that the phase does not measure its own end.
         end_ns = perf_counter_ns()
-        phase = self._open.pop() if self._open else None
+        phase = self._take_open()
         if phase is None:
             return
         # Not when the block ends in another context than it began in.
@@ -164,6 +165,19 @@ class Phase:
             phase.run.append(Signal.TRACES, phase.encoded(end_ns, error_name))
         except any_error_but_signals():
             phase.run.count_drop(INTERNAL_ERROR)
+
+    def _take_open(self) -> _OpenPhase | None:
+        """Return the phase that ends now; ``None`` without one that `__enter__` began.
+
+        That of this thread or task, of which several may have begun one by this object; else the
+        one begun last, as where the block ends in another context than it began in.
+        """
+        current = _current.get()
+        try:
+            self._open.remove(current)
+        except ValueError:
+            return self._open.pop() if self._open else None
+        return current
 
     async def __aenter__(self) -> Phase:
         return self.__enter__()

@@ -175,6 +175,51 @@ def test_a_decorator_without_parentheses_names_the_phase_by_the_function(
     assert names(run) == [("score", None, 8), ("generate", None, 8)]
 
 
+def test_threads_and_tasks_that_share_one_object_each_end_their_own_phase() -> None:
+    run = MemoryRun()
+    shared = Phase(run, "sample", 4)
+    begun = threading.Barrier(2)
+    ended = threading.Event()
+
+    def first() -> None:
+        with shared:
+            begun.wait()
+        ended.set()
+        with Phase(run, "after the first", 4):
+            pass
+
+    def second() -> None:
+        with shared:
+            begun.wait()
+            ended.wait()
+        with Phase(run, "after the second", 4):
+            pass
+
+    async def sample() -> None:
+        async with shared:
+            await asyncio.sleep(0)  # the other tasks begin theirs
+        with Phase(run, "after a task", 4):
+            pass
+
+    async def step() -> None:
+        await asyncio.gather(sample(), sample(), sample())
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(step())
+
+    assert {(name, outer) for name, outer, _ in names(run)} == {
+        ("sample", None),
+        ("after the first", None),
+        ("after the second", None),
+        ("after a task", None),
+    }
+    assert len(run.spans) == 10
+
+
 def test_threads_have_phases_of_their_own_and_tasks_those_of_their_creator() -> None:
     run = MemoryRun()
 
