@@ -37,6 +37,7 @@ from otel_bridge.adapters.parts.trl_completions import (
     keep_streams,
     streams_of,
 )
+from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.mappings import without
 
 _REQUIREMENT = "transformers>=4.50"
@@ -566,8 +567,10 @@ def _is_json(value: object) -> bool:
     Else transformers could not write the checkpoint, and the training would end.
     """
     try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
+        # With sorted keys, as transformers writes it (4.50 to 5.23): Python cannot sort keys of
+        # several types.
+        json.dumps(value, sort_keys=True)
+    except any_error_but_signals():  # an object of the user's
         return False
     return True
 

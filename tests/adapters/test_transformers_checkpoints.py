@@ -61,6 +61,26 @@ def test_a_checkpoint_holds_the_arguments_that_rebuild_the_callback(
     run_program(tmp_path, code)
 
 
+def test_a_config_that_transformers_cannot_write_is_left_out_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import json
+    from otel_bridge.adapters.transformers import OtelBridgeCallback
+
+    class Odd(dict):
+        def items(self):
+            raise RuntimeError
+
+    for config in ({1: "a", "b": 2}, {"labels": {0: "no", "other": 1}}, Odd(a=1)):
+        stored = OtelBridgeCallback(project="p", config=config).state()
+        json.dumps(stored, indent=2, sort_keys=True)  # transformers 5.23, TrainerState.save_to_json
+        assert stored["args"] == {"project": "p"}
+    """
+
+    run_program(tmp_path, code)
+
+
 def test_a_callback_is_pickled_without_its_trainer(tmp_path: Path) -> None:
     code = """
     import pickle
