@@ -136,6 +136,9 @@ class Drops:
         self.has_new_reason = False
         self._printed: dict[str, int] = {}
         self._reported: dict[str, int] = {}
+        # At the last report that was written, and at the last one of an earlier instance.
+        self._reported_before: dict[str, int] = {}
+        self._of_earlier_instance: dict[str, int] = {}
         self._notify_again_s = 0.0
 
     def count(self, reason: str, number: int = 1, key: str = "") -> None:
@@ -195,19 +198,29 @@ class Drops:
             notify(f"dropped: {'; '.join(parts)}", always=True)
 
     def unreported(self) -> dict[str, int] | None:
-        """Return all counts for the event ``rl.dropped``, not those since the last event.
+        """Return all counts of this instance for the event ``rl.dropped``, not those since the last event.
 
         ``None`` when they have not changed since the last call.
         """
         self.has_new_reason = False
         if self.counts == self._reported:
             return None
+        self._reported_before = self._reported
         self._reported = dict(self.counts)
-        return dict(self.counts)
+        counts: dict[str, int] = {}
+        for reason, number in self.counts.items():
+            earlier_number = self._of_earlier_instance.get(reason, 0)
+            if number > earlier_number:
+                counts[reason] = number - earlier_number
+        return counts
 
     def take_back_report(self) -> None:
         """Undo the last `unreported`: its event was not written, and was not a record of the program either."""
         # Without the loss of the event itself, which its append has counted.
         self.counts = self._reported
-        self._reported = {}
+        self._reported = self._reported_before
         self.has_new_reason = False
+
+    def begin_instance(self) -> None:
+        """Leave what was reported to the instance before, whose reports a bridge adds to those that follow."""
+        self._of_earlier_instance = self._reported

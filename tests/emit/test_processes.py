@@ -395,6 +395,36 @@ def test_an_alert_is_recorded_though_the_program_closed_the_descriptors_before(
     ]
 
 
+@pytest.mark.parametrize(
+    "call", ["run.log({'b': None})", "run.log({'a': 4.0, 'b': None})"]
+)
+def test_a_program_that_closes_its_descriptors_reports_each_drop_and_row_once(
+    tmp_path: Path, call: str
+) -> None:
+    script = f"""
+    import os, otel_bridge
+    run = otel_bridge.init("p", "n")
+    for step in range(3):
+        run.log({{"a": 1.0, "b": None}}, step=step)
+    run.recorder._appender.write_drops()  # as at the check of each second
+    os.closerange(3, 4096)
+    {call}
+    print(run.recorder.flush().rows)
+    run.finish()
+    """
+
+    done = run_script(script, held(tmp_path))
+
+    seen = seen_in(tmp_path)
+    rows = sum(len(each.rows) for each in seen)
+    assert [each.event("rl.dropped").body for each in seen] == [
+        {"none": 3},
+        {"none": 1},
+    ]
+    assert done.stdout == f"{rows}\n"
+    assert "dropped: 4 values that are None" in done.stderr
+
+
 HANDLERS = ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"]
 CALLS = [
     "run.log({'a': Slow()})",

@@ -92,6 +92,7 @@ class RecordAppender:
             if self._append(_METRICS, payload, now):
                 return True
         except SegmentClosedError as exc:
+            self.rows -= 1
             return self._reopened_after(exc) and self.append_row(encode, now)
         # The next row gets the number: the bridge would wait for a row without it.
         self.rows -= 1
@@ -247,6 +248,9 @@ class RecordAppender:
 
         Counts that cannot be appended are due again; the failure itself does not count.
         """
+        if not self._ended:
+            # Before the counts are taken: they are those of an instance.
+            self.reopen_if_lost()
         counts = self.drops.unreported()
         if counts is None or self._ended:
             return
@@ -282,10 +286,12 @@ class RecordAppender:
 
         Return whether it can; if not, the next record tries again.
         """
+        self.drops.begin_instance()
         # The numbers belong to the instance, and the new segment is of a new one.
+        rows = self.rows
         self.rows = 0
         self._events = 0
-        return self._segment.reopen()
+        return self._segment.reopen(rows)
 
     def write_end(self, status: str) -> None:
         """Append the last counts of drops, then the end of the process with its number of rows.

@@ -18,7 +18,7 @@ from otel_bridge.journal.segment import SegmentWriter, Spare
 
 
 class Checkpoint(NamedTuple):
-    """Holds a position in a process's segments, with the number of rows appended before it."""
+    """Holds a position in the segments of an instance, with the number of rows of the process before it."""
 
     instance_id: str
     number: int
@@ -61,6 +61,7 @@ class ProcessSegment:
         self._liveness: RecordLock | None = None
         self._spare: Spare | None = None
         self._is_over = False
+        self._earlier_rows = 0
 
     def open(self) -> SegmentWriter:
         """Open the first segment of a new instance, after its liveness lock.
@@ -94,12 +95,13 @@ class ProcessSegment:
             call_at_worker_end(self._at_worker_end)
         return self.writer
 
-    def reopen(self) -> bool:
-        """Open the first segment of another new instance; return whether one is open.
+    def reopen(self, rows: int) -> bool:
+        """Open the first segment of another new instance, after *rows* of the present one.
 
-        If not, `open` may retry with the next record. Only a folder that is gone is printed: a
-        descriptor that the program closed costs nothing but this.
+        Return whether one is open. If not, `open` may retry with the next record. Only a folder
+        that is gone is printed: a descriptor that the program closed costs nothing but this.
         """
+        self._earlier_rows += rows
         is_gone = self.writer is not None and not self.writer.path.exists()
         self.close()
         if is_gone:
@@ -118,11 +120,13 @@ class ProcessSegment:
         return writer is not None and not writer.linked()
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
-        """Return the current position, after *rows* rows; ``None``: no segment is open."""
+        """Return the current position, after *rows* rows of this instance; ``None``: no segment is open."""
         writer = self.writer
         if writer is None:
             return None
-        return Checkpoint(writer.instance_id, writer.number, writer.offset, rows)
+        return Checkpoint(
+            writer.instance_id, writer.number, writer.offset, self._earlier_rows + rows
+        )
 
     def make_room(self) -> bool:
         """Release some of the space reserved for drop counts and the end.
@@ -148,6 +152,7 @@ class ProcessSegment:
     def close_inherited(self) -> None:
         """Close the parent's open files in a forked child; the parent's lock stays."""
         self.forked = True
+        self._earlier_rows = 0
         self._close_files()
 
     def _close_files(self) -> None:
