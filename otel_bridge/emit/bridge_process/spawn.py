@@ -8,6 +8,7 @@ drops.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,8 +16,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import orjson
 
 from otel_bridge.emit.config.capture_env import is_capture_folder, without_capture
 from otel_bridge.errors import JournalError
@@ -111,9 +110,8 @@ def start_bridge(
         os.fsdecode(folder.path),
         *([] if companions is None else [companions]),
     ]
-    arguments = orjson.dumps(
-        [[] if python else bridge_path(sys.path), *folder_and_mark]
-    ).decode()
+    # As ASCII: folders of the search path may have names that are not UTF-8.
+    arguments = json.dumps([[] if python else bridge_path(sys.path), *folder_and_mark])
     # Never follow a link or wait for the reader of a FIFO: this is the training process.
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

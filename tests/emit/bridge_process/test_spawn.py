@@ -141,6 +141,22 @@ def test_rows_of_a_killed_trainer_arrive_without_anyone_starting_anything(
     assert delivered(tmp_path) == [float(step) for step in range(50)]
 
 
+def test_a_folder_on_the_search_path_whose_name_is_not_utf8_keeps_no_bridge_from_starting(
+    tmp_path: Path,
+) -> None:
+    script = """
+    import os, sys
+    sys.path.append(os.path.abspath(os.fsdecode(b"caf\\xe9")))
+    import otel_bridge
+    otel_bridge.init("p", "n", exporters="file").log({"loss": 1.0})
+    """
+
+    done = run_script(script, {**CLEAN, "OTEL_BRIDGE_DIR": str(tmp_path)})
+
+    assert done.returncode == 0, done.stderr
+    assert delivered(tmp_path) == [1.0]
+
+
 def test_a_script_whose_output_is_captured_ends_though_its_bridge_lives(
     tmp_path: Path,
 ) -> None:
