@@ -103,8 +103,8 @@ def record_event(writer: Any, event: Any) -> None:
         if folder in _left_out:
             return
         # When the program's own run has ended, a scalar that follows belongs to no other.
-        if not (runs.has_begun or _begins_no_run.is_set()):
-            _begin_first()
+        if not runs.has_begun:
+            _begin_once()
         run = _synced_run() or runs.current
         if run is None:
             return
@@ -197,6 +197,16 @@ def _synced_run() -> Run | None:
     return None
 
 
+def _begin_once() -> None:
+    """Begin the process's run, unless it has begun, or cannot begin.
+
+    Of several threads one begins it, and the scalars of the others wait for it.
+    """
+    with _Beginning.lock:
+        if not (runs.has_begun or _begins_no_run.is_set()):
+            _begin_first()
+
+
 def _begin_first() -> None:
     """Begin the process's run, if possible one that an adapter has announced.
 
@@ -225,6 +235,19 @@ def _prefix(run: Run, folder: str) -> str:
     parts = os.path.relpath(folder, first_folder).split(os.sep)
     return "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
 
+
+class _Beginning:
+    """Holds the lock of the run's begin, re-entrant for signal handlers."""
+
+    lock = threading.RLock()
+
+    @classmethod
+    def begin_in_child(cls) -> None:
+        """Replace the lock in a forked child: another thread of the parent may have held it."""
+        cls.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_Beginning.begin_in_child)
 
 _left_out: set[str] = set()
 _begins_no_run = threading.Event()

@@ -132,6 +132,35 @@ def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
     }
 
 
+def test_the_scalars_of_threads_that_log_while_the_run_begins_are_rows(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import threading
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter("events")
+    together = threading.Barrier(4)
+
+    def actor(number):
+        together.wait()
+        writer.add_scalar(f"actor_{number}/loss", 0.5, number)
+
+    threads = [threading.Thread(target=actor, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    """
+
+    captured(tmp_path, code)
+
+    assert values(only_folder(runs(tmp_path))) == {
+        f"actor_{number}/loss": [(number, 0.5)] for number in range(4)
+    }
+
+
 def test_a_setting_that_cannot_be_used_is_printed_once_and_the_event_files_are_written(
     tmp_path: Path,
 ) -> None:
