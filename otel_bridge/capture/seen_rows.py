@@ -19,6 +19,8 @@ _MAX_TABLES = 256
 """Most keys whose last table is remembered."""
 MAX_ROWS = 100_000
 """Most rows of a table, whose keys are remembered."""
+_MAX_COMPARED = 16
+"""Most rows that the search for the begin of a window compares without success, as a multiple of the table's."""
 _Row: TypeAlias = "dict[str, int | float]"
 """Keys of the cells of a row by column, without empty cells, which any value completes."""
 
@@ -145,18 +147,40 @@ def _start(
     tables have.
 
     A window is searched where both tables have as many rows, and only so far that half of the
-    earlier ones are left. A table that has lost columns is another one.
+    earlier ones are left. ``None`` too where nearly all rows are equal, as the same wrong answer to
+    the same prompt: the search would take the square of their number, in the trainer's `log()`. A
+    table that has lost columns is another one.
     """
     common = set(columns) & set(earlier.columns)
     if len(common) < min(len(columns), len(earlier.columns)):
         return None
     count = len(earlier.rows)
     last = count // 2 if count == len(rows) else 0
+    compared = 0
     for start in range(last + 1):
-        numbers = range(min(count - start, len(rows)))
-        if all(_is_same(earlier.rows[start + n], rows[n], common) for n in numbers):
+        same_rows = _same_rows(earlier.rows, rows, start, common)
+        if same_rows == min(count - start, len(rows)):
             return start
+        compared += same_rows
+        if compared > _MAX_COMPARED * count:
+            return None
     return None
+
+
+def _same_rows(
+    earlier_rows: Sequence[_Row],
+    rows: Sequence[_Row],
+    start: int,
+    common: Collection[str],
+) -> int:
+    """Return how many of the first *rows* are the *earlier_rows* from *start* on."""
+    number = 0
+    last = min(len(earlier_rows) - start, len(rows))
+    while number < last and _is_same(
+        earlier_rows[start + number], rows[number], common
+    ):
+        number += 1
+    return number
 
 
 def _is_same(earlier_row: _Row, row: _Row, common: Collection[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from otel_bridge.capture import seen_rows
 from otel_bridge.capture.seen_rows import NewRows, SeenTables
 
 P_R = ("prompt", "response")
@@ -184,3 +185,19 @@ def test_a_window_of_many_rows_is_found_in_linear_time() -> None:
         0,
     ]
     assert time.process_time() - start_s < 1
+
+
+def test_rows_that_are_nearly_all_equal_are_compared_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = []
+    real = seen_rows._is_same
+    monkeypatch.setattr(
+        seen_rows, "_is_same", lambda *rows: compared.append(1) or real(*rows)
+    )
+    logged = Logged()
+    wrong = [["p", "no answer"]] * 999
+    logged.log([*wrong, ["p", "42"]], 1)
+
+    assert len(logged.log([*wrong, ["p", "no answer"]], 2).rows) == 1_000
+    assert len(compared) < 20_000
