@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from otel_bridge import semconv
@@ -13,6 +12,7 @@ from otel_bridge.emit.config.exporters import choose
 from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.journal.base_dir import working_folder
 from otel_bridge.settings import environment
 
 
@@ -54,9 +54,9 @@ def requested_exporters() -> tuple[str, ...]:
     Packages of exporters are not required here: the launcher may have another Python.
 
     Raises:
-        ConfigError: They cannot be read.
+        ConfigError: They, or the working folder, cannot be read.
     """
     env = environment()
     return choose(
-        None, env, Path.cwd(), launched=launcher_alive(env), elsewhere=True
+        None, env, working_folder(), launched=launcher_alive(env), elsewhere=True
     ).names

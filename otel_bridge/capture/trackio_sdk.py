@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error_but_signals
-from otel_bridge.journal.base_dir import base_dir
+from otel_bridge.journal.base_dir import base_dir, working_folder
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import RUN_ID, environment
@@ -112,6 +111,7 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
     is not refused: a restarted job continues its run.
 
     Raises:
+        ConfigError: The working folder was deleted.
         ValueError: As in Trackio: *resume* is unknown, or a run that must exist has no name or no
             folder.
     """
@@ -122,7 +122,7 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
     if name is None:
         raise ValueError("Must provide a run name when resume='must'")
     env = environment()
-    base = base_dir(env, Path.cwd())
+    base = base_dir(env, working_folder())
     run_id = RUN_ID.read(env) or run_id_of(project, name)
     if not any(folder.run_id == run_id for folder in run_folders(base)):
         raise ValueError(

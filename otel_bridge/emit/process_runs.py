@@ -124,7 +124,8 @@ class ProcessRuns:
             ConfigError: A setting or a part of the request cannot be used.
             MissingExtraError: An exporter's package is not installed.
         """
-        with self._lock:
+        # A folder of the request may be relative to a working folder that was deleted.
+        with self._lock, _config_errors():
             if request.captured is not None:
                 request = self._completed(request)
             if request.handle or self._is_of_another_capture(request):

@@ -300,6 +300,21 @@ def test_a_deleted_working_folder_is_an_error_at_init(
         otel_bridge.init("p", "n")
 
 
+def test_a_working_folder_that_is_deleted_while_a_run_is_open_is_an_error_of_a_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+
+    with environment_of(held(tmp_path)):
+        run = otel_bridge.init("p", "n")
+        gone.rmdir()
+        with pytest.raises(ConfigError, match="No such file or directory"):
+            otel_bridge.init("p", "n", dir="runs")
+        assert otel_bridge.init("p", "n") is run
+
+
 def test_every_public_name_can_be_used() -> None:
     assert {
         name for name in otel_bridge.__all__ if getattr(otel_bridge, name) is None
