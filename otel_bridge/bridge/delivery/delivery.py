@@ -289,11 +289,7 @@ class Delivery(ExporterWorker):
         more_comes = self._context.more_comes()
         final = self.requests.final_position
         page = self._read(state, exporter, final)
-        # Set aside at once, with their bytes: no retry could decode them.
-        for position, kind, data, reason in page.broken:
-            self._position.dead_letter(
-                position, kind, data, record_id="", reason=reason
-            )
+        self._set_broken_aside(page, state)
         records: list[Record] = [
             record for record in page.records if not isinstance(record, End)
         ]
@@ -315,6 +311,18 @@ class Delivery(ExporterWorker):
             whole=page.through >= ledger_position and not more_comes,
             owed_end=end is not None and not end.id,
         )
+
+    def _set_broken_aside(self, page: RecordPage, state: ExporterState) -> None:
+        """Make dead letters of the records that cannot be decoded, at once: no retry could decode them.
+
+        Each once: a batch is read again at each try of a blocked exporter, and after a restart.
+        Raises `JournalError` when the ledger cannot be read or written.
+        """
+        for position, kind, data, reason in page.broken:
+            if not self._view.is_undecodable(state.id, position):
+                self._position.dead_letter(
+                    position, kind, data, record_id="", reason=reason
+                )
 
     def _read(
         self, state: ExporterState, exporter: Exporter, final: FinalPosition | None

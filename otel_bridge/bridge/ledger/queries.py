@@ -289,6 +289,15 @@ class LedgerView:
         with self._reader.snapshot() as sql:
             return dead_letter_of(sql, ids)
 
+    def is_undecodable(self, destination_id: int, position: Position) -> bool:
+        """Return whether a destination has the record as a dead letter that could not be decoded, without an id."""
+        with self._reader.snapshot() as sql:
+            row = sql.execute(
+                "SELECT 1 FROM dead_letters WHERE destination = ? AND position = ? AND record_id = ''",
+                (destination_id, position),
+            ).fetchone()
+        return row is not None
+
     def meta(self, key: str) -> Any:
         """Return the value that `Ledger.set_meta` stored, whose form the caller knows.
 

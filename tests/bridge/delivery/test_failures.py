@@ -356,3 +356,23 @@ def test_a_retry_through_a_writer_that_gets_all_records_again_doubles_and_skips_
     assert bench.tracker.calls[-2:] == [("end", ("finished",)), ("close", ())]
     assert bench.destination.written == 4
     assert bench.delivery.dead_letters.waiting == 0
+
+
+def test_a_record_that_cannot_be_read_is_one_dead_letter_however_often_its_batch_is_read(
+    tmp_path: Path,
+) -> None:
+    error: list[Exception | None] = [BlockedError("no login")]
+    bench = Bench(tmp_path, Tracker(opens=lambda: error[0]))
+    bench.ledger.commit([row(1), row(2), row(3)])
+    with bench.ledger.database.transaction() as sql:
+        sql.execute("UPDATE records SET data = x'00' WHERE position = 2")
+
+    for _ in range(3):
+        bench.delivery.step()
+    bench.delivery.close()
+    error[0] = None
+    bench.begin()
+    bench.run()
+
+    assert [position for position, _ in bench.dead()] == [2]
+    assert (bench.destination.dead_letters, bench.tracker.kept) == (1, [1, 3])
