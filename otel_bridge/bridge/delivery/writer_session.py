@@ -106,7 +106,7 @@ class WriterSession:
             durable = writer.durable()
             if durable is not None:
                 opened.reports_durable = True
-            self._write_description(writer, run)
+            self._write_description(opened, run)
             state = dataclasses.replace(
                 self._position.now,
                 found=self._found(writer),
@@ -136,27 +136,34 @@ class WriterSession:
             return None
         return opened
 
-    def _write_description(self, writer: RunWriter, run: RunInfo) -> None:
+    def _write_description(self, opened: OpenWriter, run: RunInfo) -> None:
         """Write the configs and summaries of *run*, before any record.
 
-        What is refused for good is logged and left out, since a config must not keep the rows away.
-        Other errors of the writer are raised.
+        What is refused for good is logged and noted in *opened*, since a config must not keep the
+        rows away. Other errors of the writer are raised.
         """
+        writer = opened.writer
         for role, config in run.configs.items():
-            with self._refusals_logged(f"the config of role {role!r}"):
+            with self._refusal_noted(opened, Config, role):
                 writer.write_config(role, config)
         if isinstance(writer, WritesSummary):
             for role, values in run.summaries.items():
-                with self._refusals_logged(f"the summary of role {role!r}"):
+                with self._refusal_noted(opened, Summary, role):
                     writer.write_summary(role, values)
 
     @contextlib.contextmanager
-    def _refusals_logged(self, subject: str) -> Generator[None]:
-        """Log a `PermanentError` of the body, which ends there; other errors go on to the caller."""
+    def _refusal_noted(
+        self, opened: OpenWriter, kind: type[Config | Summary], role: str | None
+    ) -> Generator[None]:
+        """Log and note a `PermanentError` of the body, which ends there; other errors go on to the caller."""
         try:
             yield
         except PermanentError as exc:
-            self._log_line(f"{self._name}: {subject} is refused for good: {exc}")
+            self._log_line(
+                f"{self._name}: the {kind.__name__.lower()} of role {role!r} is refused for good: {exc}"
+            )
+            # Without the position that the writer may have named: it is not one of the call to come.
+            opened.refused[kind, role] = PermanentError(str(exc))
 
     def _open_writer(
         self,
@@ -239,15 +246,15 @@ class WriterSession:
         """Make *call*.
 
         Return the exception that it ended with, ``None`` when its records are written. A config or
-        summary that was written when the writer was opened counts as written: a second call could
-        only set an older value.
+        summary that was given when the writer was opened has the result that it had there: a second
+        call could only set an older value.
         """
         last = call.records[-1]
         if (
             isinstance(last, (Config, Summary))
             and last.position <= opened.described_through
         ):
-            return None  # it, or a newer one, was written when the writer was opened
+            return opened.refusal_of(call.records)
         if self._position.state.state in {"idle", "ended"}:
             self._position.show("writing")
         began = time.monotonic()
@@ -391,6 +398,7 @@ class OpenWriter:
         last: Position of the last row, rollout or evaluation that it wrote.
         queried_s: When it was last queried about what is durable.
         left_out: Records that it had left out at the last call of `newly_left_out`.
+        refused: Refusals of configs and summaries right after its open, by kind and role.
     """
 
     writer: RunWriter
@@ -399,6 +407,18 @@ class OpenWriter:
     last: Position = 0
     queried_s: float = 0.0
     left_out: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    refused: dict[tuple[type[Record], str | None], PermanentError] = dataclasses.field(
+        default_factory=dict[tuple[type[Record], "str | None"], PermanentError]
+    )
+
+    def refusal_of(self, records: Sequence[Record]) -> PermanentError | None:
+        """Return the refusal of the first of *records* that was refused right after the open, ``None`` without one."""
+        for record in records:
+            if isinstance(record, (Config, Summary)):
+                refusal = self.refused.get((type(record), record.role))
+                if refusal is not None:
+                    return refusal
+        return None
 
     def newly_left_out(self) -> Counter[str]:
         """Return what the writer left out since the last call: reason to count."""

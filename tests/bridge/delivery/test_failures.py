@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ from otel_bridge.errors import (
     RetryableError,
 )
 from otel_bridge.exporter import Exporter
-from otel_bridge.records import Record
+from otel_bridge.records import Json, Record
 from support.bridge.bridge_file_tracker import Nowhere
-from support.bridge.delivery_bench import Bench, Tracker, end, rollout, row
+from support.bridge.delivery_bench import Bench, Tracker, config, end, rollout, row
 
 OPENED = ("open", (False,))
 
@@ -376,3 +376,41 @@ def test_a_record_that_cannot_be_read_is_one_dead_letter_however_often_its_batch
 
     assert [position for position, _ in bench.dead()] == [2]
     assert (bench.destination.dead_letters, bench.tracker.kept) == (1, [1, 3])
+
+
+class _RefusesConfigs(Tracker):
+    def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
+        super().write_config(role, config)
+        raise PermanentError("too many parameters")
+
+
+def test_a_config_that_is_refused_when_the_run_is_opened_is_a_dead_letter_and_the_rows_follow(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, _RefusesConfigs())
+    bench.ledger.commit([config(1), row(2)], [("config/t", b'{"lr":1}')])
+
+    bench.run()
+
+    assert bench.dead() == [(1, "too many parameters")]
+    assert bench.tracker.calls == [
+        ("open", (False,)),
+        ("config", ("t", {"lr": 1})),
+        ("rows", (2,)),
+    ]
+
+
+def test_a_config_whose_retry_is_refused_when_the_run_is_opened_stays_a_dead_letter(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, _RefusesConfigs())
+    bench.ledger.commit([config(1), row(2)], [("config/t", b'{"lr":1}')])
+    bench.run()
+    bench.ledger.commit([end(3)])
+    bench.run()
+
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.run()
+
+    assert bench.dead() == [(3, "too many parameters")]
+    assert bench.destination.dead_letters == 1
