@@ -236,23 +236,21 @@ class DeadLetterQueue:
         self._limit = context.limit
         self._log_line = context.log_line
         self._requests = requests
-        self._owed_end: End | None = None
 
     @property
     def waiting(self) -> int:
-        """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
-        return len(self._requests.dead_letters) + (self._owed_end is not None)
+        """Return how many dead letters wait for a retry."""
+        return len(self._requests.dead_letters)
 
     def next(
         self, view: LedgerView, state: ExporterState, kinds: Sequence[int]
     ) -> Batch | None:
         """Return the first dead letter as a batch, else the end of the run that one of them reopened.
 
-        ``None`` when neither waits, and while records before that end are due, because the tracker
-        lost them. A dead letter that was discarded, belongs to another destination or cannot be
-        decoded leaves the queue with a line in the log; it stays in the ledger. The batch of one
-        whose record of *kinds* is due has no call. Raises `JournalError` when the ledger cannot be
-        read; the queue is then as before.
+        ``None`` when neither waits. A dead letter that was discarded, belongs to another
+        destination or cannot be decoded leaves the queue with a line in the log; it stays in the
+        ledger. The batch of one whose record of *kinds* is due has no call. Raises `JournalError`
+        when the ledger cannot be read; the queue is then as before.
         """
         while waiting := self._requests.dead_letters:
             stored = view.dead_letters([waiting[0]])
@@ -261,18 +259,17 @@ class DeadLetterQueue:
             if record is None:
                 self._requests.dead_letter_done(waiting[0])
                 continue
-            if state.ended and state.end_status is not None:
-                # Opening the tracker's run removes its end, so it ends again after the last dead
-                # letter.
-                self._owed_end = End("", state.end_status, 0, state.ended)
             calls = deque([WriterCall([record])])
             if _is_due(stored[0], view, state, kinds):
                 # A new writer gets it in its place, as offline: a call here would double it.
                 calls.clear()
             return Batch(calls, state.written, dead_letter=stored[0])
-        if self._owed_end is None or state.written < self._owed_end.position:
-            return None
-        return Batch(deque(), state.written, self._owed_end)
+        # Also of an earlier bridge, which was stopped or parked before it ended the run again. An end
+        # behind which records are due is passed over: they bring an end of their own.
+        if state.owes_end and state.end_status is not None:
+            end = End("", state.end_status, 0, state.written)
+            return Batch(deque(), state.written, end)
+        return None
 
     def done(self, state: ExporterState, number: int) -> ExporterState:
         """Remove a dead letter that was tried from the ledger and the queue; return *state* without it.
@@ -285,10 +282,6 @@ class DeadLetterQueue:
         removed = self._ledger.remove_dead_letters(state.id, [number])
         self._requests.dead_letter_done(number)
         return replace(state, dead_letters=max(state.dead_letters - removed, 0))
-
-    def ended(self) -> None:
-        """Mark the end of the run as written again, or as cancelled by later records."""
-        self._owed_end = None
 
     def _record(
         self, dead_letter: StoredDeadLetter, state: ExporterState

@@ -115,8 +115,8 @@ class Delivery(ExporterWorker):
         return self._position.state.failing or self.pausing
 
     def dead_letters_waiting(self) -> int:
-        """Return the number of dead letters that wait for a retry."""
-        return self.dead_letters.waiting
+        """Return how many dead letters wait for a retry, and for the end of the run that one of them reopened."""
+        return self.dead_letters.waiting + self._position.state.owes_end
 
     def step(self) -> float | None:
         """Do one step: carry out requests, then make one call of the batch, or end the run.
@@ -168,7 +168,7 @@ class Delivery(ExporterWorker):
             self._batch = dead_letter or self._fetch(state, target[0])
         batch = self._batch
         if batch.calls or batch.end is not None:
-            opened = self._opened_for(target, state, end=batch.end)
+            opened = self._opened_for(target, state, batch)
             if opened is None:
                 self._batch = None
                 return 0.0
@@ -226,8 +226,7 @@ class Delivery(ExporterWorker):
         self,
         target: tuple[Exporter, ExporterSettings],
         state: ExporterState,
-        *,
-        end: End | None = None,
+        batch: Batch,
     ) -> OpenWriter | None:
         """Return the open writer.
 
@@ -236,10 +235,14 @@ class Delivery(ExporterWorker):
         name. Raises as `WriterSession.open` does.
         """
         # Before an end, since no record follows that would reopen the run under its new name.
-        if end is not None and self._writer.is_renamed():
+        if batch.end is not None and self._writer.is_renamed():
             self._give_up_writer()
             return None
-        return self._writer.opened or self._writer.open(target, state, self._kinds)
+        if self._writer.opened is not None:
+            return self._writer.opened
+        # Records of the ledger are followed by an end of their own.
+        ends_again = batch.dead_letter is not None or state.owes_end
+        return self._writer.open(target, state, self._kinds, ends_again=ends_again)
 
     def _resolved(self) -> tuple[Exporter, ExporterSettings]:
         """Return the exporter and its settings, read again at each try, so that a person's change counts.
@@ -368,7 +371,11 @@ class Delivery(ExporterWorker):
         self._advance(end.position - 1, batch)
         if self._is_over(batch, end):
             self._end_run(opened, end)
-        self.dead_letters.ended()
+        elif self._position.now.owes_end:
+            # The records that follow bring an end of their own.
+            self._position.save(
+                dataclasses.replace(self._position.now, end_status=None)
+            )
 
     def _is_over(self, batch: Batch, end: End) -> bool:
         """Return whether no record for the exporter follows the end of *batch*.
@@ -412,7 +419,9 @@ class Delivery(ExporterWorker):
         wait_s: float | None = 0.0
         if not self._has_more():
             wait_s = self._settled_wait_s()
-        may_pause = batch.whole and batch.end is None and not self.dead_letters.waiting
+        may_pause = (
+            batch.whole and batch.end is None and not self.dead_letters_waiting()
+        )
         pause_s = self._writer.throttle.pause_s(allowed=may_pause)
         self.pausing = bool(pause_s)
         if not pause_s:
@@ -428,7 +437,7 @@ class Delivery(ExporterWorker):
         last = position
         if final is not None:
             last = min(position, final.position)
-        return bool(self.dead_letters.waiting) or last > self._position.now.written
+        return bool(self.dead_letters_waiting()) or last > self._position.now.written
 
     def _settled_wait_s(self) -> float | None:
         """Show that nothing is left to write, so that `flush` and the end of the run go on.

@@ -83,6 +83,8 @@ class WriterSession:
         target: tuple[Exporter, ExporterSettings],
         state: ExporterState,
         kinds: Sequence[int],
+        *,
+        ends_again: bool,
     ) -> OpenWriter | None:
         """Open the writer, give it configs and summaries, and store what it reports of its tracker.
 
@@ -90,6 +92,13 @@ class WriterSession:
         a kill between a write and the commit of its position, or when the tracker lost what it had
         not confirmed. Raises what the exporter, the writer or the ledger raises; the writer is
         closed then, and the next step opens a new one.
+
+        Args:
+            target: The exporter and its settings.
+            state: State of the exporter.
+            kinds: Kinds of records that the exporter gets.
+            ends_again: Whether the end that the tracker's run had is owed again, because no other
+                end follows what is to be written.
         """
         exporter, settings = target
         if (
@@ -112,7 +121,7 @@ class WriterSession:
                 found=self._found(writer),
                 opened=True,
                 ended=0,
-                end_status=None,
+                end_status=state.end_status if ends_again else None,
                 url=without_credentials(writer.url or "") or None,
                 tracker_run_id=tracker_run_id_of(writer),
                 degraded=self._degraded(writer, state.degraded),

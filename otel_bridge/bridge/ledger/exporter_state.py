@@ -35,7 +35,8 @@ class ExporterState(ExporterReport):
         evicted: Number of records that were evicted before they were durable here.
         opened: Whether a writer was opened at least once.
         ended: Position of the last end that was acted on, 0 without one.
-        end_status: Status of that end.
+        end_status: Status of that end. Without an *ended*: that of the end which the tracker's run
+            had before the retry of a dead letter opened it, and gets again.
         failing_since_s: `time.monotonic` of the first failure since a record was written; ``None``
             while it works.
         damaged: Whether the delivery found the ledger damaged and waits for a new one.
@@ -60,6 +61,11 @@ class ExporterState(ExporterReport):
     def failing(self) -> bool:
         """Return whether the exporter failed and no record has been written since."""
         return self.failing_since_s is not None
+
+    @property
+    def owes_end(self) -> bool:
+        """Return whether the tracker's run must end again, since the retry of a dead letter opened it."""
+        return not self.ended and self.end_status is not None
 
     @property
     def settled(self) -> bool:

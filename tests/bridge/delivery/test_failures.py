@@ -14,7 +14,7 @@ from otel_bridge.errors import (
     RetryableError,
 )
 from otel_bridge.exporter import Exporter
-from otel_bridge.records import Json, Record
+from otel_bridge.records import Json, Record, Status
 from support.bridge.bridge_file_tracker import Nowhere
 from support.bridge.delivery_bench import Bench, Tracker, config, end, rollout, row
 
@@ -412,5 +412,57 @@ def test_a_config_whose_retry_is_refused_when_the_run_is_opened_stays_a_dead_let
     bench.delivery.requests.retry_dead_letters([1])
     bench.run()
 
-    assert bench.dead() == [(3, "too many parameters")]
+    assert bench.dead() == [(1, "too many parameters")]
     assert bench.destination.dead_letters == 1
+
+
+def test_a_run_that_a_retried_dead_letter_reopened_is_ended_by_the_next_bridge(
+    tmp_path: Path,
+) -> None:
+    error: list[Exception] = [PermanentError("no", position=1)]
+    bench = Bench(tmp_path, Tracker(fails=lambda records: error[0]))
+    for record in (row(1), end(2)):
+        bench.ledger.commit([record])
+        bench.run()
+    error[0] = RetryableError("the server restarts")
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.delivery.step()
+    bench.delivery.close()
+    bench.tracker.calls.clear()
+
+    bench.begin()
+    begun = bench.delivery.exporter_state
+    bench.run()
+
+    assert (begun.is_done(2), bench.delivery.exporter_state.is_done(2)) == (False, True)
+    assert bench.tracker.calls == [
+        ("open", (False,)),
+        ("end", ("finished",)),
+        ("close", ()),
+    ]
+    assert (bench.destination.ended, bench.delivery.dead_letters_waiting()) == (2, 0)
+
+
+def test_a_run_that_goes_on_while_a_dead_letter_is_retried_ends_with_its_own_end(
+    tmp_path: Path,
+) -> None:
+    error: list[Exception | None] = [PermanentError("no", position=1)]
+    bench = Bench(tmp_path, Tracker(fails=lambda records: error[0]))
+    for record in (row(1), end(2)):
+        bench.ledger.commit([record])
+        bench.run()
+    error[0] = None
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.delivery.step()
+    bench.ledger.commit([row(3)])
+    bench.run()
+    ended_early = bench.destination.ended
+    bench.ledger.commit([end(4, Status.FAILED)])
+
+    bench.run()
+
+    assert (ended_early, bench.destination.ended) == (0, 4)
+    assert [call for call in bench.tracker.calls if call[0] == "end"] == [
+        ("end", ("finished",)),
+        ("end", ("failed",)),
+    ]

@@ -178,7 +178,7 @@ def test_a_retried_dead_letter_waits_until_the_run_that_it_reopened_has_ended_ag
     while not waiting or waiting[-1][0]:
         bench.delivery.step()
         made = [kind for kind, _ in bench.tracker.calls[before:]]
-        waiting.append((bench.delivery.dead_letters.waiting, "end" in made))
+        waiting.append((bench.delivery.dead_letters_waiting(), "end" in made))
 
     assert (waiting[-1], bench.dead()) == ((0, True), [])
     assert all(left for left, ended in waiting if not ended)
@@ -207,7 +207,7 @@ def test_a_reopened_run_ends_again_although_the_last_dead_letter_cannot_be_retri
     bench.run()
 
     made = [kind for kind, _ in bench.tracker.calls[before:]]
-    assert (made, bench.dead(), bench.delivery.dead_letters.waiting) == (
+    assert (made, bench.dead(), bench.delivery.dead_letters_waiting()) == (
         ["open", "rows", "end", "close"],
         [],
         0,
