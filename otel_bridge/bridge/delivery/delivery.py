@@ -496,7 +496,8 @@ class Delivery(ExporterWorker):
         """Release the writer and the connection; written records stay written. Raises nothing."""
         opened = self._writer.opened
         if opened is not None:
-            with contextlib.suppress(Exception):
+            # Whatever a tracker raises, its writer must be closed.
+            with contextlib.suppress(BaseException):
                 self._writer.query_durable(opened, self._position.now)
         # It failed while it closed: what it had not confirmed is written by the next one.
         if self._writer.close():

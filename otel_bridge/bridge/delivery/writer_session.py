@@ -380,7 +380,7 @@ class WriterSession:
             )
 
     def close(self) -> bool:
-        """Close the writer, if one is open; return whether that failed, which is logged.
+        """Close the writer, if one is open; return whether that failed, which is logged. Raises nothing.
 
         A failed close is not an error of the step: the caller writes again what was not confirmed.
         """
@@ -390,7 +390,8 @@ class WriterSession:
         if opened is not None:
             try:
                 opened.writer.close()
-            except Exception as exc:  # noqa: BLE001  # the writer is released in any case
+            # Trackers raise `SystemExit` too, which would end the exporter's thread without a word.
+            except BaseException as exc:  # noqa: BLE001  # the writer is released in any case
                 self._log_line(f"{self._name}: closing its writer failed: {exc}")
                 return True
         return False

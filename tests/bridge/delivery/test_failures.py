@@ -15,6 +15,7 @@ from otel_bridge.errors import (
 )
 from otel_bridge.exporter import Exporter
 from otel_bridge.records import Json, Record, Status
+from support.bridge.bridge_doubles import until
 from support.bridge.bridge_file_tracker import Nowhere
 from support.bridge.delivery_bench import Bench, Tracker, config, end, rollout, row
 
@@ -466,3 +467,52 @@ def test_a_run_that_goes_on_while_a_dead_letter_is_retried_ends_with_its_own_end
         ("end", ("finished",)),
         ("end", ("failed",)),
     ]
+
+
+def test_a_tracker_that_exits_while_its_writer_is_closed_ends_no_thread(
+    tmp_path: Path,
+) -> None:
+    exits = [True]
+
+    def exit_once() -> Exception | None:
+        if exits[0] and bench.tracker.kept:
+            raise SystemExit("the service process is gone")
+        return None
+
+    def closes() -> Exception | None:
+        was_exiting, exits[0] = exits[0], False
+        if was_exiting:
+            raise SystemExit("the service process is gone")
+        return None
+
+    bench = Bench(tmp_path, Tracker(holds=0, loses=exit_once, closes=closes))
+    bench.ledger.commit([row(1)])
+    worker = bench.delivery
+
+    worker.start()
+    until(lambda: not exits[0])
+    bench.ledger.commit([row(2)])
+
+    until(lambda: worker.notify(retry=True) or worker.exporter_state.written == 2)
+    worker.stop()
+    assert worker.join(5)
+
+
+def test_a_writer_is_closed_at_the_stop_although_its_tracker_exits_when_asked(
+    tmp_path: Path,
+) -> None:
+    exits = [False]
+
+    def loses() -> Exception | None:
+        if exits[0]:
+            raise SystemExit("the service process is gone")
+        return None
+
+    bench = Bench(tmp_path, Tracker(holds=0, loses=loses))
+    bench.ledger.commit([row(1)])
+    bench.run()
+    exits[0] = True
+
+    bench.delivery.close()
+
+    assert bench.tracker.calls[-1] == ("close", ())
