@@ -108,8 +108,6 @@ class RetryPolicy:
         elif not isinstance(exc, OtelBridgeError):  # an error of the writer itself
             reason = f"{type(exc).__name__}: {exc}"
             retry_after_s = None
-            # An error of the writer itself: after `_STRANGE_TRIES` in a row the record is refused.
-            self._strange += 1
         wait = self._backoff.failed(retry_after_s)
         # The fourth is logged too if its reason is another: the first one of a server that restarts
         # does not last.
@@ -122,16 +120,21 @@ class RetryPolicy:
         return wait
 
     def is_for_good(self, error: Exception) -> bool:
-        """Return whether the record that caused *error* is refused for good.
+        """Count a write that failed; return whether the record that caused *error* is refused for good.
 
         An unknown type of error is the writer's own, such as a bug of a tracker's library. The call
-        is retried, and after `_STRANGE_TRIES` failures in a row the error counts as permanent,
-        since it may be of one record that would stop all behind it.
+        is retried, and after `_STRANGE_TRIES` such failures in a row the error counts as permanent,
+        since it may be of one record that would stop all behind it. An error of `open` or of a
+        query is not counted, because no record is at fault.
         """
-        strange = not isinstance(error, ExporterError)
-        return isinstance(error, PermanentError) or (
-            strange and self._strange >= _STRANGE_TRIES
-        )
+        if isinstance(error, PermanentError):
+            return True
+        # An error of this package is that of a tracker which is away, or of a full disk.
+        if isinstance(error, OtelBridgeError):
+            self._strange = 0
+            return False
+        self._strange += 1
+        return self._strange > _STRANGE_TRIES
 
     def before_dead_letter(self, error: Exception) -> None:
         """Count a record that becomes a dead letter because of *error*.

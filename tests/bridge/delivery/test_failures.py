@@ -516,3 +516,28 @@ def test_a_writer_is_closed_at_the_stop_although_its_tracker_exits_when_asked(
     bench.delivery.close()
 
     assert bench.tracker.calls[-1] == ("close", ())
+
+
+@pytest.mark.parametrize("fails_first", ["open", "write"])
+def test_errors_of_a_tracker_that_is_away_make_no_dead_letter_of_a_record_that_fails_once(
+    tmp_path: Path, fails_first: str
+) -> None:
+    opens: list[Exception] = []
+    writes: list[Exception] = [ConnectionError("reset")]
+    if fails_first == "open":
+        opens += [ConnectionError("no route")] * 6
+    else:
+        for _ in range(6):
+            writes += [RetryableError("503"), ConnectionError("reset")]
+    bench = Bench(
+        tmp_path,
+        Tracker(
+            opens=lambda: opens.pop() if opens else None,
+            fails=lambda records: writes.pop() if writes else None,
+        ),
+    )
+    bench.ledger.commit([row(1)])
+
+    bench.run()
+
+    assert (bench.dead(), bench.tracker.kept) == ([], [1])
