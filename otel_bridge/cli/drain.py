@@ -26,6 +26,7 @@ import click
 from otel_bridge import settings
 from otel_bridge.bridge.exporter_environment import TRUST_OPTION
 from otel_bridge.bridge.ingest.segment_reader import SEGMENT_GAPS
+from otel_bridge.bridge.ledger.exporter_state import ExporterState
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
@@ -405,7 +406,7 @@ def _drain_folder(
         signal.signal(number, stop)
     damage_before = _damage(folder)
     host.start()
-    remaining = _waited(host, folder)
+    remaining = _waited(host, folder, options.retry_after_exit_s)
     # Before the report is read: closing writers may still confirm records.
     host.stop(_STOP_S)
     status = host.progress().get(folder.run_id, remaining)
@@ -523,28 +524,38 @@ def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
     return set[str]().union(*exporters.values())
 
 
-def _waited(host: BridgeSupervisor, folder: RunFolder) -> RunStatus | None:
+def _waited(
+    host: BridgeSupervisor, folder: RunFolder, retry_s: float
+) -> RunStatus | None:
     """Wait until delivery is complete or cannot continue, or only live processes keep the run open.
 
     Return the status then; ``None`` once the bridge has released the run. The wait has no limit of
-    its own: what a tracker still takes is worth waiting for, and retries end after `_RETRY_S`.
+    its own: what a tracker still takes is worth waiting for, and retries end after *retry_s*.
     """
     while not host.wait(1.0):
         remaining = host.progress().get(folder.run_id)
-        if remaining is not None and _only_lives(remaining):
+        if remaining is not None and _only_lives(remaining, retry_s):
             return remaining
     return host.progress().get(folder.run_id)
 
 
-def _only_lives(run: RunStatus) -> bool:
-    """Return whether only live processes keep *run* open: all else is delivered or blocked."""
+def _only_lives(run: RunStatus, retry_s: float) -> bool:
+    """Return whether only live processes keep *run* open: all else is delivered, blocked, or failing for *retry_s*."""
     # A process that lives may log for days; what it has appended so far is delivered.
     if run.outcome is not Outcome.BUSY or run.unread or not run.living:
         return False
     return all(
-        exporter.state == "blocked" or exporter.has_all(run.position)
+        exporter.state == "blocked"
+        or exporter.has_all(run.position)
+        or _gave_up(exporter, retry_s)
         for exporter in run.exporters.values()
     )
+
+
+def _gave_up(exporter: ExporterState, retry_s: float) -> bool:
+    """Return whether an exporter has failed for *retry_s*; the bridge itself retries as long as a process lives."""
+    failing_since_s = exporter.failing_since_s
+    return failing_since_s is not None and time.monotonic() - failing_since_s >= retry_s
 
 
 def _remote_holder(folder: RunFolder) -> LockHolder | None:

@@ -379,6 +379,24 @@ def test_a_run_that_still_goes_on_is_delivered_so_far_and_said_to_go_on(
     )
 
 
+def test_a_tracker_that_is_down_is_given_up_although_the_run_still_goes_on(
+    tmp_path: Path,
+) -> None:
+    extra = install(tmp_path)
+    train = program(tmp_path, "train.py", LIVING)
+    offline = environment(tmp_path, OTEL_BRIDGE_OFFLINE="1", **extra)
+    env = environment(tmp_path, OTEL_BRIDGE_RETRY_AFTER_EXIT_S="1", **extra)
+    with started(["python", train], cwd=tmp_path, env=offline):
+        until((tmp_path / "logged").exists, "the row")
+
+        done = otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].endswith(
+        "gated is retrying: the gate is shut; its processes have not ended: 1"
+    )
+
+
 def test_a_folder_that_another_machine_serves_is_refused_until_its_heart_stops(
     tmp_path: Path,
 ) -> None:
