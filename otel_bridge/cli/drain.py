@@ -47,6 +47,16 @@ from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import ReportCache, read_report
 from otel_bridge.text.wait_display import Amount, records_in_trackers
 
+_CODE = """
+import sys
+sys.path[:] = filter(None, sys.path)
+from otel_bridge.cli import main
+main(sys.argv[1:])
+"""
+"""Drains one folder in a process of its own.
+
+``-c`` puts the working folder first in the search path: a ``mlflow.py`` there is not the tracker.
+"""
 AT_A_TIME = 4
 _FRESH_S = 60.0
 _REASON = "reason: "
@@ -236,13 +246,12 @@ class Drains:
             ConfigError: A variable that names exporters cannot be used.
             OSError: No process or pipe can be made, as at a limit of the system.
         """
-        code = "import sys; from otel_bridge.cli import main; main(sys.argv[1:])"
         # Lines come by a pipe, because only this process knows where its bars are.
         reads, writes = os.pipe()
         command = [
             sys.executable,
             "-c",
-            code,
+            _CODE,
             "drain",
             "--folder",
             str(folder.path),

@@ -81,6 +81,17 @@ def test_a_held_folder_is_delivered_to_where_its_program_wanted_it(
     assert (folder.segments(), report_of(base).ended) == ([], True)
 
 
+def test_modules_of_the_user_in_the_working_folder_are_not_those_of_the_bridge(
+    tmp_path: Path,
+) -> None:
+    held(tmp_path, "ppo", "file")
+    (tmp_path / "orjson.py").write_text("raise SystemExit('of the user')")
+
+    done = otel_bridge("drain", cwd=tmp_path, env=environment(tmp_path))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.long
 def test_a_held_run_stands_in_every_tracker_with_the_time_it_happened(
     tmp_path: Path,
