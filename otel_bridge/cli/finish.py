@@ -50,14 +50,10 @@ def command(run: str, directory: Path | None, status: str) -> None:
     run. If no bridge runs, this command first delivers the remaining records. DIR holds run
     folders, is one, or is the folder above (default: OTEL_BRIDGE_DIR, else .otel-bridge here).
     """
-    # An empty name would match every id.
-    if not run.strip():
-        raise click.UsageError(
-            "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
-        )
     work_without_output()
     name: str | None = run
-    if directory is None and os.path.isdir(os.path.join(run, "segments")):
+    # Not of an empty RUN, which would be the working folder.
+    if directory is None and run and os.path.isdir(os.path.join(run, "segments")):
         directory = Path(run)
         name = None
     (folder,) = only_one(chosen_folders(directory, name))

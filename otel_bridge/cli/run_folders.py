@@ -79,9 +79,14 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
 
     Raises:
         WrongCallError: The call names a folder or a run that is not there; the message lists the
-            runs that exist.
+            runs that exist. Or *run* is empty.
         ConfigError: As in `folders_of`.
     """
+    # An empty name would match every id, and some commands delete.
+    if run is not None and not run.strip():
+        raise WrongCallError(
+            "RUN is empty, perhaps because a variable is not set; give the name or the id of a run"
+        )
     folders = existing_folders(directory, run)
     if run is None or not folders:
         return folders

@@ -69,6 +69,16 @@ def test_a_run_that_is_not_there_is_answered_with_some_runs_and_the_number_of_ot
         only_one(chosen_folders(tmp_path, "run"))
 
 
+@pytest.mark.parametrize("run", ["", " "])
+def test_an_empty_run_is_refused_and_not_that_of_every_id(
+    tmp_path: Path, run: str
+) -> None:
+    (tmp_path / "r1" / "segments").mkdir(parents=True)
+
+    with pytest.raises(WrongCallError, match="RUN is empty"):
+        chosen_folders(tmp_path, run)
+
+
 def test_doctor_checks_the_disk_above_a_folder_that_cannot_be_looked_at(
     tmp_path: Path,
 ) -> None:
