@@ -94,6 +94,12 @@ class Batch:
             self.rollouts += isinstance(record, RolloutRecord)
         self.left_out.update(left_out)
 
+    def place_of(self, record: Record) -> Position:
+        """Return the position of *record* in the ledger's order; a dead letter that is tried again has none itself."""
+        if self.dead_letter is None:
+            return record.position
+        return self.dead_letter.position
+
     def counted(self) -> None:
         """Mark the counts as stored in the destination."""
         self.rows = 0
@@ -264,8 +270,8 @@ class DeadLetterQueue:
                 # A new writer gets it in its place, as offline: a call here would double it.
                 calls.clear()
             return Batch(calls, state.written, dead_letter=stored[0])
-        # Also of an earlier bridge, which was stopped or parked before it ended the run again. An end
-        # behind which records are due is passed over: they bring an end of their own.
+        # Also of an earlier bridge, which was stopped or parked before it ended the run again. Records
+        # that are due, because the tracker lost them, cancel it: the end of the ledger follows them.
         if state.owes_end and state.end_status is not None:
             end = End("", state.end_status, 0, state.written)
             return Batch(deque(), state.written, end)

@@ -227,7 +227,7 @@ class WriterSession:
             BlockedError: Every record causes an error of the writer itself.
         """
         call = batch.calls.popleft()
-        error = self._made(opened, call)
+        error = self._made(opened, batch, call)
         written: WriterCall | None = call
         if error is not None:
             unwritten_from = None
@@ -251,8 +251,10 @@ class WriterSession:
         else:
             raise error
 
-    def _made(self, opened: OpenWriter, call: WriterCall) -> Exception | None:
-        """Make *call*.
+    def _made(
+        self, opened: OpenWriter, batch: Batch, call: WriterCall
+    ) -> Exception | None:
+        """Make *call* of *batch*.
 
         Return the exception that it ended with, ``None`` when its records are written. A config or
         summary that was given when the writer was opened has the result that it had there: a second
@@ -261,7 +263,7 @@ class WriterSession:
         last = call.records[-1]
         if (
             isinstance(last, (Config, Summary))
-            and last.position <= opened.described_through
+            and batch.place_of(last) <= opened.described_through
         ):
             return opened.refusal_of(call.records)
         if self._position.state.state in {"idle", "ended"}:
@@ -294,11 +296,8 @@ class WriterSession:
             batch.calls.extendleft(reversed(call.halves()))
             return
         refused = call.records[0]
-        position = refused.position
-        if batch.dead_letter is not None:
-            position = batch.dead_letter.position
         # Stored before it leaves the batch: after a kill in between it is refused once more.
-        self._set_aside(refused, position, error)
+        self._set_aside(refused, batch.place_of(refused), error)
         batch.calls.popleft()
         if len(call.records) > 1:
             batch.calls.appendleft(WriterCall(call.records[1:]))

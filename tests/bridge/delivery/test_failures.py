@@ -356,7 +356,7 @@ def test_a_retry_through_a_writer_that_gets_all_records_again_doubles_and_skips_
     assert bench.dead() == ([(2, "odd")] if refuses_again else [])
     assert bench.tracker.calls[-2:] == [("end", ("finished",)), ("close", ())]
     assert bench.destination.written == 4
-    assert bench.delivery.dead_letters.waiting == 0
+    assert bench.delivery.dead_letters_waiting() == 0
 
 
 def test_a_record_that_cannot_be_read_is_one_dead_letter_however_often_its_batch_is_read(
@@ -380,9 +380,14 @@ def test_a_record_that_cannot_be_read_is_one_dead_letter_however_often_its_batch
 
 
 class _RefusesConfigs(Tracker):
+    """A tracker that refuses every config while `refuses`."""
+
+    refuses = True
+
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
         super().write_config(role, config)
-        raise PermanentError("too many parameters")
+        if self.refuses:
+            raise PermanentError("too many parameters")
 
 
 def test_a_config_that_is_refused_when_the_run_is_opened_is_a_dead_letter_and_the_rows_follow(
@@ -415,6 +420,24 @@ def test_a_config_whose_retry_is_refused_when_the_run_is_opened_stays_a_dead_let
 
     assert bench.dead() == [(1, "too many parameters")]
     assert bench.destination.dead_letters == 1
+
+
+def test_a_config_that_was_refused_after_the_opening_is_given_again_to_the_same_writer(
+    tmp_path: Path,
+) -> None:
+    tracker = _RefusesConfigs()
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit([row(1)])
+    bench.run()
+    bench.ledger.commit([config(2)], [("config/t", b'{"lr":2}')])
+    bench.run()
+    tracker.refuses = False
+
+    bench.delivery.requests.retry_dead_letters([1])
+    bench.run()
+
+    assert tracker.calls[-2:] == [("config", ("t", {"lr": 2}))] * 2
+    assert bench.dead() == []
 
 
 def test_a_run_that_a_retried_dead_letter_reopened_is_ended_by_the_next_bridge(
