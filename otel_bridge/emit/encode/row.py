@@ -25,7 +25,9 @@ SCOPE = message(1, text(1, SCOPE_NAME))
 """Field 1 of ``ScopeMetrics``, ``ScopeSpans`` and ``ScopeLogs`` alike."""
 
 _CACHED_KEYS = 8192
-"""Keys whose constant bytes are kept: bounds the memory of a program whose keys are ever new."""
+"""Most keys whose constant bytes are kept, for each size of a point's attributes."""
+_CACHED_SIZES = 4
+"""Most sizes of a point's attributes whose prefixes are kept: it grows with the step, by a byte at a time."""
 _GAUGE_ATTRIBUTES = 7
 _timed_double = Struct("<Qcd").pack
 _timed_int = Struct("<Qcq").pack
@@ -64,16 +66,16 @@ def encode_row(
             back.
     """
     suffix = _point_attributes(_GAUGE_ATTRIBUTES, step, role)
-    suffix_bytes = len(suffix)
+    prefixes = _prefixes(len(suffix))
     pieces = [SCOPE]
     for name, value in values.items():
         # Nearly all values are numbers, most of them floats.
         if type(value) is float:
             point = _timed_double(time_unix_ns, _AS_DOUBLE, value)
-            pieces.append(_prefix(name, suffix_bytes) + point + suffix)
+            pieces.append(prefixes[name] + point + suffix)
         elif isinstance(value, int):
             point = _timed_int(time_unix_ns, _AS_INT, value)
-            pieces.append(_prefix(name, suffix_bytes) + point + suffix)
+            pieces.append(prefixes[name] + point + suffix)
         elif isinstance(value, HistogramPoint):
             # Attributes have another field in each kind of point.
             point = encode_point(value, time_unix_ns, _point_attributes(1, step, role))
@@ -88,31 +90,45 @@ def encode_row(
         if own_ns:
             suffix += attributes(_GAUGE_ATTRIBUTES, ((ROW_TIME, own_ns),))
         point = _timed_int(time_unix_ns, _AS_INT, earlier_values + len(values))
-        pieces += (_prefix(ROW, len(suffix)), point, suffix)
+        pieces += (_prefixes(len(suffix))[ROW], point, suffix)
     return b"".join(pieces)
 
 
-@lru_cache(_CACHED_KEYS)
-def _prefix(name: str, suffix_bytes: int) -> bytes:
-    """Return the bytes of a gauge with one point, from the metric's tag to the time's.
+class _Prefixes(dict[str, bytes]):
+    """Maps the name of a metric to the bytes of a gauge with one point, from the metric's tag to the time's.
 
-    The lengths are those of a point with a time and one number, 18 bytes, and its attributes: they
-    are constant for a key, and most of a row's bytes. Without the cache a row takes three times as
-    long.
+    They are constant for a key, and most of a row's bytes: made anew they take three times as long.
 
     Args:
-        name: Name of the metric.
         suffix_bytes: Size of the point's attributes.
     """
-    name_field = text(1, name)
-    point = varint(18 + suffix_bytes)
-    gauge = varint(1 + len(point) + 18 + suffix_bytes)
-    metric = varint(
-        len(name_field) + 1 + len(gauge) + 1 + len(point) + 18 + suffix_bytes
-    )
-    return b"".join(
-        (b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19")
-    )
+
+    def __init__(self, suffix_bytes: int) -> None:
+        super().__init__()
+        # A time and one number are 18 bytes.
+        self._point_bytes = 18 + suffix_bytes
+
+    def __missing__(self, name: str) -> bytes:
+        name_field = text(1, name)
+        point = varint(self._point_bytes)
+        gauge = varint(1 + len(point) + self._point_bytes)
+        metric = varint(
+            len(name_field) + 1 + len(gauge) + 1 + len(point) + self._point_bytes
+        )
+        prefix = b"".join(
+            (b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19")
+        )
+        # Bounds the memory of a program whose keys are ever new.
+        if len(self) >= _CACHED_KEYS:
+            self.clear()
+        self[name] = prefix
+        return prefix
+
+
+@lru_cache(_CACHED_SIZES)
+def _prefixes(suffix_bytes: int) -> _Prefixes:
+    """Return the prefixes of points whose attributes take *suffix_bytes*: the step's digits and the role decide."""
+    return _Prefixes(suffix_bytes)
 
 
 def _point_attributes(field: int, step: int, role: str | None) -> bytes:

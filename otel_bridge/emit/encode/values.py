@@ -123,6 +123,8 @@ def flatten_all(values: object, drop: CountKeyedDrop) -> dict[str, object]:
 
 def has_entries(values: object) -> bool:
     """Return whether *values* is a mapping that is not empty; also of one whose ``len()`` raises."""
+    if type(values) is dict:
+        return bool(values)  # pyright: ignore[reportUnknownArgumentType]  # any dict
     try:
         return isinstance(values, Mapping) and len(values) > 0  # pyright: ignore[reportUnknownArgumentType]  # any mapping
     except any_error_but_signals():  # code of the user's own object

@@ -24,7 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, distribution_of
-from otel_bridge.emit.encode.row import _prefix, encode_row
+from otel_bridge.emit.encode.row import _point_attributes, _prefixes, encode_row
 from otel_bridge.emit.encode.values import Value
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -159,7 +159,15 @@ def test_ever_new_keys_do_not_grow_the_cache() -> None:
             {f"key_{index}_{number}": 0.5 for number in range(5)}, _T, 1, None, index
         )
 
-    assert _prefix.cache_info().currsize < 10_000
+    size = len(_point_attributes(7, 1, None))
+    assert 0 < len(_prefixes(size)) < 10_000
+
+
+def test_ever_larger_steps_do_not_grow_the_cache() -> None:
+    for digits in range(1, 19):
+        encode_row({"loss": 0.5}, _T, 10**digits, f"role-{digits}", 1)
+
+    assert _prefixes.cache_info().currsize < 10
 
 
 def test_a_step_beyond_64_bit_is_masked() -> None:
