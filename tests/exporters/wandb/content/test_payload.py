@@ -63,7 +63,7 @@ def test_keys_that_are_the_axis_or_wandbs_own_are_shown_under_another_name() -> 
 
 @pytest.mark.parametrize("value", ["text", None, 1j, object(), 10**400])
 def test_a_value_that_is_not_a_number_costs_its_row(value: object) -> None:
-    with pytest.raises(PermanentError, match="position 9: 'trainer/odd'") as refused:
+    with pytest.raises(PermanentError, match="the record: 'trainer/odd'") as refused:
         payload_of(row({"loss": 1.0, "odd": cast("float", value)}), histogram)
 
     assert refused.value.position == 9
