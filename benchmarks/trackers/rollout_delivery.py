@@ -1,8 +1,9 @@
 """Rollouts a second into an MLflow server and into Trackio's store, against what each takes at most.
 
 MLflow: the very requests that the exporter made (50 rollouts each, of four spans and 6 KB), with other trace ids,
-posted by a bare HTTP client; and, for information, the same spans without tags, session and chat view. Rewards, which
-it takes one by one, come afterwards and are not counted. Trackio: its own bulk call with the same payloads, 64 a call.
+posted by a bare HTTP client; and, for information, the same spans without tags, session and chat view. The rollouts
+have no rewards, which a server takes one by one: `rollout_rewards` measures them. Trackio: its own bulk call with the
+same payloads, 64 a call.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run() -> list[Result]:
         trackio = _trackio(Path(folder))
     return [
         _result(
-            "rollouts/s into an MLflow server, rewards later",
+            "rollouts/s into an MLflow server, without rewards",
             [one[:2] for one in mlflow],
             0.9,
             "the same, bare",
@@ -83,7 +84,10 @@ def _rate(count: int, act: Callable[[], object]) -> float:
 
 def _rollouts(count: int, seed: str) -> list[RolloutRecord]:
     return samples.placed(
-        [_long(samples.rollout(number, seed=seed)) for number in range(count)]
+        [
+            _long(samples.rollout(number, reward=None, rewards={}, seed=seed))
+            for number in range(count)
+        ]
     )
 
 
