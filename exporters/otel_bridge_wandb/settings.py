@@ -56,7 +56,10 @@ INIT_TIMEOUT_S = Setting(
     "OTEL_BRIDGE_WANDB_INIT_TIMEOUT_S", 30.0, seconds, "Time limit for opening a run."
 )
 FINISH_TIMEOUT_S = Setting(
-    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S", 20.0, seconds, "Time limit for ending a run."
+    "OTEL_BRIDGE_WANDB_FINISH_TIMEOUT_S",
+    20.0,
+    seconds,
+    "Time limit for ending a run; at least 1.",
 )
 STALL_S = Setting(
     "OTEL_BRIDGE_WANDB_STALL_S",

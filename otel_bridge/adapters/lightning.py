@@ -322,9 +322,8 @@ def _loggers_of(owner: Any) -> list[Any]:
     """Return the loggers of a trainer or Fabric, or of the trainer of a loop or module; none of any other object."""
     try:
         return list(getattr(owner, "trainer", owner).loggers)
-    except (
-        any_error_but_signals()
-    ):  # a module without a trainer raises; any other object has no loggers
+    except any_error_but_signals():
+        # A module without a trainer raises; any other object has no loggers.
         return []
 
 

@@ -347,9 +347,9 @@ class _Messages:
         """Send or print one line, from any thread.
 
         Raises:
-            OSError: The command that started this process has died. The supervisor's thread drops
-                the line and goes on. At the end of this process the error is its traceback, which
-                nobody reads: nobody waits for this process any more.
+            OSError: The command that started this process has died. Then the supervisor's thread
+                drops the line and goes on. The last line of this process ends it with a traceback,
+                which goes to no terminal any more.
         """
         if self._descriptor is None:
             echo(line)

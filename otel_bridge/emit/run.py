@@ -167,9 +167,8 @@ class Run(RecordedFacts):
             from otel_bridge.emit.rollouts.live import LiveRollout  # noqa: PLC0415  # brings the OTel API
 
             return LiveRollout(self, fields)
-        except (
-            any_error_but_signals()
-        ):  # code of the user's fields, or no file can be opened for the import
+        except any_error_but_signals():
+            # Code of the user's fields, or no file can be opened for the import.
             self.count_drop(INTERNAL_ERROR)
             # The program's block runs all the same, with a stand-in that records nothing.
             return cast("LiveRollout", _UnopenedRollout())

@@ -137,9 +137,8 @@ class WaitDisplay:
                 self._print_line(f"waiting ({now_s - self._began_s:.0f} s): {counts}")
             else:
                 self._draw(parts, self._terminal)
-        except (
-            any_error_but_signals()
-        ):  # a terminal that has gone: the wait goes on without a display
+        except any_error_but_signals():
+            # A terminal that has gone: the wait goes on without a display.
             self._due_s = float("inf")
 
     def close(self) -> None:

@@ -112,9 +112,9 @@ def test_a_home_that_the_user_may_not_enter_is_passed_over() -> None:
 def test_the_home_of_an_unknown_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"OTEL_BRIDGE_DIR='~nobody-here/runs'.*set it to an absolute path",
+        match=r"OTEL_BRIDGE_DIR='~unknown-user/runs'.*set it to an absolute path",
     ):
-        find_base({"OTEL_BRIDGE_DIR": "~nobody-here/runs"}, tmp_path)
+        find_base({"OTEL_BRIDGE_DIR": "~unknown-user/runs"}, tmp_path)
 
 
 def test_a_named_state_folder_goes_first(tmp_path: Path) -> None:

@@ -249,8 +249,8 @@ class LineLedger:
         """Mark pending increments as lost, because their writer has ended: they are sent again unless committed.
 
         One that was sent `MAX_SENT` times counts as stored, with a warning: it would hold up the
-        end of the run for ever. So would records that the bridge has evicted, or tried again without
-        a position: nobody gives them again, and they are no longer awaited.
+        end of the run for ever. Records that the bridge has evicted, or tried again without a
+        position, will not come again, so that they are no longer awaited either.
         """
         while (entry := next(filter(_is_given_up, self._pending), None)) is not None:
             _log.warning(

@@ -69,9 +69,8 @@ def _holds(is_wanted: Callable[[Any], bool], candidate: Any) -> bool:
     """
     try:
         return is_wanted(candidate)
-    except (
-        any_error_but_signals()
-    ):  # an attribute of a user's own object, which has the name of a framework's
+    except any_error_but_signals():
+        # An attribute of a user's own object, which has the name of a framework's.
         return False
 
 

@@ -349,7 +349,8 @@ class DeliveryPosition:
         is_failing = state in {"retrying", "blocked"}
         failing_since_s = None
         if is_failing:
-            # Kept over retries: a run that is over is parked by the time since the first failure or its end.
+            # Kept over retries: a run that is over is parked by the time since the first failure,
+            # or since its end if that came later.
             failing_since_s = self.state.failing_since_s or time.monotonic()
         if is_failing and state == self.state.state:
             reason = reason or self.state.reason

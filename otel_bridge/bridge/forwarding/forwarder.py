@@ -442,7 +442,7 @@ class Forwarder(ExporterWorker):
             state=failure.state,
             reason=failure.reason,
             help=failure.help,
-            # Kept over retries: a run that is over is parked by the time since the first failure or its end.
+            # Kept over retries, as in `DeliveryPosition.show`.
             failing_since_s=self._state.failing_since_s or time.monotonic(),
         )
 

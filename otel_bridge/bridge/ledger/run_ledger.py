@@ -305,9 +305,9 @@ class Ledger:
     ) -> int:
         """Store a record that a destination refused for good, with *data* as `codec.encode` encodes it.
 
-        It replaces the dead letter of the same record. Return how many more there are: 1, or 0 if it
-        replaced one. Of the oldest beyond `DEAD_LETTERS_KEPT` the content is released, or a tracker that refuses
-        everything would fill the disk; it stays counted.
+        It replaces the dead letter of the same record. Return how many more there are: 1, or 0 if
+        it replaced one. Of the oldest beyond `DEAD_LETTERS_KEPT` the content is released, or a
+        tracker that refuses everything would fill the disk; it stays counted.
         """
         with self.database.transaction() as sql:
             inserted = sql.execute(

@@ -181,7 +181,7 @@ class PrintedLines:
             self.write(line)
 
     def _end_lines_of_ended_threads(self) -> None:
-        """Log the unfinished lines of threads that have ended: nobody else ends them."""
+        """Log the unfinished lines of threads that have ended, since no further text will end them."""
         # A copy, since other threads print meanwhile.
         for thread in tuple(self._unfinished):
             if not thread.is_alive():

@@ -34,9 +34,8 @@ def number(value: object, *, mean: bool = False) -> float | None:
         return None
     try:
         return _number(value, ReadBudget(_MAX_NUMBERS), mean=mean)
-    except (
-        any_error_but_signals()
-    ):  # code of the user's own object, or too many numbers
+    except any_error_but_signals():
+        # Code of the user's own object, or too many numbers.
         return None
 
 
@@ -81,9 +80,8 @@ def _combined(
             plain = _number(entry, budget, mean=mean)
         except OverflowError:
             raise
-        except (
-            any_error_but_signals()
-        ):  # code of the user's own object: the other entries count
+        except any_error_but_signals():
+            # Code of the user's own object: the other entries count.
             continue
         if plain is not None:
             numbers.append(plain)

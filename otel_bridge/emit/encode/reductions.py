@@ -38,9 +38,8 @@ def with_reductions(values: object, reduce: object, drop: CountKeyedDrop) -> obj
     for key, reduction in cast("Mapping[object, object]", reduce).items():
         try:
             name, weight = _named(reduction)
-        except (
-            any_error_but_signals()
-        ):  # numbers of any library convert by code of their own
+        except any_error_but_signals():
+            # Numbers of any library convert by code of their own.
             drop("bad_reduce", 1, str(key))
             continue
         row[f"{REDUCE_PREFIX}{name}/{key}"] = weight

@@ -456,9 +456,8 @@ def _as_numpy(
             drop("none", math.prod(tuple(values.shape)) - array.size)
         else:
             array = numpy.asarray(values)
-    except (
-        any_error_but_signals()
-    ):  # a tensor on a device, or one that keeps a gradient
+    except any_error_but_signals():
+        # A tensor on a device, or one that keeps a gradient.
         return None
     if array.dtype.kind in "fiub":
         return array.astype(numpy.float64).ravel()

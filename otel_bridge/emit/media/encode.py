@@ -111,9 +111,8 @@ class MediaEncoder:
         except MediaDropped as exc:
             self.count(str(exc), 1)
             return False
-        except (
-            any_error_but_signals()
-        ):  # code of the user's own object costs this medium only
+        except any_error_but_signals():
+            # Code of the user's own object costs this medium only.
             self.count("media_unreadable", 1)
             return False
         return True

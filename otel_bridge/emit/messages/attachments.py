@@ -31,9 +31,8 @@ def media_facts(metadata: Mapping[str, Any]) -> dict[str, Sequence[object]]:
     for name, value in metadata.items():
         try:
             media = None if type(value) in _PLAIN else _media_in(value)
-        except (
-            any_error_but_signals()
-        ):  # code of the user's own object, which is read as a fact
+        except any_error_but_signals():
+            # Code of the user's own object, which is read as a fact.
             continue
         if media is not None:
             facts[name] = media

@@ -440,9 +440,8 @@ class Parts:
             return None
         try:
             mime, data = image_bytes(value, MAX_MEDIUM_BYTES)
-        except (
-            any_error_but_signals()
-        ):  # a broken picture costs itself alone, not its message
+        except any_error_but_signals():
+            # A broken picture costs itself alone, not its message.
             return None
         return self._blob(mime, "image", base64.b64encode(data).decode())
 

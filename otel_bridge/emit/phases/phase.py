@@ -130,9 +130,8 @@ class Phase:
         if run is not None and run.recording:
             try:
                 phase = self._begin(run)
-            except (
-                any_error_but_signals()
-            ):  # nothing of otel-bridge may end a training run
+            except any_error_but_signals():
+                # Nothing of otel-bridge may end a training run.
                 run.count_drop(INTERNAL_ERROR)
         elif run is not None:
             run.count_drop("ended")

@@ -402,9 +402,8 @@ class Recorder:
             try:
                 self._busy = True
                 write(*arguments)
-            except (
-                any_error_but_signals()
-            ) as exc:  # nothing of otel-bridge may end a training run
+            except any_error_but_signals() as exc:
+                # Nothing of otel-bridge may end a training run.
                 self._appender.drops.count_failure(exc)
             finally:
                 self._busy = False

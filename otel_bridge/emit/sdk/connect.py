@@ -99,9 +99,8 @@ def _try(signal_name: str, step: Callable[[], None]) -> None:
     """
     try:
         step()
-    except (
-        any_error_but_signals()
-    ):  # a provider of the user's own; the others are connected all the same
+    except any_error_but_signals():
+        # A provider of the user's own; the others are connected all the same.
         _log.exception(
             "OpenTelemetry %s of this process are not connected", signal_name
         )

@@ -71,8 +71,8 @@ def test_what_a_destination_does_not_keep_is_said() -> None:
         ("TRACKIO_SERVER_URL", "http://gpu1:http", "HOST"),
         ("TRACKIO_STORAGE_MODE", "parquet", "auto, sqlite, jsonl"),
         ("OTEL_BRIDGE_TRACKIO_TIMEOUT_S", "soon", "TIMEOUT"),
-        ("TRACKIO_DIR", "~nobody-here/store", "absolute path"),
-        ("HF_HOME", "~nobody-here/hf", "absolute path"),
+        ("TRACKIO_DIR", "~unknown-user/store", "absolute path"),
+        ("HF_HOME", "~unknown-user/hf", "absolute path"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_an_error_at_the_start(

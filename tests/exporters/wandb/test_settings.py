@@ -85,8 +85,8 @@ def test_a_limit_of_zero_for_the_end_of_a_run_is_not_the_lack_of_one() -> None:
 
 
 def test_a_folder_in_an_unknown_home_is_an_error_at_the_start() -> None:
-    with pytest.raises(ConfigError, match=r"WANDB_DIR='~nobody-here/runs'.*absolute"):
-        WandbSettings.from_environment({"WANDB_DIR": "~nobody-here/runs"}, CWD)
+    with pytest.raises(ConfigError, match=r"WANDB_DIR='~unknown-user/runs'.*absolute"):
+        WandbSettings.from_environment({"WANDB_DIR": "~unknown-user/runs"}, CWD)
 
 
 @pytest.mark.parametrize(
