@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.live_registry import Track, open_steps
 from otel_bridge.emit.rollouts.events import SampledRollout, append_sampled_out
+from otel_bridge.emit.rollouts.finished import encode_rollout
 from otel_bridge.emit.rollouts.rollout import (
     TRUNCATED_REASONS,
     Rollout,
     rollout_of,
     turns_of,
 )
-from otel_bridge.emit.rollouts.spans import CallContext, caller_link, encode_rollout
+from otel_bridge.emit.rollouts.spans import CallContext, caller_link
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.sampling_rule import choose

@@ -25,7 +25,8 @@ from otel_bridge.emit.rollouts.batch import (
     log_rollouts,
     track_of,
 )
-from otel_bridge.emit.rollouts.kept import note_kept
+from otel_bridge.emit.rollouts.child_spans import SpanParent, child_spans
+from otel_bridge.emit.rollouts.finished import note_kept
 from otel_bridge.emit.rollouts.live_spans import ChatSpan, ToolSpan
 from otel_bridge.emit.rollouts.open_trace import (
     AttachedContext,
@@ -36,8 +37,6 @@ from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of, turns_of
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
     Pairs,
-    SpanParent,
-    child_spans,
     closing_fields,
     identity_attributes,
     rollout_content,

@@ -42,6 +42,7 @@ from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import MessageLimits, content_of
+from otel_bridge.emit.rollouts.child_spans import token_counts
 from otel_bridge.emit.rollouts.open_trace import (
     OpenTrace,
     SpanBlock,
@@ -54,7 +55,6 @@ from otel_bridge.emit.rollouts.spans import (
     closing_fields,
     free_facts,
     json_array,
-    token_counts,
 )
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal

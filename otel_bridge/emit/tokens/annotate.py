@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.lineage.linked_span import step_pairs
+from otel_bridge.emit.rollouts.finished import is_kept
 from otel_bridge.emit.rollouts.identity import rollout_ids
-from otel_bridge.emit.rollouts.kept import is_kept
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.emit.tokens.streams import (
     OTHER_LENGTH,
