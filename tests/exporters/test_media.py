@@ -17,7 +17,7 @@ import pytest
 
 import otel_bridge_mlflow
 from otel_bridge.errors import PermanentError, RetryableError
-from otel_bridge.exporter import RunInfo, left_out_of
+from otel_bridge.exporter import RunInfo, RunWriter, left_out_of
 from otel_bridge.media_files import file_name
 from otel_bridge.records import MediaRecord, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
@@ -359,15 +359,18 @@ def test_mlflow_shows_images_as_a_series_and_the_rest_as_artifacts(
     }
 
 
+def mlflow_writer(uri: str, run: RunInfo, cwd: Path) -> RunWriter:
+    exporter = otel_bridge_mlflow.exporter
+    settings = exporter.read_settings({"MLFLOW_TRACKING_URI": uri}, cwd)
+    return open_writer(exporter, run, settings, MemoryTable())
+
+
 @pytest.mark.slow
 def test_mlflow_shows_images_of_keys_with_other_letters_as_series_of_their_own(
     run: RunInfo, tmp_path: Path
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings(
-        {"MLFLOW_TRACKING_URI": uri}, tmp_path
-    )
-    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+    writer = mlflow_writer(uri, run, tmp_path)
 
     deliver(
         writer, [media("ä", image(1), position=1), media("ü", image(1), position=2)]
@@ -383,10 +386,7 @@ def test_an_artifact_store_of_mlflow_that_refuses_costs_the_media_alone(
     run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings(
-        {"MLFLOW_TRACKING_URI": uri}, tmp_path
-    )
-    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+    writer = mlflow_writer(uri, run, tmp_path)
 
     def denied(*_: object) -> None:
         raise PermissionError(13, "not yours")
@@ -408,12 +408,9 @@ def test_an_artifact_store_of_mlflow_that_this_machine_cannot_use_costs_the_medi
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings(
-        {"MLFLOW_TRACKING_URI": uri}, tmp_path
-    )
     place = location.format(folder=tmp_path)
     mlflow_reading.client(uri).create_experiment(run.project, artifact_location=place)
-    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+    writer = mlflow_writer(uri, run, tmp_path)
 
     with pytest.raises(PermanentError, match="trainer/one") as refused:
         writer.write_media(some())  # type: ignore[attr-defined]
@@ -426,10 +423,7 @@ def test_a_caption_that_mlflow_cannot_show_is_counted_once_however_often_it_is_t
     run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = mlflow_reading.database(tmp_path)
-    settings = otel_bridge_mlflow.exporter.read_settings(
-        {"MLFLOW_TRACKING_URI": uri}, tmp_path
-    )
-    writer = open_writer(otel_bridge_mlflow.exporter, run, settings, MemoryTable())
+    writer = mlflow_writer(uri, run, tmp_path)
     captioned = [media("one", image(1, "a cat"), position=1)]
 
     def full(*_: object) -> None:
