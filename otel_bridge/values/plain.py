@@ -261,8 +261,11 @@ class PlainReader:
         share = self._budget.share(whole, size)
         for index, (raw_key, value) in enumerate(entries_of(values, share + 1)):
             key = raw_key if type(raw_key) is str else self._key(raw_key)
-            if index == share:  # also of a mapping that is longer than its len()
-                self._lose(CLIPPED, max(size - share, 1), key or "")
+            if index == share:
+                # Also of a mapping that is longer than its len(). A dict that another thread has grown
+                # meanwhile is read as it was.
+                if share < size or type(values) is not dict:
+                    self._lose(CLIPPED, max(size - share, 1), key or "")
                 break
             if key in entries:
                 self._lose("same_key", 1, key)

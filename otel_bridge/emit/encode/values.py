@@ -160,9 +160,11 @@ class _RowReader:
         if id(values) in parents or len(parents) >= MAX_DEPTH:
             self._lose("cyclic" if id(values) in parents else "too_deep")
             return
-        share = self._budget.share(values, len(values))
-        if share < len(values):
-            self._lose(CLIPPED, len(values) - share)
+        # Once: another thread may add entries meanwhile, which would count as left out.
+        size = len(values)
+        share = self._budget.share(values, size)
+        if share < size:
+            self._lose(CLIPPED, size - share)
         for raw_key, raw_value in entries_of(values, share):
             key = self._joined_key(prefix, raw_key)
             if key is None:

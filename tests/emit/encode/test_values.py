@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import enum
 import itertools
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -16,6 +17,7 @@ from otel_bridge.emit.drops import MEANING
 from otel_bridge.emit.encode.buckets import BucketPoint
 from otel_bridge.emit.encode.histogram import Histogram, distribution_of
 from otel_bridge.emit.encode.values import flatten, to_step
+from otel_bridge.values.plain import by_text
 from support.trackers import trackio_store
 
 trackio = trackio_store.package()
@@ -327,12 +329,17 @@ def test_a_dict_changed_by_another_thread_is_read_as_it_was_at_one_instant() -> 
                 del values[f"k{number}"]
 
     changing = threading.Thread(target=change)
+    usual_s = sys.getswitchinterval()
+    # Threads take turns within nearly every read.
+    sys.setswitchinterval(1e-6)
     changing.start()
     try:
-        sizes = [len(flatten({"a": values}, drops)) for _ in range(500)]
+        sizes = [len(flatten({"a": values}, drops)) for _ in range(5_000)]
+        sizes += [len(by_text(values, drops)) for _ in range(5_000)]
     finally:
         stop.set()
         changing.join()
+        sys.setswitchinterval(usual_s)
 
     assert min(sizes) >= 50
     assert dict(drops) == {}
