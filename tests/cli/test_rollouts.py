@@ -245,6 +245,13 @@ def test_a_run_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> 
     )
 
 
+def test_the_argument_may_be_an_id_where_there_are_runs(ended: Path) -> None:
+    code, shown, _ = rollouts(ended, "r1-1")
+
+    assert (code, len(shown)) == (0, len(rollouts(ended, "--id", "r1-1")[1]))
+    assert 0 < len(shown) < len(rollouts(ended)[1])
+
+
 def test_bad_calls_say_what_was_expected(ended: Path, tmp_path: Path) -> None:
     nowhere = rollouts(tmp_path, "nowhere")
     empty = rollouts(tmp_path, str(tmp_path))

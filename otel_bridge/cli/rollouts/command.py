@@ -25,7 +25,7 @@ from otel_bridge.cli.rollouts.source import (
 )
 from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
-from otel_bridge.cli.run_folders import chosen_folders
+from otel_bridge.cli.run_folders import chosen_folders, folders_of
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import OtelBridgeError
@@ -185,16 +185,11 @@ def command(
 
     DIR holds run folders (default: OTEL_BRIDGE_DIR, else .otel-bridge here), is one, or is the
     folder above. A bridge may serve the run at the same time. A rollout can be shown until every
-    tracker has it. The exporter `file` keeps it longer.
+    tracker has it. The exporter `file` keeps it longer. The id of a rollout may stand in place of
+    DIR where there are runs.
     """
     _check_forms(output, overlay, as_html=as_html, as_json=as_json)
-    # ``rollouts --html ID`` is what people type, and such a folder does not exist.
-    if (
-        (as_html or overlay)
-        and directory is not None
-        and trace is None
-        and not os.path.exists(directory)
-    ):
+    if directory is not None and trace is None and _is_id(directory):
         trace = str(directory)
         directory = None
     folders = chosen_folders(directory, run)
@@ -212,6 +207,14 @@ def command(
         raise SystemExit(1)
     if not any(counts):
         echo("no rollouts", err=True)
+
+
+def _is_id(directory: Path) -> bool:
+    """Return whether the argument is the id of a rollout, as people type it: no such folder, but runs are here.
+
+    Raises as `folders_of`.
+    """
+    return not os.path.exists(directory) and bool(folders_of(None))
 
 
 def _check_forms(

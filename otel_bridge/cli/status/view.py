@@ -528,7 +528,8 @@ def _former(report: Report) -> Iterator[str]:
             contents = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
         line = f"{name}, no longer named, has {contents}"
         lacking = _waiting(report, exporter)
-        if lacking:
+        # What the run requested has a line of its own, with how much that is.
+        if lacking and name not in report.owed:
             command = f"`drain --exporters {name}`"
             line += f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
         yield line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from rich.console import Console
@@ -33,6 +34,26 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     assert warnings(report) == [
         "trackio was named later: it lacks 7 records that had been deleted by then"
     ]
+
+
+@pytest.mark.parametrize("owed", [{}, {"mlflow": 12}])
+def test_what_a_tracker_that_is_no_longer_named_lacks_is_counted_in_one_line(
+    owed: dict[str, int],
+) -> None:
+    report = Report(position=30, former={"mlflow": ExporterReport()}, owed=owed)
+    console = Console(file=io.StringIO(), width=200)
+
+    console.print(overview_view(Overview("", [replace(LIVE, report=report)])))
+
+    said = cast("io.StringIO", console.file).getvalue()
+    assert "mlflow, no longer named" in said
+    assert (
+        "30 records did not reach it" in said,
+        "did not get 12 records" in said,
+    ) == (
+        not owed,
+        bool(owed),
+    )
 
 
 def test_what_was_dropped_is_said_in_words() -> None:
