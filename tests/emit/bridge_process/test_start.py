@@ -285,12 +285,18 @@ def test_only_the_bridge_that_holds_the_lock_is_killed_for_it(
     assert codes == (-signal.SIGKILL, None)
 
 
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of the test, which deletes it."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def test_a_deleted_working_folder_is_an_error_at_init(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gone: Path
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
     gone.rmdir()
 
     with (
@@ -301,12 +307,8 @@ def test_a_deleted_working_folder_is_an_error_at_init(
 
 
 def test_a_working_folder_that_is_deleted_while_a_run_is_open_is_an_error_of_a_relative_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gone: Path
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-
     with environment_of(held(tmp_path)):
         run = otel_bridge.init("p", "n")
         gone.rmdir()
