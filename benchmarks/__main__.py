@@ -11,8 +11,8 @@ from benchmarks.results import show
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "trainer": (
-        "caller", "captured_wandb", "media", "phases", "tokens", "rollouts", "live_rollouts", "training", "slowdown",
-        "loss",
+        "caller", "captured_wandb", "media", "phases", "lineage", "tokens", "rollouts", "live_rollouts", "training",
+        "slowdown", "loss",
     ),
     "trackers": (
         "bridge_cpu", "delivery", "rollout_delivery", "rollout_rewards", "three_trackers", "wandb_table", "latency",
