@@ -42,7 +42,7 @@ class Job:
         """Start the roles.
 
         Raises:
-            OSError: One cannot be started; those before it are left running.
+            OSError: One cannot be started; those before it are stopped.
         """
         # A terminal sends Ctrl-C to the roles too: they leave it to us, and end as they do when the
         # job is over.
@@ -50,6 +50,10 @@ class Job:
         try:
             for role, command in self._commands.items():
                 self._roles[role] = subprocess.Popen(command, env=self._env)
+        except BaseException:
+            # A `with` whose beginning raises is not left: nobody else would stop them.
+            self.__exit__()
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
         return self

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from otel_bridge.demo.job import Job
 from support.trainers.command_runs import (
     BIN,
     PYTHON,
@@ -107,3 +109,24 @@ def test_an_interrupt_ends_the_roles_in_order_and_what_they_logged_is_delivered(
     line = "interrupted; the bridge delivers what was logged, to watch it: otel-bridge status"
     assert said.splitlines()[-1] == f"{line} {runs}"
     assert (report.status, report.rows > 5) == ("finished", True)
+
+
+def test_a_role_that_cannot_be_started_leaves_no_other_one_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def start_two(command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        if len(begun) == 2:
+            raise BlockingIOError("no further process")
+        begun.append(start(command, env=env))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_two)
+    job = Job(tmp_path, steps=3, seed=0, env=environment(tmp_path))
+    with pytest.raises(BlockingIOError), job:
+        pass
+
+    assert len(begun) == 2
+    assert None not in [process.poll() for process in begun]
