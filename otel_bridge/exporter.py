@@ -232,15 +232,20 @@ def caution_of(settings: ExporterSettings) -> str:
     return _text_of(settings, "caution")
 
 
-def upload_of(settings: ExporterSettings, run: RunInfo) -> str:
-    """Return the command that uploads *run* from this machine; empty when nothing is to be uploaded.
+def shown_by(settings: ExporterSettings, run: RunInfo) -> tuple[str, str]:
+    """Return what shows *run* and the command that uploads it, as `ExporterSettings` says.
 
-    What ``upload`` of the settings raises is raised.
+    Both empty where the exporter's own code raises: a link ends neither the training nor the
+    delivery to other exporters.
     """
     upload: Callable[[RunInfo], str] | None = getattr(settings, "upload", None)
-    if upload is None:
-        return ""
-    return upload(run)
+    try:
+        view = settings.view(run)
+        if upload is None:
+            return view, ""
+        return view, upload(run)
+    except Exception:  # noqa: BLE001  # code of a third party
+        return "", ""
 
 
 def tracker_run_id_of(writer: RunWriter) -> str | None:

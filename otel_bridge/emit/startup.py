@@ -44,7 +44,7 @@ from otel_bridge.emit.recording.process_segment import MakeHeader
 from otel_bridge.emit.recording.recorder import Recorder, RowRules
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of, upload_of
+from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of, shown_by
 from otel_bridge.journal.base_dir import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -531,11 +531,8 @@ def _links(
     for name, settings in () if state.hold else facts.choice.settings.items():
         # The bridge's report has addresses that only the tracker knows.
         if name not in reported_names:
-            # An exporter's own code must not stop the training.
-            with contextlib.suppress(Exception):
-                links += links_of(
-                    name, view=settings.view(info), upload=upload_of(settings, info)
-                )
+            view, upload = shown_by(settings, info)
+            links += links_of(name, view=view, upload=upload)
     return links + reported
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
-from otel_bridge.exporter import SIGNALS
+from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.control import send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
@@ -20,7 +22,7 @@ from support.bridge.bridge_doubles import (
     until,
     written,
 )
-from support.bridge.recording_tracker import RecordingTracker
+from support.bridge.recording_tracker import RecorderSettings, RecordingTracker
 from support.otlp.journal_samples import lives_in
 from support.otlp.otlp_samples import RUN
 
@@ -317,6 +319,30 @@ def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
         assert written(recorder) == []
         release.set()
         recorder.wait_for(lambda recorder: len(recorder.run(RUN).rows) == 3)
+
+
+def test_an_exporter_that_cannot_name_its_run_delivers_it_as_the_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_settings: RecorderSettings, run: RunInfo) -> str:
+        raise LookupError(f"no address of {run.id}")
+
+    monkeypatch.setattr(RecorderSettings, "view", fail)
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    process.end()
+
+    served(tmp_path, options(("memory", recorder)))
+
+    assert [list(recorder.run(RUN).rows), recorder.run(RUN).status] == [
+        process.row_ids,
+        Status.FINISHED,
+    ]
+    assert (
+        report_when(folder, lambda report: report.settled).exporters["memory"].view
+        == ""
+    )
 
 
 def _oldest(folder: RunFolder) -> int:

@@ -18,7 +18,7 @@ from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_description import RunDescription
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.errors import JournalError
-from otel_bridge.exporter import RunInfo, upload_of
+from otel_bridge.exporter import RunInfo, shown_by
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.machine import this_host
 from otel_bridge.journal.report import (
@@ -259,13 +259,12 @@ class ReportWriter:
     ) -> ExporterReport:
         """Return the report of an exporter, with the *dead_letters* that the ledger has of its destination.
 
-        Without its settings, as before its first step, it has no link. Raises what its settings raise.
+        Without its settings, as before its first step, it has no link.
         """
         view = ""
         upload = ""
         if state.settings is not None:
-            view = state.settings.view(run)
-            upload = upload_of(state.settings, run)
+            view, upload = shown_by(state.settings, run)
         return state.reported(
             view=view,
             upload=upload,
