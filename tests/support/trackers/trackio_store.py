@@ -129,12 +129,13 @@ def held(run: RunInfo) -> Contents:
                     (metadata["rollout_id"], metadata["name"], metadata["value"])
                 )
             continue
-        parts = metadata.get("rewards") or {}
+        # Those that came with the rollout: a late one is moved from here to the evaluations.
+        parts = dict(metadata.get("rewards") or {})
         for name in metadata.get("late_values", ()):
             value = (
                 metadata.get(name)
                 if name in {"reward", "advantage"}
-                else parts.get(name)
+                else parts.pop(name, None)
             )
             if value is not None:
                 contents.evaluations.append((metadata["trace_id"], name, value))
