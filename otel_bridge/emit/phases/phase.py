@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AsyncContextDecorator, ContextDecorator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
 from inspect import iscoroutinefunction
 from time import perf_counter_ns, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
 from otel_bridge.emit.emit_run import current_run, next_step
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
     from otel_bridge.emit.encode.protobuf import Attribute
 
-P = ParamSpec("P")
-R = TypeVar("R")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 UNFINISHED = "phase_unfinished"
 _MAX_NAME_CHARS = 128
@@ -91,7 +90,7 @@ def is_inside() -> bool:
     return _current.get() is not None
 
 
-class Phase:
+class Phase(ContextDecorator, AsyncContextDecorator):
     """Measures one phase of a step; `Run.phase` and `otel_bridge.phase` return it.
 
     Use it with ``with`` or ``async with``, any number of times, also in several threads and tasks at
@@ -189,93 +188,63 @@ class Phase:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, function: FunctionT) -> FunctionT:
         """Return *function* with each of its calls as a phase.
 
         A coroutine function is awaited in it.
         """
-        # A phase of its own for each call: calls may overlap in threads and tasks.
+        # Calls that overlap in threads and tasks share this object, as blocks may.
         if iscoroutinefunction(function):
-            awaited = cast("Callable[P, Any]", function)
-
-            @wraps(function)
-            async def coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with self._copy():
-                    return await awaited(*args, **kwargs)
-
-            return cast("Callable[P, R]", coroutine)
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._copy():
-                return function(*args, **kwargs)
-
-        return call
-
-    def _copy(self) -> Phase:
-        return Phase(self._run, self._name, self._step, self._role)
+            return AsyncContextDecorator.__call__(self, function)
+        return ContextDecorator.__call__(self, function)
 
     def _begin(self, run: EmitRun) -> _OpenPhase:
         """Return a phase that begins now, made the current one of this context.
 
-        A name that is not a text becomes one or ``phase`` (counted as ``phase_name``), a step that
-        is not a number is as none (``bad_step``). May raise what the program's own objects raise.
+        It is within that of its own run and process, if one is open here. A name that is not a text
+        becomes one or ``phase`` (counted as ``phase_name``), a step that is not a number is as none
+        (``bad_step``). Without a step it has that of the phase around it if that is of the same
+        role, else that of the role's next row. May raise what the program's own objects raise.
         """
-        name = self._name
-        if type(name) is not str or not 0 < len(name) <= _MAX_NAME_CHARS:
-            name = _text_of(name, run)
-        step = self._step
-        if step is not None and type(step) is not int:
-            step = coerce.integer(step)
-            if step is None:
-                run.count_drop("bad_step", 1, name)
-        role = None if self._role is None else role_of(self._role)
+        name = coerce.name(self._name)
+        if name is None:
+            run.count_drop("phase_name")
+            name = "phase"
+        name = name[:_MAX_NAME_CHARS]
+        step = coerce.integer(self._step)
+        if step is None and self._step is not None:
+            run.count_drop("bad_step", 1, name)
+        role = role_of(self._role)
         if role == run.role:
             role = None
-        phase = _opened(run, name, step, role)
+        enclosing = _current.get()
+        pid = os.getpid()
+        # A phase of another run may lie between this one and the phase of its own run around it, and
+        # a forked child has the phases of its parent around it.
+        outer = enclosing
+        while outer is not None and (outer.run is not run or outer.pid != pid):
+            outer = outer.enclosing
+        if step is None and outer is not None and outer.role == role:
+            step = outer.step
+        if step is None:
+            step = next_step(run, role)
+        ids = os.urandom(24)
+        phase = _OpenPhase(
+            run,
+            name,
+            step,
+            role,
+            pid,
+            enclosing,
+            outer,
+            ids[8:] if outer is None else outer.trace_id,
+            ids[:8],
+            opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED),
+            # Last, so that the phase does not measure its own begin.
+            perf_counter_ns(),
+        )
         _current.set(phase)
         return phase
-
-
-def _opened(run: EmitRun, name: str, step: int | None, role: str | None) -> _OpenPhase:
-    """Return a phase that begins now, within that of its own run and process, if one is open here.
-
-    Without a step it has that of the phase around it if that is of the same role, else that of the
-    role's next row.
-    """
-    enclosing = _current.get()
-    pid = os.getpid()
-    # A phase of another run may lie between this one and the phase of its own run around it, and a
-    # forked child has the phases of its parent around it.
-    outer = enclosing
-    while outer is not None and (outer.run is not run or outer.pid != pid):
-        outer = outer.enclosing
-    if step is None and outer is not None and outer.role == role:
-        step = outer.step
-    ids = os.urandom(24)
-    return _OpenPhase(
-        run,
-        name,
-        next_step(run, role) if step is None else step,
-        role,
-        pid,
-        enclosing,
-        outer,
-        ids[8:] if outer is None else outer.trace_id,
-        ids[:8],
-        opened(run, name, (run.id, role or "", ""), None, reason=UNFINISHED),
-        # Last, so that the phase does not measure its own begin.
-        perf_counter_ns(),
-    )
-
-
-def _text_of(name: object, run: EmitRun) -> str:
-    """Return a name that is not a short text as one: cut, or ``phase``, counted, where it has none."""
-    text = coerce.name(name)
-    if text is None:
-        run.count_drop("phase_name")
-        return "phase"
-    return text[:_MAX_NAME_CHARS]
 
 
 def phase_of(
