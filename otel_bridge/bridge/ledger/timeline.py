@@ -55,8 +55,7 @@ class TimelineStore:
 
     def __init__(self, sql: sqlite3.Connection, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        total = sql.execute("SELECT sum(size) FROM timeline").fetchone()[0]
-        self._size = cast("int | None", total) or 0
+        self._size = _stored_bytes(sql)
 
     def add(
         self,
@@ -77,7 +76,9 @@ class TimelineStore:
             parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                parts.setdefault(_key_of(record), []).extend(_of_rollout(record))
+                step = _NO_STEP if record.step is None else record.step
+                step_key = record.role or "", step
+                parts.setdefault(step_key, []).extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             for step_key, mark in _marks(records):
@@ -111,18 +112,23 @@ class TimelineStore:
         )
         steps = [_StoredStep(*row) for row in rows]
         room = int(self._limit * _SPARE / 2)
-        newest, older = _within(steps, room)
+        older = _beyond(steps, room)
         # What has no step is not a slow step either: it comes last, and stays in the order of its
         # age.
         older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
         # Half of the room is for the newest steps, half for the slowest of the others.
-        slowest, deleted = _within(older, room)
-        for step in deleted:
+        for step in _beyond(older, room):
             sql.execute(
                 "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
                 step[:4],
             )
-        self._size = sum(step.size for step in (*newest, *slowest))
+        self._size = _stored_bytes(sql)
+
+
+def _stored_bytes(sql: sqlite3.Connection) -> int:
+    """Return the size of the stored timeline, as `_insert` counts it."""
+    total = sql.execute("SELECT sum(size) FROM timeline").fetchone()[0]
+    return cast("int | None", total) or 0
 
 
 class _StoredStep(NamedTuple):
@@ -136,22 +142,18 @@ class _StoredStep(NamedTuple):
     duration_ns: int
 
 
-def _within(
-    steps: Sequence[_StoredStep], room: int
-) -> tuple[list[_StoredStep], list[_StoredStep]]:
-    """Return the steps that fit in *room* bytes, the first ones first, and the others.
+def _beyond(steps: Sequence[_StoredStep], room: int) -> list[_StoredStep]:
+    """Return the steps that do not fit in *room* bytes, which the first ones get.
 
     A step that is too large is passed over, so that it does not push out all that follow.
     """
-    fitting: list[_StoredStep] = []
     too_many: list[_StoredStep] = []
     for step in steps:
         if step.size <= room:
             room -= step.size
-            fitting.append(step)
         else:
             too_many.append(step)
-    return fitting, too_many
+    return too_many
 
 
 def _marks(
@@ -188,11 +190,6 @@ def _rates_of(row: Row) -> dict[str, float]:
 @functools.lru_cache(4096)
 def _is_rate(key: str) -> bool:
     return _RATES.search(key) is not None
-
-
-def _key_of(rollout: RolloutRecord) -> tuple[str, int]:
-    step = _NO_STEP if rollout.step is None else rollout.step
-    return rollout.role or "", step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
