@@ -53,20 +53,18 @@ class KeyTotals:
         if math.isnan(value) or value > self.high:
             self.high = value
 
-    def values(self, key: str) -> Iterator[tuple[str, float]]:
-        """Yield the four results: the chosen one under *key*, the others below it.
+    def results(self) -> dict[str, float]:
+        """Return the result of each reduction.
 
         The mean is NaN when all weights are 0, as it would be of no values. A value that is NaN
         makes every result NaN, as in numpy.
         """
-        results = {
+        return {
             "mean": self.weighted / self.weight if self.weight else math.nan,
             "min": self.low,
             "max": self.high,
             "sum": self.total,
         }
-        for name, result in results.items():
-            yield (key if name == self.reduction else f"{key}/{name}"), result
 
 
 @dataclass(slots=True)
@@ -113,16 +111,6 @@ class RankStep(CollectedStep):
             totals = self.totals.setdefault(key, KeyTotals())
             totals.reduction = reduction or totals.reduction
             totals.add(value, weight)
-
-    def values(self) -> dict[str, Value]:
-        """Return the values of the row. A key that a rank logged wins over a result of that name."""
-        values: dict[str, Value] = {key_of(self.track[0], _RANKS): len(self.ranks)}
-        for key, totals in self.totals.items():
-            for name, result in totals.values(key):
-                is_logged = name != key and name in self.totals
-                if not is_logged:
-                    values[name] = result
-        return {**values, **self.distributions}
 
 
 class RankMerge(StepPipeline[RankStep]):
@@ -174,8 +162,19 @@ class RankMerge(StepPipeline[RankStep]):
         return records + self.beyond_bound(now_unix_ns)
 
     def values(self, step: RankStep) -> dict[str, Value]:
-        """Return the values of a row of *step*."""
-        return step.values()
+        """Return the values of a row of *step*: of each key the chosen result, the others below it.
+
+        A key that a rank logged wins over a result of that name.
+        """
+        values: dict[str, Value] = {key_of(step.role, _RANKS): len(step.ranks)}
+        for key, totals in step.totals.items():
+            for reduction, result in totals.results().items():
+                name = f"{key}/{reduction}"
+                if reduction == totals.reduction:
+                    values[key] = result
+                elif name not in step.totals:
+                    values[name] = result
+        return {**values, **step.distributions}
 
     def wait_ns(self, step: RankStep, now_unix_ns: int) -> int:
         """Return how long the row waits for the rows of further ranks; 0 once all have passed its step.
