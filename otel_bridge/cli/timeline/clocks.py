@@ -7,7 +7,7 @@ side. It is called the error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
@@ -44,51 +44,45 @@ class MachineClock:
         return f"clock of {self.host}: {abs(self.shift_ns) / 1e9:.3f} s {direction} of the receiver's, aligned {error}"
 
 
-def clocks_of(events: Iterable[TimelineEvent]) -> dict[str, MachineClock]:
-    """Return the clock of each machine that sent phases, by `host_of`; empty without phases.
+def align(steps: Sequence[TimelineStep]) -> dict[str, MachineClock]:
+    """Move all times of *steps* to the clock of the receiver.
+
+    Return the clock of each machine that sent phases, by its name; empty without phases.
 
     Only phases are compared, because a rollout may be logged long after its end. A machine whose
     phases came through no receiver is that of the bridge, or shares its disk: its clock stays.
-    """
-    delays: dict[str, list[int]] = {}
-    for event in events:
-        if event.kind == "phase":
-            of_host = delays.setdefault(host_of(event), [])
-            # Only what came through a receiver has two times to compare.
-            if received_ns := event.facts.get("received_ns"):
-                of_host.append(received_ns - event.end_ns)
-    clocks: dict[str, MachineClock] = {}
-    for host, of_host in delays.items():
-        clocks[host] = _clock(host, sorted(of_host))
-    return clocks
-
-
-def host_of(event: TimelineEvent) -> str:
-    """Return the machine of a phase; its process, where the resource does not name the machine."""
-    return event.facts.get("host") or event.track
-
-
-def align(steps: Sequence[TimelineStep], clocks: Mapping[str, MachineClock]) -> None:
-    """Move all times of *steps* to the clock of the receiver.
-
     Rollouts and rows do not name their machine. They are shifted where all phases of their role are
     of one machine, and stay as they are elsewhere.
     """
+    delays: dict[str, list[int]] = {}
     hosts: dict[str, set[str]] = {}
     for step in steps:
         for event in step.events:
-            if event.kind == "phase":
-                hosts.setdefault(step.role, set()).add(host_of(event))
+            if event.kind != "phase":
+                continue
+            host = _host_of(event)
+            hosts.setdefault(step.role, set()).add(host)
+            of_host = delays.setdefault(host, [])
+            # Only what came through a receiver has two times to compare.
+            if received_ns := event.facts.get("received_ns"):
+                of_host.append(received_ns - event.end_ns)
+    clocks = {host: _clock(host, sorted(of_host)) for host, of_host in delays.items()}
     for step in steps:
         of_role = hosts.get(step.role, ())
         # Of several machines it is unknown which one sent a rollout.
         role_host = next(iter(of_role)) if len(of_role) == 1 else ""
         for index, event in enumerate(step.events):
-            host = host_of(event) if event.kind == "phase" else role_host
-            shift_ns = clocks.get(host, MachineClock("")).shift_ns
+            host = _host_of(event) if event.kind == "phase" else role_host
+            shift_ns = clocks[host].shift_ns if host else 0
             step.events[index] = event._replace(
                 start_ns=event.start_ns + shift_ns, end_ns=event.end_ns + shift_ns
             )
+    return clocks
+
+
+def _host_of(event: TimelineEvent) -> str:
+    """Return the machine of a phase; its process, where the resource does not name the machine."""
+    return event.facts.get("host") or event.track
 
 
 def _clock(host: str, delays: list[int]) -> MachineClock:

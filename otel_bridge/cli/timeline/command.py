@@ -17,7 +17,7 @@ from otel_bridge.cli.output import write_file
 from otel_bridge.cli.run_folders import chosen_folders, only_one
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.cli.timeline.bars import bars_of
-from otel_bridge.cli.timeline.clocks import align, clocks_of
+from otel_bridge.cli.timeline.clocks import align
 from otel_bridge.cli.timeline.trace_events import trace_of
 from otel_bridge.journal.folder import RunFolder
 
@@ -65,14 +65,13 @@ def command(
     for folder in _chosen(directory, run):
         with contextlib.closing(open_for_reading(folder.ledger_path)) as reader:
             timeline_steps = read_timeline(reader, *_range(steps))
-        events = [event for step in timeline_steps for event in step.events]
+        kinds = {event.kind for step in timeline_steps for event in step.events}
         # Marks alone are rows, of which a bar or a track shows nothing.
-        if all(event.kind == "mark" for event in events):
+        if kinds <= {"mark"}:
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
-        clocks = clocks_of(events)
         # Of unaligned machines the times would name a rank that does not hold up the others.
-        align(timeline_steps, clocks)
+        clocks = align(timeline_steps)
         if output is not None:
             write_file(output, orjson.dumps(trace_of(timeline_steps)))
             echo(

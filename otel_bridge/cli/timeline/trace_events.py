@@ -147,7 +147,7 @@ def _by_start(entry: _StepEvent) -> tuple[int, int]:
     return entry[1].start_ns, -entry[1].end_ns
 
 
-def _lane_of(lanes: list[list[int]], event: TimelineEvent, *, first: int = 0) -> int:
+def _lane_of(lanes: list[list[int]], event: TimelineEvent, *, first: int) -> int:
     """Return the first of *lanes*, from *first* on, on which a span nests, a new one if need be.
 
     A lane holds the ends of its open spans, the innermost last. Spans come in the order of their

@@ -7,7 +7,7 @@ from typing import Any
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.cli.timeline.bars import bars_of
-from otel_bridge.cli.timeline.clocks import align, clocks_of
+from otel_bridge.cli.timeline.clocks import align
 from otel_bridge.cli.timeline.trace_events import trace_of
 from otel_bridge.translation.phases.timeline import TimelineEvent
 
@@ -142,8 +142,7 @@ def test_a_machine_whose_clock_is_ahead_is_moved_back_and_the_error_is_named() -
     ]
     ahead = TimelineStep("trainer", 0, [phase("train", 0, 5), *late])
 
-    clocks = clocks_of(ahead.events)
-    align([ahead], clocks)
+    clocks = align([ahead])
 
     assert clocks["far"].shift_ns == -5 * S
     assert (
@@ -163,7 +162,7 @@ def test_a_delay_of_batches_moves_no_clock_and_is_its_error() -> None:
         [phase("train", 0, 5, host="far", received_ns=T0 + round(5.2 * S))],
     )
 
-    clock = clocks_of(step.events)["far"]
+    clock = align([step])["far"]
 
     assert (clock.shift_ns, clock.note()) == (
         0,
