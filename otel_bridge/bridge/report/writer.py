@@ -33,7 +33,7 @@ from otel_bridge.journal.report import (
 from otel_bridge.translation.alerts import LAST, RAISED
 from otel_bridge.translation.featured import FEATURED
 from otel_bridge.translation.metrics.media import COUNTED
-from otel_bridge.translation.phases.slow_ranks import AwaitedRank
+from otel_bridge.translation.phases.slow_ranks import AwaitedRank, SlowRankOfSteps
 from otel_bridge.translation.state import FIRST_KEY, named, number_at
 
 EVERY_S = 0.1
@@ -178,9 +178,6 @@ class ReportWriter:
         roles: dict[str, RoleReport] = {}
         for role, numbers in translator.processes_by_role().items():
             roles[role] = RoleReport(*numbers)
-        slow_ranks: dict[str, dict[str, Any]] = {}
-        for role, rank in translator.slow_ranks().items():
-            slow_ranks[role] = dataclasses.asdict(rank)
         return Report(
             time_unix_ns=time.time_ns(),
             project=run.project,
@@ -219,8 +216,8 @@ class ReportWriter:
             launcher=self._launcher,
             media=number_at(state, COUNTED),
             alerts=number_at(state, RAISED),
-            awaited_ranks=_awaited(translator.awaited_ranks(time.time_ns())),
-            slow_ranks=slow_ranks,
+            awaited_ranks=_ranks_by_role(translator.awaited_ranks(time.time_ns())),
+            slow_ranks=_ranks_by_role(translator.slow_ranks()),
             engine_problems=[*engine_problems, *translator.engine_problems()],
             last_alert=cast("dict[str, str | int] | None", state.get(LAST)) or {},
             featured=cast("dict[str, list[float]] | None", state.get(FEATURED)) or {},
@@ -309,15 +306,11 @@ def _former(
     )
 
 
-def _awaited(ranks: Mapping[str, AwaitedRank]) -> dict[str, dict[str, str | int]]:
-    """Return what `status` shows of the ranks that the others wait for, as JSON."""
-    awaited: dict[str, dict[str, str | int]] = {}
-    for role, rank in ranks.items():
-        awaited[role] = {
-            "rank": rank.rank, "phase": rank.phase, "step": rank.step, "since_unix_ns": rank.since_ns,
-            "others": rank.others,
-        }  # fmt: skip
-    return awaited
+def _ranks_by_role(
+    ranks: Mapping[str, AwaitedRank | SlowRankOfSteps],
+) -> dict[str, dict[str, Any]]:
+    """Return what `status` shows of a rank of each role, as JSON."""
+    return {role: dataclasses.asdict(rank) for role, rank in ranks.items()}
 
 
 WINDOW_S = 30.0

@@ -192,17 +192,15 @@ class AwaitedRank:
     """Holds the rank that the others wait for.
 
     Attributes:
-        instance: Instance of its process.
         phase: Phase that it has not ended.
-        since_ns: Time at which the last of the others ended the phase, by its clock.
+        since_unix_ns: Time at which the last of the others ended the phase, by its clock.
         others: Number of the others.
     """
 
-    instance: str
     rank: int
     phase: str
     step: int
-    since_ns: int
+    since_unix_ns: int
     others: int
 
 
@@ -235,11 +233,9 @@ def awaited_rank(
         last_end_ns = max(ends.get(instance, {"": 0}).values())
         if rank is not None and last_end_ns <= since_ns:
             awaited.append(
-                AwaitedRank(
-                    instance, rank, phase, newest.number, since_ns, len(finished)
-                )
+                AwaitedRank(rank, phase, newest.number, since_ns, len(finished))
             )
-    return max(awaited, key=lambda rank: (rank.since_ns, rank.phase), default=None)
+    return max(awaited, key=lambda rank: (rank.since_unix_ns, rank.phase), default=None)
 
 
 def _rank_before(steps: Sequence[PhaseStep], phase: str, instance: str) -> int | None:
