@@ -9,7 +9,7 @@ Source: "Trace Event Format", the document of Chromium's trace viewer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -84,16 +84,16 @@ class _TraceWriter:
         begin to look at the rollout's own thread, or they might nest in another rollout of that
         time.
         """
-        lanes: list[list[int]] = []
-        threads: list[int] = []
+        lanes: dict[int, list[int]] = {}
         lane_of: dict[str, int] = {}
         for step, event in sorted(events, key=_by_start):
-            lane = _lane_of(lanes, event, first=lane_of.get(event.track, 0))
-            if lane == len(threads):
-                threads.append(
-                    self._track(f"{name}, {lane + 1}" if lane else name, pid)
-                )
-            track = pid, threads[lane]
+            lane = _free_lane(lanes, event, first=lane_of.get(event.track, 0))
+            if lane is None:
+                title = f"{name}, {len(lanes) + 1}" if lanes else name
+                lane = self._track(title, pid)
+                lanes[lane] = []
+            lanes[lane].append(event.end_ns)
+            track = pid, lane
             title = event.name
             arguments: dict[str, Any] = {"step": step}
             if event.kind == "rollout":
@@ -147,18 +147,17 @@ def _by_start(entry: _StepEvent) -> tuple[int, int]:
     return entry[1].start_ns, -entry[1].end_ns
 
 
-def _lane_of(lanes: list[list[int]], event: TimelineEvent, *, first: int) -> int:
-    """Return the first of *lanes*, from *first* on, on which a span nests, a new one if need be.
+def _free_lane(
+    lanes: Mapping[int, list[int]], event: TimelineEvent, *, first: int
+) -> int | None:
+    """Return the first of *lanes*, from *first* on, on which a span nests; ``None`` without one.
 
-    A lane holds the ends of its open spans, the innermost last. Spans come in the order of their
-    starts, so those that have ended cannot hold a later one.
+    A lane is a thread, with the ends of its open spans, the innermost last. Spans come in the order
+    of their starts, so those that have ended cannot hold a later one.
     """
-    for number in range(first, len(lanes)):
-        ends = lanes[number]
+    for lane, ends in lanes.items():
         while ends and ends[-1] <= event.start_ns:
             ends.pop()
-        if not ends or event.end_ns <= ends[-1]:
-            ends.append(event.end_ns)
-            return number
-    lanes.append([event.end_ns])
-    return len(lanes) - 1
+        if lane >= first and (not ends or event.end_ns <= ends[-1]):
+            return lane
+    return None
