@@ -144,13 +144,14 @@ class StragglerCauses:
         for rule in self._rules:
             if rule.kind is AlertKind.STRAGGLER and rule.watches_role(row.role):
                 for slow in _slowest_ranks(row.values, row.role):
-                    alerts += self._judged(rule, row, slow)
+                    if self._is_due(rule, row, slow):
+                        alerts.append(_alert(rule, row, slow))
         return alerts
 
-    def _judged(self, rule: AlertRule, row: Row, slow: SlowRank) -> list[Alert]:
-        """Note one phase of one step; return the alert if the rank is slow for long enough.
+    def _is_due(self, rule: AlertRule, row: Row, slow: SlowRank) -> bool:
+        """Note one phase of one step; return whether the rank is slow for as long as the rule says.
 
-        Nothing at further steps of a cause: it has had its alert.
+        It is not due at further steps of a cause, which has had its alert.
         """
         key = f"{_SPACE}{identity(rule.text, row.role, slow.phase).hex()}"
         cause = cast("list[int] | None", self._state.get(key))
@@ -158,16 +159,14 @@ class StragglerCauses:
         # A restart from a checkpoint repeats steps; a corrected row of a step that is counted is of
         # the same attempt.
         if cause is not None and [row.attempt, row.step or 0] <= last:
-            return []
+            return False
         if not rule.is_met(slow.ratio):
             self._state.delete(key)
-            return []
+            return False
         # Another rank is another cause: slow ranks that take turns are not one straggler.
         steps = steps + 1 if rank == slow.rank else 1
         self._state.set(key, [slow.rank, steps, row.attempt, row.step or 0])
-        if steps == rule.steps:
-            return [_alert(rule, row, slow)]
-        return []
+        return steps == rule.steps
 
 
 def _alert(rule: AlertRule, row: Row, slow: SlowRank) -> Alert:
