@@ -112,7 +112,6 @@ class Translator:
         points = ThirdPartyPoints(state, self._axes, deduplicator, options)
         self._metrics = MetricsPipeline(run, self._lifecycle, points)
         self._spans = SpanPipelines(run, points, other_traces)
-        self.rollouts.listen(opened_unix_ns)
         self._defined = DefinedSummaries(state)
         self._events = Events(
             run,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 
-from otel_bridge.translation.options import TranslationOptions
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.rollouts.trace_store import PendingTrace
+from otel_bridge.translation.run_context import RunContext
 
 _BARE = 4
 """Factor on the wait of a rollout whose messages may arrive in log records, which SDKs send every 1
@@ -20,19 +19,17 @@ class PendingTraces:
     Args:
         traces: Live view of every stored trace, by id, oldest first. Traces that wait for spans are
             indexed at once.
-        options: Waiting times.
-        receive_clock: Clock of receiving spans from remote producers.
+        run: The run; its clock is that of receiving spans from remote producers.
     """
 
     def __init__(
         self,
         traces: Mapping[str, PendingTrace],
-        options: TranslationOptions,
-        receive_clock: ReceiveClock,
+        run: RunContext,
     ) -> None:
         self._traces = traces
-        self._options = options
-        self._receive_clock = receive_clock
+        self._options = run.options
+        self._receive_clock = run.receive_clock
         self._due: list[tuple[int, str]] = []
         self.reconsider()
 

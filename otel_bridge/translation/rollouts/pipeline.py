@@ -8,6 +8,7 @@ one stopped. Pure. Bad input is counted (``drop/<reason>``) and never raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -63,6 +64,13 @@ class RolloutPipeline:
         generated: GeneratedRollouts,
         other_traces: Callable[[], OtherTraces],
     ) -> None:
+        # Of its own, since rows and spans reconnect separately. In a run of local processes alone no
+        # connection can be late, so that nothing waits for one.
+        opened_ns = 0
+        if run.state.get(_ELSEWHERE):
+            opened_ns = run.receive_clock.opened_ns
+        self._receive_clock = ReceiveClock(opened_ns, run.options.end_of_stream_wait_ns)
+        run = replace(run, receive_clock=self._receive_clock)
         self._state = run.state
         self._options = run.options
         self._other_traces = other_traces
@@ -75,35 +83,17 @@ class RolloutPipeline:
             run, self._store, self._evaluations, self._workers, generated
         )
         self._router = SpanRouter(self._store, self._publisher.ended, self._evaluations)
-        # Until a receiver has received spans, nothing waits for a connection.
-        self._receive_clock = ReceiveClock(0, 0)
-        self._open = PendingTraces(self._store.traces, run.options, self._receive_clock)
+        self._open = PendingTraces(self._store.traces, run)
         # Which roots have arrived is not stored with the workers, but with the traces.
         for trace in self._store.traces.values():
             self._await(trace)
-
-    def listen(self, opened_unix_ns: int) -> None:
-        """Start timeouts of remote producers no earlier than *opened_unix_ns*, when the bridge began to receive.
-
-        Nothing waits longer in a run that never received spans from elsewhere: no connection can be
-        late.
-        """
-        # A run of local processes alone has no connection that could be late.
-        if self._state.get(_ELSEWHERE):
-            self._receive_clock = ReceiveClock(
-                opened_unix_ns, self._options.end_of_stream_wait_ns
-            )
-            self._open = PendingTraces(
-                self._store.traces, self._options, self._receive_clock
-            )
-            self._publisher.steps.reconsider(self._receive_clock)
 
     def received(self, now_unix_ns: int) -> None:
         """Note that a receiver accepted spans *now*; call before `spans`."""
         if self._receive_clock.receive(now_unix_ns):
             self._state.set(_ELSEWHERE, 1)
             self._open.reconsider()
-            self._publisher.steps.reconsider(self._receive_clock)
+            self._publisher.steps.reconsider()
 
     def spans(
         self,

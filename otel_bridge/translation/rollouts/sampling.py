@@ -21,7 +21,6 @@ from otel_bridge.records import STATISTICS_ID, Row, axis_of
 from otel_bridge.sampling_rule import FIRST, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT, keyed
 from otel_bridge.translation.packing import packed, unpacked_below
-from otel_bridge.translation.processes.receive_clock import ReceiveClock
 from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
 from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
@@ -76,7 +75,7 @@ class StepSampler:
         """In the order in which they closed: the first one is forgotten first."""
         self._changed: dict[_StepKey, SampledStep] = {}
         self._next_ns = 0
-        self._receive_clock = ReceiveClock(0, 0)
+        self._receive_clock = run.receive_clock
         loaded = unpacked_below(SampledStep, run.state, STEPS).values()
         for step in sorted(loaded, key=lambda step: step.last_ns):
             (self._closed if step.closed else self._open)[step.key] = step
@@ -90,9 +89,8 @@ class StepSampler:
                 step = self._step(facts.track, facts.step, came_ns)
                 step.restore(trace.id, facts, came_ns)
 
-    def reconsider(self, receive_clock: ReceiveClock) -> None:
-        """Compute the due time of each step again, by *receive_clock*."""
-        self._receive_clock = receive_clock
+    def reconsider(self) -> None:
+        """Compute the due time of each step again."""
         self._next_ns = 0
 
     def passed(
