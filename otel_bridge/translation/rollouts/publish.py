@@ -311,12 +311,12 @@ class RolloutPublisher:
         # A redelivered event adds nothing, and must not count its rollouts again.
         if new:
             self._count_sampled_out("rollout", new)
-            self._sampled_out.add(sampled_out.trace_ids)
-            if sampled_out.split != EVAL:
-                for trace_id, rollout in sampled_out.generated():
+            self._sampled_out.add(sampled_out.generated)
+            for trace_id, rollout in sampled_out.generated.items():
+                # Training consumes no rollouts of an evaluation.
+                if sampled_out.split != EVAL:
                     self._generated.add(trace_id, rollout)
-            # Their values may have arrived before, and no trace will ever claim them.
-            for trace_id in sampled_out.trace_ids:
+                # Its values may have arrived before, and no trace will ever claim them.
                 self._sampled_out_value(trace_id)
         return self._advance(instance_id, sampled_out, now_unix_ns)
 

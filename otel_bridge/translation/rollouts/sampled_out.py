@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from math import isfinite
 from struct import unpack
 
@@ -41,10 +42,8 @@ class SampledOut:
         sender_ns: Time of the event.
         staleness: Count, sum and maximum of step less policy version; ``None``: no rollout names a
             version.
-        trace_ids: Trace ids of the rollouts with ids given by users.
-        rewards: Reward of each of these; empty when the event does not name them.
-        policy_versions: Policy version of each of these, or empty.
-        datasets: Dataset of each of these, or empty.
+        generated: Facts of the rollouts with ids given by users, by trace id. A training step may
+            consume such a rollout by its id, although no tracker shows it.
     """
 
     id: str
@@ -55,31 +54,10 @@ class SampledOut:
     sums: Mapping[str, Json]
     sender_ns: int
     staleness: tuple[int, int, int] | None = None
-    trace_ids: tuple[str, ...] = ()
-    rewards: tuple[float | None, ...] = ()
-    policy_versions: tuple[int | None, ...] = ()
-    datasets: tuple[str, ...] = ()
+    generated: Mapping[str, GeneratedRollout] = field(
+        default_factory=dict[str, GeneratedRollout]
+    )
     open_steps: tuple[int, ...] | None = None
-
-    def generated(self) -> Iterator[tuple[str, GeneratedRollout]]:
-        """Return the trace id and the facts of each rollout with an id given by users.
-
-        None without such ids. A list of facts that the event lacks gives ``None`` for each.
-
-        A training step may consume such a rollout by its id, although no tracker shows it.
-        """
-        for index, trace_id in enumerate(self.trace_ids):
-            yield (
-                trace_id,
-                GeneratedRollout(
-                    self.step,
-                    self.policy_versions[index] if self.policy_versions else None,
-                    self.rewards[index] if self.rewards else None,
-                    self.sender_ns,
-                    self.datasets[index] if self.datasets else "",
-                    is_sampled_out=True,
-                ),
-            )
 
 
 def read_sampled_out(
@@ -106,37 +84,40 @@ def read_sampled_out(
     if not isinstance(sums, dict) or number < 0:
         return None
     seq = int_in(attributes, semconv.EVENT_SEQ)
+    step = int_in(attributes, semconv.STEP)
+    sender_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
+    rewards = _unpacked(attributes.get(semconv.ROLLOUTS_REWARDS), "d", len(ids))
+    versions = _unpacked(
+        attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), "q", len(ids)
+    )
     datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
+    # Lists of different lengths cannot be matched.
+    if len(datasets) != len(ids):
+        datasets = [""] * len(ids)
+    generated: dict[str, GeneratedRollout] = {}
+    for rollout_id, version, reward, dataset in zip(
+        ids, versions, rewards, datasets, strict=True
+    ):
+        generated[trace_id_of(run_id, rollout_id)] = GeneratedRollout(
+            step,
+            None if version == semconv.NO_VERSION else as_int(version),
+            reward if reward is not None and isfinite(reward) else None,
+            sender_ns,
+            dataset,
+            is_sampled_out=True,
+        )
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=as_name(attributes.get(semconv.ROLE)) or role,
         split=as_name(attributes.get(semconv.SPLIT)) or TRAIN,
-        step=int_in(attributes, semconv.STEP),
+        step=step,
         rollouts=number,
         sums=sums,
-        sender_ns=log_record.time_unix_nano or log_record.observed_time_unix_nano,
+        sender_ns=sender_ns,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
-        trace_ids=tuple(trace_id_of(run_id, rollout_id) for rollout_id in ids),
-        rewards=_rewards(attributes.get(semconv.ROLLOUTS_REWARDS), len(ids)),
-        policy_versions=_versions(
-            attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), len(ids)
-        ),
-        # Lists of different lengths cannot be matched.
-        datasets=datasets if len(datasets) == len(ids) else (),
+        generated=generated,
         open_steps=as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
-    )
-
-
-def _rewards(value: Json, number: int) -> tuple[float | None, ...]:
-    rewards = _unpacked(value, "d", number)
-    return tuple(reward if isfinite(reward) else None for reward in rewards)
-
-
-def _versions(value: Json, number: int) -> tuple[int | None, ...]:
-    versions = _unpacked(value, "q", number)
-    return tuple(
-        None if version == semconv.NO_VERSION else int(version) for version in versions
     )
 
 
@@ -160,24 +141,23 @@ def _staleness(value: Json) -> tuple[int, int, int] | None:
     return None
 
 
-def _lines(value: Json) -> tuple[str, ...]:
+def _lines(value: Json) -> list[str]:
     if not isinstance(value, str) or not value:
-        return ()
+        return []
     # Each id is remembered, so that their number has a limit, whatever was sent.
-    return tuple(value.split("\n")[: semconv.MAX_ROLLOUTS_IDS])
+    return value.split("\n")[: semconv.MAX_ROLLOUTS_IDS]
 
 
-def _unpacked(value: Json, kind: str, number: int) -> tuple[float, ...]:
-    """Return *number* little-endian numbers of eight bytes; none when *value*, hex digits, holds another number.
+def _unpacked(value: Json, kind: str, number: int) -> Sequence[float | None]:
+    """Return *number* little-endian numbers of eight bytes; ``None`` for each if *value*, hex digits, holds another number.
 
     Packed, because a step may have thousands of rollouts, and an attribute value is a text.
     """
-    if not isinstance(value, str) or len(value) != 16 * number:
-        return ()
-    try:
-        return unpack(f"<{number}{kind}", bytes.fromhex(value))
-    except ValueError:  # a text of another producer
-        return ()
+    if isinstance(value, str) and len(value) == 16 * number:
+        # Else a text of another producer.
+        with suppress(ValueError):
+            return unpack(f"<{number}{kind}", bytes.fromhex(value))
+    return [None] * number
 
 
 class SampledOutTraces:
