@@ -28,7 +28,8 @@ class GeneratedRollout:
     """Holds what is remembered of one rollout.
 
     Attributes:
-        step: Step that the rollout was generated for.
+        step: Step that the rollout was generated for; ``None`` also for one of an evaluation, which training
+            does not pass.
         policy_version: Version of the weights that sampled it.
         end_unix_ns: Its end, or the time of the call that recorded it.
         dataset: Name of its dataset, or environment; empty without one.

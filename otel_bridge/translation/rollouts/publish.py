@@ -36,7 +36,7 @@ from otel_bridge.translation.rollouts.evaluations import (
     ReceivedEvaluation,
     base_of,
 )
-from otel_bridge.translation.rollouts.sampled_out import SampledOut, SampledOutTraces
+from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.sampling import SamplingDecision, StepSampler
 from otel_bridge.translation.rollouts.step import SampledStep
 from otel_bridge.translation.rollouts.trace_store import (
@@ -53,8 +53,6 @@ from otel_bridge.translation.state import count, number_at, uncount
 
 _ENDED_LIMIT = 20_000
 """Most finished rollouts that are remembered; a late span of an older one begins a trace anew."""
-_SAMPLED_OUT_LIMIT = 100_000
-"""Most rollouts that emitters sampled out whose values are not counted as without a rollout."""
 _OTHER_LIMIT = 5_000
 """Most traces that were not rollouts whose late spans are recognised."""
 _NEVER = 1 << 63
@@ -111,7 +109,6 @@ class RolloutPublisher:
         self.steps = StepSampler(run, store.traces.values(), workers, self._reward)
         self.ended = CompletedTraces(state, "trace/done/", _ENDED_LIMIT, store.owners)
         self.other = CompletedTraces(state, "trace/other/", _OTHER_LIMIT, store.owners)
-        self._sampled_out = SampledOutTraces(state, _SAMPLED_OUT_LIMIT)
 
     @property
     def waiting(self) -> int:
@@ -290,7 +287,8 @@ class RolloutPublisher:
         if score.name == REWARD and score.value is not None:
             self._generated.revise(evaluation.trace_id, reward=score.value)
         if ended is None:
-            if pending and base_of(evaluation.trace_id) in self._sampled_out:
+            rollout = self._generated.get(base_of(evaluation.trace_id))
+            if pending and rollout is not None and rollout.is_sampled_out:
                 self._sampled_out_value(evaluation.trace_id)
             return []
         if not ended.emitted:
@@ -311,11 +309,8 @@ class RolloutPublisher:
         # A redelivered event adds nothing, and must not count its rollouts again.
         if new:
             self._count_sampled_out("rollout", new)
-            self._sampled_out.add(sampled_out.generated)
             for trace_id, rollout in sampled_out.generated.items():
-                # Training consumes no rollouts of an evaluation.
-                if sampled_out.split != EVAL:
-                    self._generated.add(trace_id, rollout)
+                self._generated.add(trace_id, rollout)
                 # Its values may have arrived before, and no trace will ever claim them.
                 self._sampled_out_value(trace_id)
         return self._advance(instance_id, sampled_out, now_unix_ns)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -22,13 +21,7 @@ from otel_bridge.translation.decode.attributes import (
     value_of,
 )
 from otel_bridge.translation.generated_rollouts import GeneratedRollout
-from otel_bridge.translation.rollouts.assembly import TRAIN
-from otel_bridge.translation.state import TranslationState, named
-
-_SAMPLED = "sampled/"
-_HALF = 8
-"""Bytes of a trace id that are remembered; a chance collision within a run is practically
-impossible."""
+from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +88,15 @@ def read_sampled_out(
     # Lists of different lengths cannot be matched.
     if len(datasets) != len(ids):
         datasets = [""] * len(ids)
+    split = as_name(attributes.get(semconv.SPLIT)) or TRAIN
+    # Training consumes no rollouts of an evaluation, whose steps it does not pass.
+    generated_for = None if split == EVAL else step
     generated: dict[str, GeneratedRollout] = {}
     for rollout_id, version, reward, dataset in zip(
         ids, versions, rewards, datasets, strict=True
     ):
         generated[trace_id_of(run_id, rollout_id)] = GeneratedRollout(
-            step,
+            generated_for,
             None if version == semconv.NO_VERSION else as_int(version),
             reward if reward is not None and isfinite(reward) else None,
             sender_ns,
@@ -110,7 +106,7 @@ def read_sampled_out(
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=as_name(attributes.get(semconv.ROLE)) or role,
-        split=as_name(attributes.get(semconv.SPLIT)) or TRAIN,
+        split=split,
         step=step,
         rollouts=number,
         sums=sums,
@@ -158,57 +154,3 @@ def _unpacked(value: Json, kind: str, number: int) -> Sequence[float | None]:
         with suppress(ValueError):
             return unpack(f"<{number}{kind}", bytes.fromhex(value))
     return [None] * number
-
-
-class SampledOutTraces:
-    """Remembers the last *limit* traces of rollouts that emitters sampled out and users named, in the state.
-
-    Args:
-        state: Key space ``sampled/``: for each event, the first half of each trace id.
-        limit: Most traces that are remembered. The oldest events are forgotten first; the last
-            event stays whole.
-    """
-
-    def __init__(self, state: TranslationState, limit: int) -> None:
-        self._state = state
-        self._limit = limit
-        ids = named(state, _SAMPLED)
-        self._events = {
-            number: _halves(bytes.fromhex(ids[str(number)]))
-            for number in sorted(map(int, ids))
-        }
-        self._traces = Counter[bytes]()
-        for halves in self._events.values():
-            self._traces.update(halves)
-
-    def add(self, trace_ids: Iterable[str]) -> None:
-        """Remember the traces of one event.
-
-        Nothing for an event without ids, as of an emitter whose user names no rollouts.
-        """
-        halves = [bytes.fromhex(trace_id[: 2 * _HALF]) for trace_id in trace_ids]
-        if not halves:
-            return
-        number = max(self._events, default=0) + 1
-        self._state.set(f"{_SAMPLED}{number}", b"".join(halves).hex())
-        self._events[number] = halves
-        self._traces.update(halves)
-        # The last event stays, or its own rollouts would be unknown at once.
-        while len(self._traces) > self._limit and len(self._events) > 1:
-            oldest = min(self._events)
-            self._state.delete(f"{_SAMPLED}{oldest}")
-            self._traces -= Counter(self._events.pop(oldest))
-
-    def __contains__(self, trace_id: object) -> bool:
-        """Return whether a trace, named by hex digits, is one of those.
-
-        Else raises `ValueError`.
-        """
-        return (
-            isinstance(trace_id, str)
-            and bytes.fromhex(trace_id[: 2 * _HALF]) in self._traces
-        )
-
-
-def _halves(ids: bytes) -> list[bytes]:
-    return [ids[start : start + _HALF] for start in range(0, len(ids), _HALF)]

@@ -229,6 +229,7 @@ def rollout_pipeline(
     options: TranslationOptions,
     axes: StepAxes | None = None,
     other_traces: Callable[[], OtherTraces] = counted,
+    generated: GeneratedRollouts | None = None,
 ) -> RolloutPipeline:
     """The pipeline of a run that knows no process, with the axes of *state* unless there are others."""
     run = RunContext(
@@ -238,7 +239,7 @@ def rollout_pipeline(
         {},
         ReceiveClock(0, 0),
     )
-    return RolloutPipeline(run, GeneratedRollouts(state), other_traces)
+    return RolloutPipeline(run, generated or GeneratedRollouts(state), other_traces)
 
 
 class Bench:
@@ -247,12 +248,20 @@ class Bench:
     def __init__(self, **options: Any) -> None:
         self.options = TranslationOptions(**options)
         self.state = MemoryState()
-        self.rollouts = rollout_pipeline(self.state, self.options)
         self.now = NOW
+        self._begin()
+
+    def _begin(self) -> None:
+        self._generated = GeneratedRollouts(self.state)
+        self.rollouts = rollout_pipeline(
+            self.state, self.options, generated=self._generated
+        )
 
     def restart(self) -> None:
+        # A bridge writes it with each commit.
+        self._generated.flush()
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
-        self.rollouts = rollout_pipeline(self.state, self.options)
+        self._begin()
 
     def send(
         self,
