@@ -341,7 +341,8 @@ class RolloutPublisher:
         if has_advanced and sent.step is not None:
             self._run.axes.reached(axis_of(role), sent.step)
         if has_advanced or was_awaited or has_closed:
-            return self._close_steps(self.steps.passed(role, split, now_unix_ns))
+            self.steps.reconsider()
+            return self._close_steps(self.steps.due(now_unix_ns))
         return []
 
     def tick(self, now_unix_ns: int) -> list[Record]:

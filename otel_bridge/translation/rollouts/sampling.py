@@ -93,30 +93,6 @@ class StepSampler:
         """Compute the due time of each step again."""
         self._next_ns = 0
 
-    def passed(
-        self, role: str | None, split: str, now_unix_ns: int
-    ) -> list[SampledStep]:
-        """Return the open steps of a role and split that every worker is past, the earliest first.
-
-        Empty while a worker is behind. Steps of an earlier attempt are past in any case.
-
-        They are closed in the order of their steps, so that trackers get the rows of a role in
-        order.
-        """
-        track = (role or "", split)
-        steps = [step for step in self._open.values() if step.track[:2] == track]
-        if not steps:
-            return []
-        reach = self._workers.reach(role or "", split, now_unix_ns)
-        current = self._axes.current(axis_of(role))
-        passed: list[SampledStep] = []
-        for step in steps:
-            # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
-            is_over = step.attempt < current
-            if is_over or self._passed_ns(step, reach, now_unix_ns) <= now_unix_ns:
-                passed.append(step)
-        return sorted(passed, key=lambda step: (step.attempt, step.number or 0))
-
     def take(
         self, trace_id: str, facts: SamplingFacts, now_unix_ns: int
     ) -> SamplingDecision:
@@ -303,7 +279,7 @@ class StepSampler:
         return number
 
     def due(self, now_unix_ns: int) -> list[SampledStep]:
-        """Return the open steps that have waited long enough, oldest first.
+        """Return the open steps that have waited long enough, or that every worker is past; earlier steps first.
 
         Empty before the next check (`_LOOK_NS`), because this runs for each frame.
         """
@@ -316,18 +292,21 @@ class StepSampler:
             role, split, attempt = step.track
             if (role, split) not in reaches:
                 reaches[role, split] = self._workers.reach(role, split, now_unix_ns)
-            is_over = attempt < self._axes.current(axis_of(role or None))
             reach = reaches[role, split]
-            due_ns = self._due_ns(step, reach, now_unix_ns, is_over=is_over)
+            # The workers of an earlier attempt are gone, so that its steps get no more rollouts.
+            if attempt < self._axes.current(axis_of(role or None)):
+                reach = StepProgress(_NEVER, reach.settles, [])
+            due_ns = self._due_ns(step, reach, now_unix_ns)
             if due_ns <= now_unix_ns:
                 due.append(step)
             else:
                 self._next_ns = min(due_ns, self._next_ns)
-        return sorted(due, key=_age)
+        # In the order of their numbers, so that trackers get the rows of a role in order.
+        return sorted(
+            due, key=lambda step: (step.attempt, step.number or 0, step.track)
+        )
 
-    def _due_ns(
-        self, step: SampledStep, reach: StepProgress, now_unix_ns: int, *, is_over: bool
-    ) -> int:
+    def _due_ns(self, step: SampledStep, reach: StepProgress, now_unix_ns: int) -> int:
         """Return the time at which *step* closes; it may be past.
 
         The watermark counts from the last rollout, without a step from the first, since such
@@ -337,7 +316,6 @@ class StepSampler:
             step: An open step.
             reach: Progress of the workers of its role and split.
             now_unix_ns: Now.
-            is_over: Whether its role has begun a later attempt since: then no worker can pass it.
         """
         due = self._receive_clock.due
         options = self._options
@@ -345,8 +323,8 @@ class StepSampler:
             step.first_ns if step.number is None else step.last_ns,
             options.step_watermark_ns,
         )
-        # No worker can pass a step without a number, or one of an attempt that is over.
-        if step.number is None or is_over:
+        # No worker can pass a step without a number.
+        if step.number is None:
             return quiet_ns
         behind_ns = reach.behind_since(step.number)
         if behind_ns is not None:
