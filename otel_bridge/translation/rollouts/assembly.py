@@ -71,6 +71,11 @@ class EvaluationScore:
     label: str | None = None
     explanation: str | None = None
 
+    @property
+    def has_value(self) -> bool:
+        """Return whether there is a value or a label."""
+        return self.value is not None or self.label is not None
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingFacts:

@@ -7,7 +7,7 @@ one process, the higher event number wins; of two processes, the later value. Pu
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,10 +23,11 @@ from otel_bridge.translation.decode.attributes import (
     is_span_id,
     is_trace_id,
     mapping_of,
+    text_in,
 )
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
-from otel_bridge.translation.state import TranslationState, count
+from otel_bridge.translation.state import TranslationState, count, identity
 
 _PREFIX = "evaluation/"
 _SPAN = "."
@@ -39,7 +40,7 @@ _MAX_VALUES = 1_000
 """Most values of one rollout, each of a name and a process."""
 _SENT = "l:"
 """Begin of the ids of values that a process sent; those that the bridge computes have others."""
-_HEX_DIGITS = frozenset("0123456789abcdef")
+_TRACE_ID = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,6 @@ class ReceivedEvaluation:
     def rank(self) -> tuple[int, int, str]:
         """Precedence: of two values of one name and process the higher rank wins."""
         return (self.seq or 0, self.time_unix_ns, self.id)
-
-    @property
-    def has_value(self) -> bool:
-        """Return whether there is a value or a label."""
-        return self.score.value is not None or self.score.label is not None
 
     def without_value(self) -> ReceivedEvaluation:
         """Return what detects a redelivery once the value was emitted."""
@@ -123,22 +119,27 @@ def read_evaluation(
     trace_id = log_record.trace_id.hex()
     if not is_trace_id(log_record.trace_id):
         # A scorer outside the trace names the rollout by its id.
-        trace_id = _as_trace_id(attributes.get(semconv.ROLLOUT_ID))
+        trace_id = text_in(attributes, semconv.ROLLOUT_ID)
+        if _TRACE_ID.fullmatch(trace_id) is None:
+            return None
     score = EvaluationScore(
         name=as_name(attributes.get(semconv.EVALUATION_NAME)) or "",
         value=as_float(attributes.get(semconv.EVALUATION_VALUE)),
         label=_label(attributes.get(semconv.EVALUATION_LABEL)),
         explanation=as_name(attributes.get(semconv.EVALUATION_EXPLANATION)),
     )
-    has_value = score.value is not None or score.label is not None
-    if not trace_id or not score.name or not has_value:
+    if not score.name or not score.has_value:
         return None
+    span_id = ""
+    if is_span_id(log_record.span_id):
+        span_id = log_record.span_id.hex()
     seq = int_in(attributes, semconv.EVENT_SEQ)
     time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     evaluation_id = f"{_SENT}{instance_id}:{seq}"
     if seq is None:
         # Without a number the content identifies it, so that a redelivered one is recognised.
-        evaluation_id = _content_id(trace_id, score, time_unix_ns)
+        content = identity(trace_id, score.name, score.value, score.label, time_unix_ns)
+        evaluation_id = f"{_SENT}f:{content.hex()}"
     return ReceivedEvaluation(
         id=evaluation_id,
         trace_id=trace_id,
@@ -148,21 +149,8 @@ def read_evaluation(
         time_unix_ns=time_unix_ns,
         role=as_name(attributes.get(semconv.ROLE)) or role,
         step=int_in(attributes, semconv.STEP),
-        span_id=_span_id(log_record),
+        span_id=span_id,
     )
-
-
-def _as_trace_id(rollout_id: Json) -> str:
-    """Return *rollout_id* if it has the form of a trace id, 32 hex digits, else an empty text."""
-    if not isinstance(rollout_id, str) or len(rollout_id) != 32:
-        return ""
-    return rollout_id if _HEX_DIGITS.issuperset(rollout_id) else ""
-
-
-def _span_id(log_record: LogRecord) -> str:
-    if is_span_id(log_record.span_id):
-        return log_record.span_id.hex()
-    return ""
 
 
 def base_of(trace_id: str) -> str:
@@ -281,31 +269,22 @@ class Evaluations:
             Number of its values that `overdue` has yielded, because the trace was missing until
             now.
         """
-        return sum(
-            self._claim(key) for key in (trace_id, *self._of_spans.get(trace_id, ()))
-        )
-
-    def _claim(self, trace_id: str) -> int:
-        """Note that the trace has arrived, for the values under one key; return how many of them `overdue` has yielded.
-
-        They lost what is shown when they were yielded; what is left of them only detects a
-        redelivery.
-        """
-        entry = self._entry(trace_id)
-        if entry is None:
-            return 0
-        was_yielded = trace_id in self._settled
-        self._settled.pop(trace_id, None)
-        self._pending.pop(trace_id, None)
-        entry.is_pending = False
-        entry.is_settled = False
-        self._store(trace_id, entry)
-        if not was_yielded:
-            return 0
-        sent_names = 0
-        for of_name in entry.values.values():
-            sent_names += any(evaluation.is_sent for evaluation in of_name.values())
-        return sent_names
+        yielded = 0
+        for key in (trace_id, *self._of_spans.get(trace_id, ())):
+            entry = self._entry(key)
+            if entry is None:
+                continue
+            # They lost what is shown when they were yielded; what is left of them only detects a
+            # redelivery.
+            if entry.is_settled:
+                for of_name in entry.values.values():
+                    yielded += any(value.is_sent for value in of_name.values())
+            self._settled.pop(key, None)
+            self._pending.pop(key, None)
+            entry.is_pending = False
+            entry.is_settled = False
+            self._store(key, entry)
+        return yielded
 
     def unclaim(self, trace_id: str) -> None:
         """Note that a trace has not arrived after all: its values wait for it as before.
@@ -412,7 +391,7 @@ class Evaluations:
         latest: list[ReceivedEvaluation] = []
         for name in sorted(entry.values):
             waiting = [
-                value for value in entry.values[name].values() if value.has_value
+                value for value in entry.values[name].values() if value.score.has_value
             ]
             if waiting:
                 latest.append(
@@ -426,9 +405,3 @@ class Evaluations:
                     )
                 )
         return latest
-
-
-def _content_id(trace_id: str, score: EvaluationScore, time_unix_ns: int) -> str:
-    """Return the id of a value whose producer does not number its events."""
-    text = f"{trace_id}\0{score.name}\0{score.value}\0{score.label}\0{time_unix_ns}"
-    return f"{_SENT}f:{hashlib.md5(text.encode('utf-8', 'surrogatepass'), usedforsecurity=False).hexdigest()}"

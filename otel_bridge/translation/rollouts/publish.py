@@ -175,7 +175,7 @@ class RolloutPublisher:
         )
         trace.revise(revised)
         self._store.note(trace)
-        self.steps.revise(facts, trace.id, revised)
+        self.steps.wait(trace)
 
     def no_rollout(self, trace: PendingTrace, fate: OtherTraces) -> list[Record]:
         """Show or count a trace that is not a rollout, and forget its values.
@@ -347,18 +347,16 @@ class RolloutPublisher:
 
     def tick(self, now_unix_ns: int) -> list[Record]:
         """Release everything due: steps, then corrected statistics, then values without a trace."""
-        records = self._close_steps(self.steps.due(now_unix_ns))
-        for step in self.steps.corrected(now_unix_ns):
-            records.append(self._row(step))
-        return records + self._overdue(now_unix_ns - self._run.options.trace_timeout_ns)
+        steps = [*self.steps.due(now_unix_ns), *self.steps.corrected(now_unix_ns)]
+        return self._close_steps(steps) + self._overdue(
+            now_unix_ns - self._run.options.trace_timeout_ns
+        )
 
     def close(self) -> list[Record]:
         """Release everything that `tick` would eventually release."""
-        records = self._close_steps(self.steps.open())
         # Without the usual wait for more rollouts, since none will come.
-        for step in self.steps.corrected(None):
-            records.append(self._row(step))
-        return records + self._overdue(_NEVER)
+        steps = [*self.steps.open(), *self.steps.corrected(_NEVER)]
+        return self._close_steps(steps) + self._overdue(_NEVER)
 
     def thin(self) -> bool:
         """Sample out some rollouts before their step closes.
@@ -385,7 +383,8 @@ class RolloutPublisher:
         """Sample the rollouts of each step; emit the kept rollouts and the statistics.
 
         The row of statistics follows the step's rollouts. It is emitted also when nothing is kept.
-        The rollouts that were sampled out count in it.
+        The rollouts that were sampled out count in it. Of a step that closed before, nothing waits: its
+        corrected statistics are all.
         """
         records: list[Record] = []
         for step in steps:

@@ -83,11 +83,15 @@ class StepSampler:
                 self._changed[step.key] = step
         # Their facts are stored with their traces, and not with the step again.
         for trace in traces:
-            facts = trace.facts
-            if facts is not None:
-                came_ns = trace.complete_ns or trace.last_ns
-                step = self._step(facts.track, facts.step, came_ns)
-                step.restore(trace.id, facts, came_ns)
+            self.wait(trace)
+
+    def wait(self, trace: PendingTrace) -> None:
+        """Hold a rollout for its step, or replace its facts; nothing for a trace that waits for spans."""
+        facts = trace.facts
+        if facts is not None:
+            came_ns = trace.complete_ns or trace.last_ns
+            step = self._step(facts.track, facts.step, came_ns)
+            step.wait(trace.id, facts, came_ns)
 
     def reconsider(self) -> None:
         """Compute the due time of each step again."""
@@ -101,12 +105,12 @@ class StepSampler:
         A rollout of a closed step takes a seat that is left, since its step was sampled already.
         """
         step = self._step(facts.track, facts.step, now_unix_ns)
-        step.see(now_unix_ns, facts)
         cap = self.cap(facts.split)
         # With ``first``, or without seats, the decision depends on no other rollout.
         if not step.closed and self._options.selection != FIRST and cap > 0:
-            step.waiting[trace_id] = facts
+            step.wait(trace_id, facts, now_unix_ns)
             return SamplingDecision.WAIT
+        step.see(now_unix_ns, facts)
         has_seat = step.seat(facts, cap)
         self._touched(step, now_unix_ns)
         if has_seat:
@@ -131,14 +135,6 @@ class StepSampler:
         new = step.merge(sampled_out, now_unix_ns)
         self._touched(step, now_unix_ns)
         return new
-
-    def revise(
-        self, facts: SamplingFacts, trace_id: str, revised: SamplingFacts
-    ) -> None:
-        """Replace the facts of a waiting rollout."""
-        step = self._open.get((facts.track, facts.step))
-        if step is not None and trace_id in step.waiting:
-            step.revise(trace_id, revised)
 
     def close(self, step: SampledStep) -> tuple[list[str], list[str]]:
         """Sample the rollouts that wait for *step*, and close the step.
@@ -365,19 +361,17 @@ class StepSampler:
         if step.passed_at(passed_ns):
             self._store(step)
 
-    def corrected(self, now_unix_ns: int | None) -> list[SampledStep]:
+    def corrected(self, now_unix_ns: int) -> list[SampledStep]:
         """Return the changed closed steps without rollouts since.
-
-        With *now_unix_ns* ``None``, all changed ones.
 
         It waits as a step does, so that many late rollouts give one further row.
         """
-        changed = list(self._changed.values())
-        if now_unix_ns is not None:
-            last_ns = now_unix_ns - self._options.step_watermark_ns
-            changed = [
-                step for step in changed if (step.changed_ns or _NEVER) <= last_ns
-            ]
+        last_ns = now_unix_ns - self._options.step_watermark_ns
+        changed = [
+            step
+            for step in self._changed.values()
+            if (step.changed_ns or _NEVER) <= last_ns
+        ]
         return sorted(changed, key=_age)
 
     def open(self) -> list[SampledStep]:

@@ -88,15 +88,10 @@ class SampledStep:
         self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
         self.run_id = self.run_id or facts.run_id
 
-    def restore(self, trace_id: str, facts: SamplingFacts, came_ns: int) -> None:
-        """Add a rollout that waited before a restart of the bridge."""
+    def wait(self, trace_id: str, facts: SamplingFacts, came_ns: int) -> None:
+        """Add a rollout that waits for sampling, or replace its facts."""
         self.waiting[trace_id] = facts
         self.see(came_ns, facts)
-
-    def revise(self, trace_id: str, facts: SamplingFacts) -> None:
-        """Replace the facts of a waiting rollout."""
-        self.waiting[trace_id] = facts
-        self.sender_ns = max(self.sender_ns, facts.end_unix_ns)
 
     def seat(self, facts: SamplingFacts, cap: int) -> bool:
         """Count a rollout that does not wait.
