@@ -47,7 +47,12 @@ _SCALARS = frozenset({"string_value", "int_value", "double_value", "bool_value"}
 
 def mapping_of(pairs: Iterable[KeyValue], depth: int = 0) -> dict[str, Json]:
     """Return *pairs* as a dict; of two equal keys the later value wins."""
-    return {pair.key: value_of(pair.value, depth) for pair in pairs}
+    # A value that is not text reads as the empty text, which is falsy: only such values take the
+    # longer way.
+    return {
+        pair.key: pair.value.string_value or value_of(pair.value, depth)
+        for pair in pairs
+    }
 
 
 def is_trace_id(data: bytes) -> bool:

@@ -8,7 +8,7 @@ stay unchanged. Pure. An index that names no message is ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -18,19 +18,22 @@ from otel_bridge.records import Json
 from otel_bridge.translation.decode.attributes import keys_of, mapping_of, value_of
 
 _ASSISTANT = "assistant"
+_P = TypeVar("_P")
 _Entry: TypeAlias = "dict[str, Json]"
 _NOTHING: _Entry = {}
 
 
-def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
-    """Return *spans*; those that stand for a message of *root* become copies with the text of that message.
+def with_messages(
+    spans: Sequence[tuple[_P, Span]], root: Span
+) -> list[tuple[_P, Span]]:
+    """Return *spans* with their producers; those that stand for a message of *root* become copies with its text.
 
     Unchanged are spans without an index, with one that names no message, and all spans of a root
     whose texts were cut off. The output of the root stands where its last answer was.
     """
     stand_ins: dict[int, _Entry] = {}
     answers: list[int] = []
-    for place, span in enumerate(spans):
+    for place, (_, span) in enumerate(spans):
         # Most spans stand for no message, and may hold long texts of their own.
         if semconv.MESSAGE_INDEX not in keys_of(span.attributes):
             continue
@@ -49,7 +52,8 @@ def with_messages(spans: Sequence[Span], root: Span) -> list[Span]:
         index = cast("int", attributes[semconv.MESSAGE_INDEX])
         # A cut root has fewer messages: the span then stays without a text.
         if 0 <= index < len(messages):
-            whole[place] = _with_texts(spans[place], attributes, index, messages)
+            producer, span = spans[place]
+            whole[place] = producer, _with_texts(span, attributes, index, messages)
     return whole
 
 

@@ -30,7 +30,6 @@ from otel_bridge.translation.decode.attributes import (
     as_name,
     keys_of,
     mapping_of,
-    value_of,
 )
 from otel_bridge.translation.decode.content_events import chats_of_events
 from otel_bridge.translation.decode.messages import (
@@ -119,8 +118,7 @@ class SpanFacts:
             name=span.name,
             kind=self.kind,
             start_unix_ns=span.start_time_unix_nano,
-            # A span that never ended has 0, and trackers refuse a negative duration.
-            end_unix_ns=max(span.end_time_unix_nano, span.start_time_unix_nano),
+            end_unix_ns=end_of(span),
             attributes={
                 key: value for key, value in attributes.items() if not is_content(key)
             },
@@ -140,12 +138,7 @@ def read_span(span: Span) -> SpanFacts:
     Never raises: a kind, message or number of another form is left out. Entries among the messages
     that are not messages are counted in `SpanFacts.skipped`.
     """
-    # A value that is not text reads as the empty text, which is falsy: only such values take the
-    # longer way.
-    attributes = {
-        pair.key: pair.value.string_value or value_of(pair.value)
-        for pair in span.attributes
-    }
+    attributes = mapping_of(span.attributes)
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
     messages = prompt.messages
@@ -198,13 +191,13 @@ def is_bare(span: Span) -> bool:
         for pair in span.attributes
         if pair.key in _KIND_KEYS
     }
-    return kind_of(span.name, attributes) == GENERATION and not any(
-        map(_holds_messages, span.events)
-    )
+    holds_messages = any(event.name.startswith("gen_ai.") for event in span.events)
+    return kind_of(span.name, attributes) == GENERATION and not holds_messages
 
 
-def _holds_messages(event: Span.Event) -> bool:
-    return event.name.startswith("gen_ai.")
+def end_of(span: Span) -> int:
+    """Return the end of *span*, its start if it never ended: trackers refuse a negative duration."""
+    return max(span.end_time_unix_nano, span.start_time_unix_nano)
 
 
 def is_root(span: Span) -> bool:

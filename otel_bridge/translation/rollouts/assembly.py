@@ -153,7 +153,7 @@ class RolloutAssembler:
         if reason is None:
             reason = _last_reason(_ordered(spans))
         reward, _ = _rewards(attributes, spans)
-        split = _split(attributes) or TRAIN
+        split = as_name(attributes.get(semconv.SPLIT)) or TRAIN
         step = _step(attributes, spans)
         version = int_in(attributes, semconv.POLICY_VERSION)
         return SamplingFacts(
@@ -165,7 +165,7 @@ class RolloutAssembler:
             failed=reading.error_of(subject) is not None,
             truncated=reason in _TRUNCATED,
             start_unix_ns=subject.start_time_unix_nano,
-            end_unix_ns=max(subject.end_time_unix_nano, subject.start_time_unix_nano),
+            end_unix_ns=reading.end_of(subject),
             run_id=origin.run_id,
             staleness=_staleness(step, split, version),
             policy_version=version,
@@ -189,9 +189,14 @@ class RolloutAssembler:
         """
         ordered = self._shown_spans(trace)
         origin, subject = _subject(ordered)
-        limited_spans, clipped = self._limited(_with_messages(ordered, subject))
+        limited_spans, clipped = self._limited(with_messages(ordered, subject))
         spans = [reading.read_span(span) for span in limited_spans]
         root = _root(spans, subject)
+        has_root = reading.is_root(subject) or reading.is_marked(subject)
+        # A root that arrived states the end; without it the last span does.
+        end_ns = reading.end_of(subject)
+        if not has_root:
+            end_ns = max(reading.end_of(span) for _, span in ordered)
         attributes = root.attributes
         axis = None
         all_steps = dict(steps)
@@ -201,10 +206,17 @@ class RolloutAssembler:
             all_steps[axis] = facts.step
         metadata = _metadata(trace.id, attributes, origin)
         score_values: dict[str, float] = {}
+        remarks: dict[str, Sequence[str | None]] = {}
         for score in scores:
-            metadata.update(_remark_texts(score))
             if score.value is not None:
                 score_values[score.name] = score.value
+            # As metadata too, where some trackers show values of a rollout.
+            if score.label:
+                metadata[f"{score.name}.label"] = score.label
+            if score.explanation:
+                metadata[f"{score.name}.explanation"] = score.explanation
+            if score.label is not None or score.explanation:
+                remarks[score.name] = [score.label, score.explanation]
         # What arrived by itself is newer than what the trace states.
         reward, rewards = _rewards(attributes, ordered)
         reward = score_values.pop("reward", reward)
@@ -221,7 +233,7 @@ class RolloutAssembler:
             step=facts.step,
             axis=axis,
             start_unix_ns=subject.start_time_unix_nano,
-            end_unix_ns=_end(subject, ordered),
+            end_unix_ns=end_ns,
             messages=_conversation(root, spans),
             spans=[span.record() for span in spans],
             group=facts.group,
@@ -231,11 +243,11 @@ class RolloutAssembler:
             finish_reason=_finish_reason(root, spans),
             metadata=metadata,
             error=root.error,
-            incomplete=not (reading.is_root(subject) or reading.is_marked(subject)),
+            incomplete=not has_root,
             clipped_bytes=clipped + max(int_in(attributes, semconv.CLIPPED) or 0, 0),
             steps=all_steps,
-            remarks=_remarks(scores),
-            split=_split(attributes),
+            remarks=remarks,
+            split=as_name(attributes.get(semconv.SPLIT)),
             sample=int_in(attributes, semconv.SAMPLE_INDEX),
             trajectory_id=as_name(attributes.get(semconv.TRAJECTORY_ID)),
             prompt_index=int_in(attributes, semconv.PROMPT_INDEX),
@@ -352,19 +364,6 @@ def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span
     return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
 
 
-def _end(subject: Span, ordered: Sequence[tuple[SpanOrigin, Span]]) -> int:
-    # A root that arrived states the end; without it the last span does.
-    if reading.is_root(subject) or reading.is_marked(subject):
-        return max(subject.end_time_unix_nano, subject.start_time_unix_nano)
-    return max(
-        max(span.end_time_unix_nano, span.start_time_unix_nano) for _, span in ordered
-    )
-
-
-def _split(attributes: Mapping[str, Json]) -> str | None:
-    return as_name(attributes.get(semconv.SPLIT))
-
-
 def _step(
     attributes: Mapping[str, Json], spans: Sequence[tuple[SpanOrigin, Span]]
 ) -> int | None:
@@ -426,15 +425,13 @@ def _rewards(
     """Return the reward and its parts, from the subject, else from a span in the style of agent-lightning.
 
     ``None`` and no parts when neither has one. agent-lightning emits each reward as a span of its
-    own; the last one is the rollout's.
+    own; the last one is the rollout's, and its reward is the one of number 0.
     """
     parts: dict[str, float] = {}
-    for key, value in attributes.items():
-        part = None
-        if key.startswith(semconv.REWARDS_PREFIX):
-            part = as_float(value)
+    for name, value in _below(semconv.REWARDS_PREFIX, attributes).items():
+        part = as_float(value)
         if part is not None:
-            parts[key.removeprefix(semconv.REWARDS_PREFIX)] = part
+            parts[name] = part
     reward = as_float(attributes.get(semconv.REWARD))
     if reward is not None or parts:
         return reward, parts
@@ -446,32 +443,23 @@ def _rewards(
         return None, {}
     # The id decides between equal times, so that every redelivery gives the same reward.
     last = max(with_reward, key=lambda span: (span.start_time_unix_nano, span.span_id))
-    return _agent_lightning_rewards(mapping_of(last.attributes))
+    fields = _below(_AGENT_LIGHTNING_REWARD, mapping_of(last.attributes))
+    return as_float(fields.get("0.value")), _agent_lightning_rewards(fields)
 
 
 def _has_agent_lightning_reward(span: Span) -> bool:
     return any(pair.key.startswith(_AGENT_LIGHTNING_REWARD) for pair in span.attributes)
 
 
-def _agent_lightning_rewards(
-    attributes: Mapping[str, Json],
-) -> tuple[float | None, dict[str, float]]:
-    """Return the first reward, and all of them by name.
-
-    A reward without a name has its number as the name.
-
-    ``None`` when the one of number 0, agent-lightning's main reward, is not a number.
-    """
+def _agent_lightning_rewards(fields: Mapping[str, Json]) -> dict[str, float]:
+    """Return the rewards by name; one without a name has its number as the name."""
     rewards: dict[str, float] = {}
-    for key, value in attributes.items():
-        if not key.startswith(_AGENT_LIGHTNING_REWARD):
-            continue
-        index, _, field = key.removeprefix(_AGENT_LIGHTNING_REWARD).partition(".")
+    for key, value in fields.items():
+        index, _, field = key.partition(".")
         reward = as_float(value)
         if field == "value" and reward is not None:
-            name = as_name(attributes.get(f"{_AGENT_LIGHTNING_REWARD}{index}.name"))
-            rewards[name or index] = reward
-    return as_float(attributes.get(f"{_AGENT_LIGHTNING_REWARD}0.value")), rewards
+            rewards[as_name(fields.get(f"{index}.name")) or index] = reward
+    return rewards
 
 
 def _metadata(
@@ -494,34 +482,6 @@ def _metadata(
     for key, value in origin.facts.items():
         metadata.setdefault(key, value)
     return metadata
-
-
-def _remark_texts(score: EvaluationScore) -> dict[str, Json]:
-    """Return label and explanation of an evaluation as metadata, where some trackers show values of a rollout."""
-    texts: dict[str, Json] = {}
-    if score.label:
-        texts[f"{score.name}.label"] = score.label
-    if score.explanation:
-        texts[f"{score.name}.explanation"] = score.explanation
-    return texts
-
-
-def _remarks(scores: Sequence[EvaluationScore]) -> dict[str, Sequence[str | None]]:
-    """Return label and explanation of the evaluations that have one, by name."""
-    remarks: dict[str, Sequence[str | None]] = {}
-    for score in scores:
-        if score.label is not None or score.explanation:
-            remarks[score.name] = [score.label, score.explanation]
-    return remarks
-
-
-def _with_messages(
-    ordered: Sequence[tuple[SpanOrigin, Span]], subject: Span
-) -> list[tuple[SpanOrigin, Span]]:
-    """Return the spans with the messages that other spans of the trace share with them."""
-    origins = [origin for origin, _ in ordered]
-    spans = with_messages([span for _, span in ordered], subject)
-    return list(zip(origins, spans, strict=True))
 
 
 def _root(spans: Sequence[reading.SpanFacts], subject: Span) -> reading.SpanFacts:

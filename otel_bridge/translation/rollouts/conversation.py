@@ -81,18 +81,16 @@ def in_order(
 def _call_ids(messages: Sequence[Message]) -> list[str]:
     ids: list[str] = []
     for message in messages:
-        for call in _calls(message):
-            call_id = call.get("id")
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list):
+            continue
+        for call in calls:
+            call_id = None
+            if isinstance(call, dict):
+                call_id = call.get("id")
             if isinstance(call_id, str):
                 ids.append(call_id)
     return ids
-
-
-def _calls(message: Message) -> list[dict[str, Json]]:
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        return [call for call in calls if isinstance(call, dict)]
-    return []
 
 
 def _new_messages(history: list[_Mark], prompt: Sequence[Message]) -> Sequence[Message]:

@@ -145,7 +145,9 @@ def _lines(value: Json) -> list[str]:
 
 
 def _unpacked(value: Json, kind: str, number: int) -> Sequence[float | None]:
-    """Return *number* little-endian numbers of eight bytes; ``None`` for each if *value*, hex digits, holds another number.
+    """Return *number* little-endian numbers of eight bytes, written as hex digits.
+
+    ``None`` for each when *value* is not a text of so many numbers.
 
     Packed, because a step may have thousands of rollouts, and an attribute value is a text.
     """

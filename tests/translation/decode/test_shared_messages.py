@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_bridge.translation.decode import shared_messages
 from otel_bridge.translation.decode.attributes import mapping_of
-from otel_bridge.translation.decode.shared_messages import with_messages
 from support.otlp import trace_samples as sample
 
 QUESTION = sample.text("user", "What is 1+1?")
@@ -27,6 +27,12 @@ ANSWER = sample.text("assistant", "It is 2.")
 THANKS = sample.text("user", "Thanks.")
 CHAT = {"gen_ai.operation.name": "chat"}
 TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.id": "c1"}
+
+
+def with_messages(spans: list[Span], top: Span) -> list[Span]:
+    whole = shared_messages.with_messages([("i1", span) for span in spans], top)
+    assert all(producer == "i1" for producer, _ in whole)
+    return [span for _, span in whole]
 
 
 def root(given: list[Any], made: list[Any]) -> Span:
