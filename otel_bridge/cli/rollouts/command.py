@@ -26,11 +26,11 @@ from otel_bridge.cli.rollouts.source import (
 from otel_bridge.cli.rollouts.tokens import print_tokens, write_page
 from otel_bridge.cli.rollouts.view import RolloutView
 from otel_bridge.cli.run_folders import chosen_folders, folders_of
+from otel_bridge.cli.status.run_state import StateReader
 from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
 from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable_json
@@ -328,14 +328,8 @@ def _show_one(rollout: StoredRollout, view: RolloutView, *, as_json: bool) -> bo
 
 
 def _notify_unread(folder: RunFolder) -> None:
-    """Print on stderr what waits in a folder without a ledger, and what to do.
-
-    Raises:
-        JournalError: Another kind of file is in the place of its lock.
-    """
-    waiting_bytes = sum(segment.size_bytes for segment in folder.segments())
-    served = probe(folder.lock_path)
-    message, command = unread(folder.run_id, folder, waiting_bytes, served=served)
+    """Print on stderr what waits in a folder without a ledger, and what to do."""
+    message, command = unread(StateReader().read(folder))
     echo(f"{message}; {command}", err=True)
 
 

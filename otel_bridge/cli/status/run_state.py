@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from otel_bridge import settings
 from otel_bridge.bridge.ledger.codec import KINDS
-from otel_bridge.bridge.ledger.database import open_for_reading
-from otel_bridge.bridge.ledger.exporter_state import ExporterState
-from otel_bridge.bridge.ledger.queries import LedgerView
+from otel_bridge.bridge.ledger.queries import LedgerView, open_view
 from otel_bridge.errors import FormatVersionError, JournalError, OtelBridgeError
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.files import Stamp, StampedCache
@@ -153,18 +152,23 @@ class StateReader:
         scan = scan_folder(folder)
         report = self.reports.read_stamped(folder, scan.report)
         unread = unread_bytes(scan.segments, report)
-        # Only unread data needs a bridge that can read the folder.
-        reasons = [_refused(folder)] if unread else []
-        held: dict[str, KeptRecords] = {}
+        refused = ""
+        held: Mapping[str, KeptRecords] = {}
         since_ns: int | None = None
         # The usual old run: its ledger is not opened, of which a directory may hold thousands.
         if report is not None and not unread and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
+            read_ledger = partial(_in_ledger, folder.ledger_path, scan.ledger)
             try:
-                held, since_ns = self._read_ledger(folder.ledger_path, scan.ledger)
+                # Only unread data needs a bridge that can read the folder.
+                if unread:
+                    folder.check_format()
+                held, since_ns = self._ledgers.get(
+                    folder.ledger_path, scan.ledger, read_ledger
+                )
             except FormatVersionError as exc:
-                reasons.append(str(exc))
+                refused = str(exc)
             except OtelBridgeError:
                 pass  # no ledger yet, or locked by its bridge on a shared file system
         # ``otlp`` has no destination in the ledger: its offsets are in the report.
@@ -175,11 +179,18 @@ class StateReader:
             served = probe(folder.lock_path)
         except JournalError as exc:
             # A link or a pipe in its place, or no locks: one line, and the other runs as usual.
-            reasons.append(str(exc))
+            refused = refused or str(exc)
         unseen = False
-        # A bridge that serves the run judges its processes itself, and reports them.
-        if report is not None and not served:
-            report, unseen = self._judge_processes(folder, report, scan)
+        # A bridge that serves the run judges its processes itself, and reports them. Of an ended run
+        # `status` shows none as living.
+        if report is not None and report.status == "running" and not served:
+            report, unseen = judge_processes(
+                folder,
+                report,
+                scan.segments,
+                time.time_ns(),
+                liveness_timeout_ns=self._liveness_timeout_ns,
+            )
         return RunState(
             folder.run_id,
             str(folder.path),
@@ -189,37 +200,9 @@ class StateReader:
             held,
             since_ns,
             unread,
-            next(filter(None, reasons), ""),
+            refused,
             unseen,
         )
-
-    def _judge_processes(
-        self, folder: RunFolder, report: Report, scan: FolderScan
-    ) -> tuple[Report, bool]:
-        """Return *report* with the processes that live now, and whether some cannot be seen.
-
-        Unchanged if the run has ended: then `status` shows none of its processes as living.
-        """
-        if report.status != "running":
-            return report, False
-        limit_ns = self._liveness_timeout_ns
-        return judge_processes(
-            folder, report, scan.segments, time.time_ns(), liveness_timeout_ns=limit_ns
-        )
-
-    def _read_ledger(
-        self, path: Path, stamps: tuple[Stamp | None, ...]
-    ) -> tuple[dict[str, KeptRecords], int | None]:
-        """Return what the ledger at *path* has, as `_in_ledger` does, in a dict of its own.
-
-        Raises as `_in_ledger`; what raised is read again at the next call.
-        """
-        size_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
-        held, since_ns = self._ledgers.get(
-            path, stamps, lambda: _in_ledger(path, size_bytes)
-        )
-        # A copy, because the caller adds to it and the cache keeps the original.
-        return dict(held), since_ns
 
 
 def run_state_from(raw: object) -> RunState | None:
@@ -252,15 +235,6 @@ def _sizes(scan: FolderScan) -> dict[str, int]:
     }
 
 
-def _refused(folder: RunFolder) -> str:
-    """Return why this version refuses the format of the folder; empty when it does not."""
-    try:
-        folder.check_format()
-    except FormatVersionError as exc:
-        return str(exc)
-    return ""
-
-
 def _holds_nothing(report: Report) -> bool:
     """Return whether the run has ended and every destination is durable up to its end."""
     exporters = report.exporters.values()
@@ -271,44 +245,37 @@ def _holds_nothing(report: Report) -> bool:
     )
 
 
-def _in_ledger(ledger: Path, size_bytes: int) -> _InLedger:
+def _in_ledger(ledger: Path, stamps: Iterable[Stamp | None]) -> _InLedger:
     """Return from *ledger* the kept records by exporter, and the time of its oldest record.
+
+    Records that several exporters keep count for each of them. One that is no longer named keeps
+    its records too, under a name that says so.
+
+    Args:
+        ledger: Its path.
+        stamps: The stamps of its files, which have their sizes.
 
     Raises:
         FormatVersionError: Another version wrote it.
         OtelBridgeError: It is missing, damaged, or locked by its bridge on a shared file system.
     """
-    view = LedgerView(open_for_reading(ledger))
-    try:
-        return _held(view, size_bytes)
-    finally:
-        view.close()
-
-
-def _held(view: LedgerView, ledger_bytes: int) -> _InLedger:
-    """Return what each destination keeps; records that several keep count for each of them.
-
-    An exporter that is no longer named keeps its records too, under a name that says so.
-    """
-    position, _, destinations = view.overview()
-    oldest = view.oldest()
-    here = position - oldest + 1
+    ledger_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
     held: dict[str, KeptRecords] = {}
-    for destination in destinations:
-        records = position - max(destination.durable, oldest - 1)
-        # By number, since the ledger does not count the bytes of each record.
-        share = ledger_bytes * records // here if here > 0 else 0
-        is_behind = position > destination.written
-        unwritten_ns = _time_behind(view, destination.written) if is_behind else None
-        held[_label(destination)] = KeptRecords(records, share, unwritten_ns)
-    return held, _time_behind(view, 0)
-
-
-def _label(destination: ExporterState) -> str:
-    name = destination.exporter
-    if destination.named:
-        return name
-    return f"{name}, no longer named"
+    with open_view(ledger) as view:
+        position, _, destinations = view.overview()
+        oldest = view.oldest()
+        records_here = position - oldest + 1
+        for destination in destinations:
+            records = position - max(destination.durable, oldest - 1)
+            # By number, since the ledger does not count the bytes of each record. Without a record
+            # here nothing is kept.
+            share = ledger_bytes * records // max(records_here, 1)
+            name = destination.exporter
+            if not destination.named:
+                name = f"{name}, no longer named"
+            unwritten_ns = _time_behind(view, destination.written)
+            held[name] = KeptRecords(records, share, unwritten_ns)
+        return held, _time_behind(view, 0)
 
 
 def _time_behind(view: LedgerView, position: int) -> int | None:

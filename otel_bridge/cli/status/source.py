@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import orjson
 
-from otel_bridge import settings
 from otel_bridge.cli.status.run_state import (
     DirectoryUse,
     RunState,
@@ -47,7 +46,7 @@ def overview_of(
     base: Path,
     folders: Sequence[RunFolder],
     env: Mapping[str, str],
-    reader: StateReader | None = None,
+    reader: StateReader,
 ) -> Overview:
     """Return the overview of *folders*, all in *base*; without room if *base* is not there.
 
@@ -55,9 +54,8 @@ def overview_of(
     out of its state.
 
     Raises:
-        ConfigError: The limit of the directory, or a setting of the reader, cannot be read.
+        ConfigError: The limit of the directory cannot be read.
     """
-    reader = reader or StateReader(settings.LIVENESS_TIMEOUT_S.read(env))
     states = [reader.read(folder) for folder in folders]
     room = None
     if os.path.isdir(base):

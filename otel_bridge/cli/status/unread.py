@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import NamedTuple
 
+from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.emit.console import drain_command
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -32,25 +34,16 @@ class Unread(NamedTuple):
     command: str
 
 
-def unread(
-    run_id: str,
-    folder: RunFolder,
-    waiting_bytes: int,
-    *,
-    served: bool,
-    here: bool = True,
-) -> Unread:
+def unread(state: RunState, *, here: bool = True) -> Unread:
     """Return the message about a run that no bridge has reported on yet.
 
     Args:
-        run_id: The run's id.
-        folder: Its folder.
-        waiting_bytes: The size of its segments.
-        served: Whether its lock is held.
-        here: Whether the folder is on this machine, so that its files can be read.
+        state: The run's state.
+        here: Whether its folder is on this machine, so that its files can be read.
     """
-    run_id = printable(run_id)
-    waits = f"{waiting_bytes:,} bytes wait"
+    folder = RunFolder.at(Path(state.folder))
+    run_id = printable(state.run_id)
+    waits = f"{state.bytes.get('segments', 0):,} bytes wait"
     watch = command_line("status --watch", folder.path)
     if here and _starting(folder):
         return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
@@ -59,7 +52,7 @@ def unread(
     with contextlib.suppress(OSError):
         if here and (line := end_of_log(folder.log_path)):
             log_end = f"; its bridge's log ends: {line}"
-    if served:
+    if state.bridge_alive:
         return Unread(
             f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch
         )

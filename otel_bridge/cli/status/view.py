@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_bridge.cli.status.run_state import KeptRecords, RunState, StateReader
 from otel_bridge.cli.status.source import Overview
-from otel_bridge.cli.status.unread import Unread, unread
+from otel_bridge.cli.status.unread import unread
 from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.emit.console import (
     derived_counts,
@@ -193,7 +193,7 @@ def _curves(report: Report | None) -> Iterator[Text]:
 def run_view(state: RunState, overview: Overview) -> RenderableType:
     """Return one run: its tables, or one line when no bridge has read it or its report is not valid."""
     if state.report is None:
-        message = _unread(state, here=overview.here).message
+        message = unread(state, here=overview.here).message
         return Text(shown("; ".join([message, *_refused(state)])))
     return run_table(state, state.report, overview.time_unix_ns)
 
@@ -207,7 +207,7 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
     if report is None:
         if state.refused:
             return []
-        return [f"  {_unread(state, here=here).command}"]
+        return [f"  {unread(state, here=here).command}"]
     lines = [f"  {line}" for line in place_commands(report)]
     # No bridge delivers: it gave up, was killed, had no exporter, or ended too early.
     remains = state.unread_bytes or not report.ended or report.lacks_exporter
@@ -253,7 +253,7 @@ def state_line(state: RunState, *, here: bool) -> str:
     """
     report = state.report
     if report is None:
-        return _unread(state, here=here).message
+        return unread(state, here=here).message
     # An ended run needs no bridge, so that its own status is shown.
     is_served = report.ended or state.bridge_alive
     status = report.status if is_served else _unserved(state, report)
@@ -280,15 +280,6 @@ def _refused(state: RunState) -> Iterator[str]:
     """Yield why this version cannot serve the run; nothing if it can."""
     if state.refused:
         yield f"this version cannot serve the run: {state.refused}"
-
-
-def _unread(state: RunState, *, here: bool) -> Unread:
-    """Return the message about a run without a report; only *here* its files are looked at."""
-    folder = RunFolder.at(Path(state.folder))
-    waiting_bytes = state.bytes.get("segments", 0)
-    return unread(
-        state.run_id, folder, waiting_bytes, served=state.bridge_alive, here=here
-    )
 
 
 def _of_ended(states: Iterable[RunState], used_bytes: int) -> str:

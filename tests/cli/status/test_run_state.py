@@ -6,11 +6,12 @@ import os
 import shutil
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from otel_bridge.bridge.ledger.database import DatabaseReader, open_for_reading
+from otel_bridge.bridge.ledger.queries import LedgerView, open_view
 from otel_bridge.cli.status import run_state
 from otel_bridge.cli.status.run_state import KeptRecords, StateReader, room_of
 from otel_bridge.cli.status.source import overview_of
@@ -22,7 +23,7 @@ from support.bridge.bridge_doubles import Process, options, run_folder, served
 from support.bridge.recording_tracker import RecordingTracker
 
 
-def _never(_path: Path) -> DatabaseReader:
+def _never(_path: Path) -> closing[LedgerView]:
     pytest.fail("opened")
 
 
@@ -65,7 +66,7 @@ def test_the_ledger_of_a_run_that_is_delivered_is_not_opened(
     process.log(3)
     process.end()
     served(tmp_path, options(("memory", recorder)))
-    monkeypatch.setattr(run_state, "open_for_reading", _never)
+    monkeypatch.setattr(run_state, "open_view", _never)
 
     assert StateReader().read(folder).held == {"memory": KeptRecords()}
 
@@ -83,11 +84,11 @@ def test_a_ledger_is_read_again_only_when_it_has_changed(
     served(tmp_path, options(("memory", absent)))
     opened: list[Path] = []
 
-    def counted(path: Path) -> DatabaseReader:
+    def counted(path: Path) -> closing[LedgerView]:
         opened.append(path)
-        return open_for_reading(path)
+        return open_view(path)
 
-    monkeypatch.setattr(run_state, "open_for_reading", counted)
+    monkeypatch.setattr(run_state, "open_view", counted)
 
     reader = StateReader()
     _set_back(folder.ledger_path, 60)
@@ -219,7 +220,10 @@ def test_the_room_of_all_runs_and_of_one_counts_every_file_of_the_directory_once
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_bytes(b"x" * 500)
 
-    rooms = [overview_of(tmp_path, some, {}).room for some in (folders, folders[:1])]
+    rooms = [
+        overview_of(tmp_path, some, {}, StateReader()).room
+        for some in (folders, folders[:1])
+    ]
 
     assert [room.used_bytes for room in rooms if room is not None] == [
         Quota(tmp_path, 1).used_bytes()
