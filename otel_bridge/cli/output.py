@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 import click
 
@@ -88,6 +88,15 @@ def work_without_output() -> None:
     """Declare that this command does its work also when its output cannot be written."""
     if isinstance(output := cast("object", sys.stdout), OutputStream):
         output.ignore_failures()
+
+
+def end_process(code: int, *, hangs: bool) -> NoReturn:
+    """Write what is printed so far, and exit with *code*; at once if a thread *hangs*, for which Python would wait."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if hangs:
+        os._exit(code)
+    sys.exit(code)
 
 
 def write_file(path: Path, content: bytes) -> None:

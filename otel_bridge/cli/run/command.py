@@ -6,9 +6,7 @@ exit code 1 (`cli.main`). Later no error of a run or a tracker changes CMD's exi
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,7 +22,7 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import print_runs
 from otel_bridge.cli.directory import made
 from otel_bridge.cli.environment import own_environment
-from otel_bridge.cli.output import work_without_output
+from otel_bridge.cli.output import end_process, work_without_output
 from otel_bridge.cli.run.capture_table import CaptureTable
 from otel_bridge.cli.run.child import Child, NotStartedError
 from otel_bridge.cli.run.environment import (
@@ -163,11 +161,7 @@ def command(
     print_runs(Terminal(stderr=True), runs.folders(), host.progress(), host.hanging)
     table.show(Terminal(stderr=True), recorded=records)
     # A writer that hangs must not delay this process's exit, which others may wait for.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if host.hanging or host.alive:
-        os._exit(code)
-    sys.exit(code)
+    end_process(code, hangs=bool(host.hanging or host.alive))
 
 
 class _InterruptHandler:

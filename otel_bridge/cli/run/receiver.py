@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from otel_bridge import settings
+from otel_bridge.cli.environment import host_and_port
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.otlp.destination import PREFIX
@@ -123,9 +124,6 @@ def _address(listen: str) -> tuple[str, int]:
     """
     if not listen:
         return "127.0.0.1", 0
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65535:
-        raise ConfigError(
-            f"--listen={listen!r}: expected HOST:PORT, where PORT + 1 is free too"
-        )
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host_and_port(
+        "--listen", listen, expected="where PORT + 1 is free too", highest=65534
+    )

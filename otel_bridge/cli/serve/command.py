@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import os
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,15 +24,15 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.cli.delivery_summary import undelivered
-from otel_bridge.cli.environment import own_environment
-from otel_bridge.cli.output import work_without_output
+from otel_bridge.cli.environment import host_and_port, own_environment
+from otel_bridge.cli.output import end_process, work_without_output
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
 from otel_bridge.cli.status.run_state import StateReader
 from otel_bridge.cli.status.source import overview_of
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
-from otel_bridge.errors import ConfigError, MissingExtraError
+from otel_bridge.errors import MissingExtraError
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report, unread_bytes
@@ -112,11 +110,8 @@ def command(
             log.log_line(line)
         service.listen(grpc_address, http_address)
         code = service.run()
-        sys.stdout.flush()
-        if service.hanging or _others_at_work():
-            # A writer, a disk or an HTTP request that hangs must not keep the service from exiting.
-            os._exit(code)
-    sys.exit(code)
+        # A writer, a disk or an HTTP request that hangs must not keep the service from exiting.
+        end_process(code, hangs=service.hanging or _others_at_work())
 
 
 def earlier_runs_line(base: Path) -> str:
@@ -380,17 +375,7 @@ class _Service:
 
 
 def _address(option: str, address: str) -> tuple[str, int] | None:
-    """Return host and port, or ``None`` for ``off``; port 0 means any free port.
-
-    Raises:
-        ConfigError: The value of *option* is not an address. Without a host it is refused too: it
-            could mean this machine or all networks.
-    """
+    """Return host and port, or ``None`` for ``off``; port 0 means any free port. Raises as `host_and_port`."""
     if address == _OFF:
         return None
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(
-            f"{option}={address!r}: expected HOST:PORT, e.g. 127.0.0.1:4317, or off"
-        )
-    return host.strip("[]"), int(port)
+    return host_and_port(option, address, expected="e.g. 127.0.0.1:4317, or off")
