@@ -5,7 +5,7 @@ A run whose report was never written, or cannot be read, has no table. Nothing h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.cli.status.view import owed_line, show
@@ -65,7 +65,7 @@ def undelivered(run: RunStatus, hanging: Collection[str] = ()) -> list[str]:
     if run.outcome is Outcome.GONE:
         return []
     lines = ["not everything is read yet"] if run.unread else []
-    lines += filter(None, (_waiting(run, name, hanging) for name in run.exporters))
+    lines += _waiting(run, run.exporters, hanging)
     if run.position and not run.exporters:
         lines.append(f"{counted(run.position, 'record')}, and no exporter is chosen")
     return lines
@@ -97,7 +97,9 @@ def undelivered_reason(
     lines = [] if remaining is None else _unexplained(remaining, hanging)
     lines += _not_received(report, requested)
     if not report.ended:
-        lines = [*report.troubles(), *lines, *_living(remaining)]
+        lines = [*report.troubles(), *lines]
+        if remaining is not None and remaining.living:
+            lines.append(f"its processes have not ended: {remaining.living}")
         lines = lines or ["its delivery was stopped early"]
     return "; ".join(lines)
 
@@ -108,9 +110,7 @@ def _without_exporter(report: Report) -> str:
     It is empty when there are none, or all given up. A webhook may be named all the same: it gets
     alerts, but no records.
     """
-    has_records = bool(report.position or not report.ended)
-    is_given_up = bool(report.discarded and report.ended)
-    if not has_records or is_given_up:
+    if report.ended and not report.lacks_exporter:
         return ""
     if report.exporters:
         return f"{', '.join(report.exporters)} takes alerts only; {NO_EXPORTER}"
@@ -133,41 +133,35 @@ def _not_received(report: Report, requested: Collection[str]) -> list[str]:
     return lines
 
 
-def _living(remaining: RunStatus | None) -> list[str]:
-    """Return a line on processes of the run that have not ended; nothing without any."""
-    if remaining is None or not remaining.living:
-        return []
-    return [f"its processes have not ended: {remaining.living}"]
-
-
 def _unexplained(run: RunStatus, hanging: Collection[str]) -> list[str]:
     """Return a line for each unfinished exporter without a reason.
 
     A reason is already shown with its exporter.
     """
-    lines: list[str] = []
-    for name, exporter in run.exporters.items():
-        if not exporter.reason:
-            lines += filter(None, [_waiting(run, name, hanging)])
-    return lines
+    names = [name for name, exporter in run.exporters.items() if not exporter.reason]
+    return list(_waiting(run, names, hanging))
 
 
-def _waiting(run: RunStatus, name: str, hanging: Collection[str]) -> str:
-    """Return what the exporter *name* still lacks, or has not confirmed, of *run*.
+def _waiting(
+    run: RunStatus, names: Iterable[str], hanging: Collection[str]
+) -> Iterator[str]:
+    """Yield for each of the exporters *names* what it still lacks, or has not confirmed, of *run*.
 
-    It is empty when it has everything. One that is blocked is named even without records, because
+    Nothing for one that has everything. One that is blocked is named even without records, because
     it will not end its run.
     """
-    exporter = run.exporters[name]
-    count = exporter.lacks(run.position)
-    if count or exporter.state == "blocked":
-        state = "which hangs" if name in hanging else exporter.trouble or exporter.state
-        return f"{records_waiting(count)} for {name}, {state}"
-    # All is written, but the tracker's run is still open.
-    if not exporter.has_all(run.position):
-        return f"{name} has not ended the run yet"
-    # A writer that hangs can no longer confirm what it wrote.
-    if name in hanging and exporter.durable < exporter.written:
-        unconfirmed = counted(exporter.written - exporter.durable, "record")
-        return f"{name} did not confirm in time that it holds the last {unconfirmed}"
-    return ""
+    for name in names:
+        exporter = run.exporters[name]
+        count = exporter.lacks(run.position)
+        if count or exporter.state == "blocked":
+            state = exporter.trouble or exporter.state
+            if name in hanging:
+                state = "which hangs"
+            yield f"{records_waiting(count)} for {name}, {state}"
+        # All is written, but the tracker's run is still open.
+        elif not exporter.has_all(run.position):
+            yield f"{name} has not ended the run yet"
+        # A writer that hangs can no longer confirm what it wrote.
+        elif name in hanging and exporter.durable < exporter.written:
+            unconfirmed = counted(exporter.written - exporter.durable, "record")
+            yield f"{name} did not confirm in time that it holds the last {unconfirmed}"

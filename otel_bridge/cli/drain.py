@@ -33,12 +33,12 @@ from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.errors import WrongCallError
-from otel_bridge.cli.output import work_without_output
+from otel_bridge.cli.output import end_process, work_without_output
 from otel_bridge.cli.run_folders import existing_folders
 from otel_bridge.cli.serve.directory_lock import service_of
 from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
-from otel_bridge.cli.terminal import Terminal, echo
+from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.bridge_process.spawn import bridge_environment
 from otel_bridge.emit.config.exporters import choose
 from otel_bridge.exporter import NONE, OTLP, SIGNALS, available, load, unknown
@@ -91,7 +91,7 @@ _RETRY_S = 20.0
     help="Send your credentials also to servers that folders of other people or machines name.",
 )
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
-@click.option("--reason-fd", type=int, hidden=True)
+@click.option("--reason-fd", type=int, default=2, hidden=True)
 def command(
     directories: tuple[Path, ...],
     exporters: str,
@@ -99,7 +99,7 @@ def command(
     *,
     trusts_folders: bool,
     single: Path | None,
-    reason_fd: int | None,
+    reason_fd: int,
 ) -> None:
     """Deliver the records in run folders; exits with 0 when all is written and every run is ended.
 
@@ -116,14 +116,13 @@ def command(
     chosen = settings.names(exporters)
     discarded = settings.names(",".join(discard))
     if single is not None:
+        messages = _Messages(reason_fd)
         _drain_folder(
-            single,
-            chosen,
-            discarded,
-            _Messages(reason_fd),
-            trusts_folders=trusts_folders,
+            single, chosen, discarded, messages, trusts_folders=trusts_folders
         )
     _require_usable(chosen, discarded)
+    # Once, and not in the process of each folder.
+    _named_here(chosen, settings.environment(), Path.cwd())
     folders: list[RunFolder] = []
     for directory in directories or (None,):
         folders += existing_folders(directory)
@@ -211,7 +210,6 @@ class Drains:
         trusts_folders: bool = False,
     ) -> None:
         self._console = console
-        self._exporters = exporters
         self._options = ["--exporters", exporters] if exporters else []
         for name in discard:
             self._options += ["--discard", name]
@@ -243,25 +241,14 @@ class Drains:
         the process of a folder that was still in the queue starts, and is stopped at once.
 
         Raises:
-            ConfigError: A variable that names exporters cannot be used.
             OSError: No process or pipe can be made, as at a limit of the system.
         """
         # Lines come by a pipe, because only this process knows where its bars are.
         reads, writes = os.pipe()
-        command = [
-            sys.executable,
-            "-c",
-            _CODE,
-            "drain",
-            "--folder",
-            str(folder.path),
-            *self._options,
-        ]
-        command += ["--reason-fd", str(writes)]
-        # The exporter `console` prints; what a tracker prints is left out.
-        stdout = None if self._prints(folder) else subprocess.DEVNULL
+        command = [sys.executable, "-c", _CODE, "drain", *self._options]
+        command += ["--folder", str(folder.path), "--reason-fd", str(writes)]
         process = subprocess.Popen(
-            command, stdout=stdout, stdin=subprocess.DEVNULL, pass_fds=(writes,)
+            command, stdin=subprocess.DEVNULL, pass_fds=(writes,)
         )
         # Else this process keeps the pipe open, and its end would never be read.
         os.close(writes)
@@ -295,18 +282,6 @@ class Drains:
                     self._console.print_line(line.rstrip("\n"))
         return reason
 
-    def _prints(self, folder: RunFolder) -> bool:
-        """Return whether the exporter ``console`` gets the folder, by the call, the environment, or the folder.
-
-        Raises as `_named_here`.
-        """
-        names = _named_here(
-            settings.names(self._exporters), settings.environment(), Path.cwd()
-        )
-        return "console" in (
-            _names_in(folder) if names is None else _of_any_signal(names)
-        )
-
     def stop(self, _number: int, _frame: object) -> None:
         """Handle SIGTERM and SIGINT: stop every process; each commits and closes its writers.
 
@@ -334,42 +309,33 @@ class _Messages:
     A line on stderr would be written across the bars of the command.
 
     Args:
-        descriptor: Pipe to the command; ``None``: lines are printed.
+        descriptor: Pipe to the command.
     """
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        if descriptor is not None:
-            # A process of a tracker that outlives this one would keep it open.
-            os.set_inheritable(descriptor, False)
+        # A process of a tracker that outlives this one would keep it open.
+        os.set_inheritable(descriptor, False)
 
     def log(self, line: str) -> None:
-        """Send or print one line, from any thread.
+        """Send one line, from any thread.
 
         Raises:
             OSError: The command that started this process has died. Then the supervisor's thread
                 drops the line and goes on. The last line of this process ends it with a traceback,
                 which goes to no terminal any more.
         """
-        if self._descriptor is None:
-            echo(line)
-        else:
-            os.write(self._descriptor, f"{line}\n".encode("utf-8", "backslashreplace"))
+        os.write(self._descriptor, f"{line}\n".encode("utf-8", "backslashreplace"))
 
     def end(self, reason: str, *, hangs: bool = False) -> NoReturn:
         """Exit with 0, or, when something remains, with 1 after *reason*.
 
         A writer that *hangs* is left behind.
         """
-        sys.stdout.flush()
         if reason:
-            self.log(reason if self._descriptor is None else _REASON + reason)
-        sys.stdout.flush()
-        code = 1 if reason else 0
-        if hangs:
-            # A writer or a disk that hangs must not keep this process from exiting.
-            os._exit(code)
-        sys.exit(code)
+            self.log(_REASON + reason)
+        # A writer or a disk that hangs must not keep this process from exiting.
+        end_process(1 if reason else 0, hangs=hangs)
 
 
 def _drain_folder(
@@ -400,6 +366,12 @@ def _drain_folder(
         _options(folder, exporters, trusts_folders=trusts_folders),
         discard=tuple(discard),
     )
+    names = _names_in(folder)
+    if options.exporters is not None:
+        names = _of_any_signal(options.exporters)
+    # The exporter `console` prints; what a tracker prints is left out.
+    if "console" not in names:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     host = BridgeSupervisor(
         folder.base,
         options,
@@ -415,10 +387,13 @@ def _drain_folder(
         signal.signal(number, stop)
     damage_before = _damage(folder)
     host.start()
-    remaining = _waited(host, folder, options.retry_after_exit_s)
+    # Without a limit: what a tracker still takes is worth waiting for, and retries have their own.
+    while not host.wait(1.0):
+        run = host.progress().get(folder.run_id)
+        if run is not None and _only_lives(run, options.retry_after_exit_s):
+            break
     # Before the report is read: closing writers may still confirm records.
-    host.stop(_STOP_S)
-    status = host.progress().get(folder.run_id, remaining)
+    status = host.stop(_STOP_S).get(folder.run_id)
     requested = _of_any_signal(options.exporters or {})
     reason = undelivered_reason(
         read_report(folder), status, host.hanging, requested=requested
@@ -531,21 +506,6 @@ def _named_here(
 def _of_any_signal(exporters: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the exporters of all signals."""
     return set[str]().union(*exporters.values())
-
-
-def _waited(
-    host: BridgeSupervisor, folder: RunFolder, retry_s: float
-) -> RunStatus | None:
-    """Wait until delivery is complete or cannot continue, or only live processes keep the run open.
-
-    Return the status then; ``None`` once the bridge has released the run. The wait has no limit of
-    its own: what a tracker still takes is worth waiting for, and retries end after *retry_s*.
-    """
-    while not host.wait(1.0):
-        remaining = host.progress().get(folder.run_id)
-        if remaining is not None and _only_lives(remaining, retry_s):
-            return remaining
-    return host.progress().get(folder.run_id)
 
 
 def _only_lives(run: RunStatus, retry_s: float) -> bool:

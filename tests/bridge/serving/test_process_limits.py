@@ -34,7 +34,7 @@ def test_a_process_that_serves_collects_less_often(tmp_path: Path, serve: str) -
     process.log()
     process.end()
     said = "import atexit, gc, json, sys; gc.set_threshold(700, 11, 12)"
-    code = f"{said}; atexit.register(lambda: print(json.dumps(gc.get_threshold()))); {serve}"
+    code = f"{said}; atexit.register(lambda: print(json.dumps(gc.get_threshold()), file=sys.stderr)); {serve}"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     done = subprocess.run(
@@ -45,7 +45,7 @@ def test_a_process_that_serves_collects_less_often(tmp_path: Path, serve: str) -
         check=False,
     )
 
-    assert json.loads(done.stdout.splitlines()[-1]) == [ALLOCATIONS, 11, 12], (
+    assert json.loads(done.stderr.splitlines()[-1]) == [ALLOCATIONS, 11, 12], (
         done.stderr
     )
 
