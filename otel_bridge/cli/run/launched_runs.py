@@ -117,17 +117,13 @@ class _LauncherSegment:
             # A lock without a segment would keep a file open for each try, four in a second.
             self._liveness.release()
             raise
-        self._open = True
 
     def end(self, status: Status) -> None:
-        """Append the end event and release the liveness lock; may be called twice.
+        """Append the end event and release the liveness lock.
 
         It never raises: without the event, as on a full disk, the released lock shows that the
         launcher has ended, and the command's exit code and its delivery do not depend on it.
         """
-        if not self._open:
-            return
-        self._open = False
         now = time.time_ns()
         end = event(
             semconv.EVENT_END,
