@@ -76,9 +76,7 @@ class TimelineStore:
             parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                step = _NO_STEP if record.step is None else record.step
-                step_key = record.role or "", step
-                parts.setdefault(step_key, []).extend(_of_rollout(record))
+                parts.setdefault(_key_of(record), []).extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             for step_key, mark in _marks(records):
@@ -190,6 +188,11 @@ def _rates_of(row: Row) -> dict[str, float]:
 @functools.lru_cache(4096)
 def _is_rate(key: str) -> bool:
     return _RATES.search(key) is not None
+
+
+def _key_of(rollout: RolloutRecord) -> tuple[str, int]:
+    step = _NO_STEP if rollout.step is None else rollout.step
+    return rollout.role or "", step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:

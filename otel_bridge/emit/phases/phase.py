@@ -219,11 +219,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
             role = None
         enclosing = _current.get()
         pid = os.getpid()
-        # A phase of another run may lie between this one and the phase of its own run around it, and
-        # a forked child has the phases of its parent around it.
-        outer = enclosing
-        while outer is not None and (outer.run is not run or outer.pid != pid):
-            outer = outer.enclosing
+        outer = _outer_of(run, pid, enclosing)
         if step is None and outer is not None and outer.role == role:
             step = outer.step
         if step is None:
@@ -245,6 +241,19 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         )
         _current.set(phase)
         return phase
+
+
+def _outer_of(
+    run: EmitRun, pid: int, enclosing: _OpenPhase | None
+) -> _OpenPhase | None:
+    """Return the innermost phase of *run* and this process, from *enclosing* outwards; ``None`` without one.
+
+    A phase of another run may lie between, and a forked child has the phases of its parent around
+    it.
+    """
+    while enclosing is not None and (enclosing.run is not run or enclosing.pid != pid):
+        enclosing = enclosing.enclosing
+    return enclosing
 
 
 def phase_of(
