@@ -159,18 +159,7 @@ class StateReader:
         if report is not None and not unread and _holds_nothing(report):
             held = {name: KeptRecords() for name in report.exporters}
         else:
-            read_ledger = partial(_in_ledger, folder.ledger_path, scan.ledger)
-            try:
-                # Only unread data needs a bridge that can read the folder.
-                if unread:
-                    folder.check_format()
-                held, since_ns = self._ledgers.get(
-                    folder.ledger_path, scan.ledger, read_ledger
-                )
-            except FormatVersionError as exc:
-                refused = str(exc)
-            except OtelBridgeError:
-                pass  # no ledger yet, or locked by its bridge on a shared file system
+            (held, since_ns), refused = self._read_ledger(folder, scan, unread)
         # ``otlp`` has no destination in the ledger: its offsets are in the report.
         if report is not None:
             held = {**held, **_not_forwarded(scan.segments, report)}
@@ -203,6 +192,28 @@ class StateReader:
             refused,
             unseen,
         )
+
+    def _read_ledger(
+        self, folder: RunFolder, scan: FolderScan, unread: int
+    ) -> tuple[_InLedger, str]:
+        """Return what the ledger has, as `_in_ledger` does, and why this version refuses the folder.
+
+        Either may be empty.
+        """
+        path = folder.ledger_path
+        try:
+            # Only unread data needs a bridge that can read the folder.
+            if unread:
+                folder.check_format()
+            stored = self._ledgers.get(
+                path, scan.ledger, partial(_in_ledger, path, scan.ledger)
+            )
+        except FormatVersionError as exc:
+            return ({}, None), str(exc)
+        except OtelBridgeError:
+            # No ledger yet, or locked by its bridge on a shared file system.
+            return ({}, None), ""
+        return stored, ""
 
 
 def run_state_from(raw: object) -> RunState | None:
