@@ -16,6 +16,7 @@ from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import Alert, Distribution, Record, Row, Value, axis_of
+from otel_bridge.translation.decode.attributes import as_float
 from otel_bridge.translation.options import SECOND_NS, TranslationOptions
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.state import (
@@ -43,6 +44,7 @@ _MAX_ALERTS = 1_000
 _MAX_CAUSES = 1_000
 _MAX_SOURCES = 64
 _MAX_ROLES = 256
+_MAX_WATCHED = 200_000
 _MAX_LISTED = 10
 _CHECK_NS = SECOND_NS
 _CONFIRM_NS = 5 * SECOND_NS
@@ -88,18 +90,9 @@ class AlertWatcher:
         straggler_alerts: Callable[[Row], list[Alert]],
     ) -> None:
         self._state = state
-        self._processes = processes
         self._straggler_alerts = straggler_alerts
-        rules = options.alert_rules
-        of_values: list[AlertRule] = []
-        of_silence: list[AlertRule] = []
-        for rule in rules:
-            if rule.kind in {AlertKind.BOUND, AlertKind.NOT_FINITE}:
-                of_values.append(rule)
-            elif rule.kind is AlertKind.STALLED:
-                of_silence.append(rule)
-        self._values = _ValueCauses(state, of_values, processes)
-        self._stalls = _Stalls(state, of_silence, options, processes)
+        self._values = _ValueCauses(state, options, processes)
+        self._stalls = _Stalls(state, options, processes)
 
     def rows(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the alerts that their rows raise, each behind its row.
@@ -155,13 +148,15 @@ class _ValueCauses:
     def __init__(
         self,
         state: TranslationState,
-        rules: list[AlertRule],
+        options: TranslationOptions,
         processes: Mapping[str, Process],
     ) -> None:
+        kinds = {AlertKind.BOUND, AlertKind.NOT_FINITE}
+        rules = [rule for rule in options.alert_rules if rule.kind in kinds]
         self._state = state
         self._rules = rules
         self._processes = processes
-        self._watching: dict[str | None, dict[str, list[AlertRule]]] = {}
+        self._watching: dict[tuple[str | None, str], list[AlertRule]] = {}
         self._causes: dict[tuple[str, str], dict[str, int]] = {}
         self._changed: set[tuple[str, str]] = set()
         texts = {rule.text for rule in rules}
@@ -180,19 +175,19 @@ class _ValueCauses:
         """
         if not self._rules:
             return []
-        watching = self._watching.setdefault(row.role, {})
         begun: dict[AlertRule, list[str]] = {}
         for key, value in row.values.items():
             # Looked up once for each key: a rule is a pattern, and a run's keys are limited.
-            if key not in watching:
-                watching[key] = [
+            watched = row.role, key
+            if watched not in self._watching:
+                self._watching[watched] = [
                     rule for rule in self._rules if rule.watches(key, row.role)
                 ]
-            for rule in watching[key]:
+            for rule in self._watching[watched]:
                 if self._begins(rule, key, _number(value, rule), row.id):
                     begun.setdefault(rule, []).append(key)
         # It is only a cache: beyond the limit all of it is looked up again.
-        if len(self._watching) > _MAX_ROLES:
+        if len(self._watching) > _MAX_WATCHED:
             self._watching.clear()
         return [_of_values(row, rule, keys) for rule, keys in begun.items()]
 
@@ -254,23 +249,14 @@ class _ValueCauses:
             self._changed.add(cause)
             if sources[source] >= CALM_VALUES:
                 del sources[source]
-        self._remove_gone(cause, sources, source)
+        # Processes that ended without calm values send none.
+        for other_source in list(sources):
+            if other_source != source and self._is_gone(other_source):
+                del sources[other_source]
+                self._changed.add(cause)
         if not sources:
             del self._causes[cause]
             self._changed.add(cause)
-
-    def _remove_gone(
-        self, cause: tuple[str, str], sources: dict[str, int], sender: str
-    ) -> None:
-        """Remove the processes that ended without calm values, since they send none.
-
-        *sender* just sent one.
-        """
-        # A copy, because entries are removed on the way.
-        for source in list(sources):
-            if source != sender and self._is_gone(source):
-                del sources[source]
-                self._changed.add(cause)
 
     def _is_gone(self, source: str) -> bool:
         # Rows of several processes have an empty source, of which no end is known.
@@ -284,12 +270,13 @@ class _Stalls:
     def __init__(
         self,
         state: TranslationState,
-        rules: list[AlertRule],
         options: TranslationOptions,
         processes: Mapping[str, Process],
     ) -> None:
         self._state = state
-        self._rules = rules
+        self._rules = [
+            rule for rule in options.alert_rules if rule.kind is AlertKind.STALLED
+        ]
         self._processes = processes
         self._since_ns = options.watching_since_ns
         self._remote_wait_ns = options.end_of_stream_wait_ns
@@ -488,12 +475,7 @@ def _number(value: Value, rule: AlertRule) -> float:
         if rule.kind is AlertKind.BOUND:
             return value.mean
         return value.sum
-    try:
-        return float(value)
-    except OverflowError:
-        if value > 0:
-            return math.inf
-        return -math.inf
+    return as_float(value) or 0.0
 
 
 def _source(row_id: str) -> str:

@@ -146,9 +146,8 @@ class StepSampler:
             Trace ids of the kept rollouts, by start time, and of the sampled-out rollouts. Both are
             empty when nothing waits.
         """
-        rewards = self._rewards(step)
         seats = max(self.cap(step.track[1]) - step.kept, 0)
-        chosen = self._chosen(step, rewards, seats)
+        chosen, rewards = self._chosen(step, seats)
         by_start = sorted(
             chosen,
             key=lambda trace_id: (step.waiting[trace_id].start_unix_ns, trace_id),
@@ -172,38 +171,32 @@ class StepSampler:
         step = max(self.open(), key=self._excess, default=None)
         if step is None or self._excess(step) <= 0:
             return []
-        rewards = self._rewards(step)
-        chosen = self._chosen(step, rewards, self.cap(step.track[1]))
+        chosen, rewards = self._chosen(step, self.cap(step.track[1]))
         sampled_out = sorted(step.waiting.keys() - chosen)
         step.count(sampled_out, rewards)
         self._store(step)
         return sampled_out
 
-    def _rewards(self, step: SampledStep) -> dict[str, float | None]:
-        """Return the reward of each waiting rollout, by its id."""
-        rewards: dict[str, float | None] = {}
-        for trace_id, facts in step.waiting.items():
-            rewards[trace_id] = self._reward_of(trace_id, facts)
-        return rewards
-
     def _excess(self, step: SampledStep) -> int:
         return len(step.waiting) - self.cap(step.track[1])
 
     def _chosen(
-        self, step: SampledStep, rewards: Mapping[str, float | None], seats: int
-    ) -> set[str]:
-        """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule; none without seats.
+        self, step: SampledStep, seats: int
+    ) -> tuple[set[str], Mapping[str, float | None]]:
+        """Return the ids of at most *seats* rollouts that wait for *step*, selected by the rule, and all rewards by id.
 
         The seed names run and step, and the order is that of ids, so that a kill, a redelivery and
         another order of arrival give the same choice.
         """
         # By id, so that the choice does not depend on the order of arrival.
         order = sorted(step.waiting)
+        rewards: dict[str, float | None] = {}
         groups: list[str | None] = []
         failed: list[int] = []
         truncated: list[int] = []
         for index, trace_id in enumerate(order):
             rollout = step.waiting[trace_id]
+            rewards[trace_id] = self._reward_of(trace_id, rollout)
             groups.append(rollout.group)
             if rollout.failed:
                 failed.append(index)
@@ -212,7 +205,7 @@ class StepSampler:
         # The same choice after a kill and at a redelivery.
         seed = f"{self._options.run_id or step.run_id}/{step.number}"
         chosen = choose(
-            [rewards[trace_id] for trace_id in order],
+            list(rewards.values()),
             groups,
             seats,
             failed=failed,
@@ -221,7 +214,7 @@ class StepSampler:
             rule=self._options.selection,
             seed=seed,
         )
-        return {order[index] for index in chosen}
+        return {order[index] for index in chosen}, rewards
 
     def row(self, step: SampledStep) -> Row:
         """Return the statistics of a closed step as a row.
