@@ -82,7 +82,8 @@ class SpanFacts:
         answer: Output messages.
         finish_reason: Finish reason of the span, else of its last output message.
         error: Text of the error when the span's status is an error.
-        skipped: Entries among the messages that are not messages.
+        skipped: Entries beside the messages that are not messages. Where an input or output has no
+            message at all, it is shown as it came, and nothing is skipped.
     """
 
     otlp: Span
@@ -142,6 +143,10 @@ def read_span(span: Span) -> SpanFacts:
     kind = kind_of(span.name, attributes)
     prompt, answer = _chats(span, attributes, kind)
     messages = prompt.messages
+    skipped = 0
+    for chat in (prompt, answer):
+        if chat.messages:
+            skipped += chat.skipped
     system = system_message(attributes.get(semconv.GEN_AI_SYSTEM_INSTRUCTIONS))
     # The messages may begin with the instructions already.
     if system is not None and not (messages and messages[0].get("role") == "system"):
@@ -154,7 +159,7 @@ def read_span(span: Span) -> SpanFacts:
         answer=answer.messages,
         finish_reason=finish_reason_of(attributes) or answer.finish_reason,
         error=error_of(span),
-        skipped=prompt.skipped + answer.skipped,
+        skipped=skipped,
     )
 
 

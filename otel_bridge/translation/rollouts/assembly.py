@@ -111,7 +111,7 @@ class RolloutAssembler:
         key: Key of the rollouts in trackers; ``{split}`` is replaced.
         content: Content policy of third-party producers.
         limit_bytes: Size limit of a rollout.
-        count: Counter by reason, for cut or removed texts of names that no convention knows.
+        count: Counter by reason, for what is cut, removed or skipped.
     """
 
     key: str
@@ -191,6 +191,8 @@ class RolloutAssembler:
         origin, subject = _subject(ordered)
         limited_spans, clipped = self._limited(with_messages(ordered, subject))
         spans = [reading.read_span(span) for span in limited_spans]
+        if skipped := sum(span.skipped for span in spans):
+            self.count("message/invalid", skipped)
         root = _root(spans, subject)
         has_root = reading.is_root(subject) or reading.is_marked(subject)
         # A root that arrived states the end; without it the last span does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -218,3 +219,17 @@ def test_any_bytes_in_names_values_and_ids_never_raise(
     )
 
     assert sample.trace_id("a") in {rollout.id for rollout in rollouts_in(records)}
+
+
+def test_entries_beside_messages_that_are_not_messages_are_counted() -> None:
+    bench = Bench()
+    messages = json.dumps([{"role": "user", "content": "Hi"}, 7, {"text": "no role"}])
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": messages}
+
+    bench.send(
+        sample.span("a", 1, "chat m", attributes, parent=None), producer=sample.FOREIGN
+    )
+    (rollout,) = rollouts_in(bench.close())
+
+    assert rollout.messages == [{"role": "user", "content": "Hi"}]
+    assert bench.counted() == {"message/invalid": 2}
