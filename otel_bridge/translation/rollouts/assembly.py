@@ -208,17 +208,10 @@ class RolloutAssembler:
             all_steps[axis] = facts.step
         metadata = _metadata(trace.id, attributes, origin)
         score_values: dict[str, float] = {}
-        remarks: dict[str, Sequence[str | None]] = {}
+        remarks = _remarks(scores, metadata)
         for score in scores:
             if score.value is not None:
                 score_values[score.name] = score.value
-            # As metadata too, where some trackers show values of a rollout.
-            if score.label:
-                metadata[f"{score.name}.label"] = score.label
-            if score.explanation:
-                metadata[f"{score.name}.explanation"] = score.explanation
-            if score.label is not None or score.explanation:
-                remarks[score.name] = [score.label, score.explanation]
         # What arrived by itself is newer than what the trace states.
         reward, rewards = _rewards(attributes, ordered)
         reward = score_values.pop("reward", reward)
@@ -484,6 +477,24 @@ def _metadata(
     for key, value in origin.facts.items():
         metadata.setdefault(key, value)
     return metadata
+
+
+def _remarks(
+    scores: Sequence[EvaluationScore], metadata: dict[str, Json]
+) -> dict[str, Sequence[str | None]]:
+    """Return label and explanation of the evaluations that have one, by name.
+
+    They are added to *metadata* too, where some trackers show values of a rollout.
+    """
+    remarks: dict[str, Sequence[str | None]] = {}
+    for score in scores:
+        if score.label:
+            metadata[f"{score.name}.label"] = score.label
+        if score.explanation:
+            metadata[f"{score.name}.explanation"] = score.explanation
+        if score.label is not None or score.explanation:
+            remarks[score.name] = [score.label, score.explanation]
+    return remarks
 
 
 def _root(spans: Sequence[reading.SpanFacts], subject: Span) -> reading.SpanFacts:

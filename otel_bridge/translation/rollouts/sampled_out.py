@@ -60,8 +60,7 @@ def read_sampled_out(
 
     Return ``None`` when the event holds no statistics, or a negative number of rollouts.
 
-    Lists of another length than that of the ids are ignored: they cannot be matched to them. An
-    event without a number is identified by its time, and one without a split is of ``train``.
+    An event without a number is identified by its time, and one without a split is of ``train``.
 
     The caller counts an event that holds none: its rollouts are then missing from the statistics.
 
@@ -79,30 +78,9 @@ def read_sampled_out(
     seq = int_in(attributes, semconv.EVENT_SEQ)
     step = int_in(attributes, semconv.STEP)
     sender_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
-    ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
-    rewards = _unpacked(attributes.get(semconv.ROLLOUTS_REWARDS), "d", len(ids))
-    versions = _unpacked(
-        attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), "q", len(ids)
-    )
-    datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
-    # Lists of different lengths cannot be matched.
-    if len(datasets) != len(ids):
-        datasets = [""] * len(ids)
     split = as_name(attributes.get(semconv.SPLIT)) or TRAIN
     # Training consumes no rollouts of an evaluation, whose steps it does not pass.
     generated_for = None if split == EVAL else step
-    generated: dict[str, GeneratedRollout] = {}
-    for rollout_id, version, reward, dataset in zip(
-        ids, versions, rewards, datasets, strict=True
-    ):
-        generated[trace_id_of(run_id, rollout_id)] = GeneratedRollout(
-            generated_for,
-            None if version == semconv.NO_VERSION else as_int(version),
-            reward if reward is not None and isfinite(reward) else None,
-            sender_ns,
-            dataset,
-            is_sampled_out=True,
-        )
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=as_name(attributes.get(semconv.ROLE)) or role,
@@ -112,9 +90,40 @@ def read_sampled_out(
         sums=sums,
         sender_ns=sender_ns,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
-        generated=generated,
+        generated=_generated(attributes, run_id, generated_for, sender_ns),
         open_steps=as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
+
+
+def _generated(
+    attributes: Mapping[str, Json], run_id: str, step: int | None, sender_ns: int
+) -> dict[str, GeneratedRollout]:
+    """Return the facts of each rollout with an id given by users, by trace id; empty without such ids.
+
+    A list of facts that the event lacks, or of another length, gives none for each.
+    """
+    ids = _lines(attributes.get(semconv.ROLLOUTS_IDS))
+    rewards = _unpacked(attributes.get(semconv.ROLLOUTS_REWARDS), "d", len(ids))
+    versions = _unpacked(
+        attributes.get(semconv.ROLLOUTS_POLICY_VERSIONS), "q", len(ids)
+    )
+    datasets = _lines(attributes.get(semconv.ROLLOUTS_DATASETS))
+    # Lists of different lengths cannot be matched.
+    if len(datasets) != len(ids):
+        datasets = [""] * len(ids)
+    generated: dict[str, GeneratedRollout] = {}
+    for rollout_id, version, reward, dataset in zip(
+        ids, versions, rewards, datasets, strict=True
+    ):
+        generated[trace_id_of(run_id, rollout_id)] = GeneratedRollout(
+            step,
+            None if version == semconv.NO_VERSION else as_int(version),
+            reward if reward is not None and isfinite(reward) else None,
+            sender_ns,
+            dataset,
+            is_sampled_out=True,
+        )
+    return generated
 
 
 def _staleness(value: Json) -> tuple[int, int, int] | None:
