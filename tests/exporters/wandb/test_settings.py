@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import caution_of, upload_of
+from otel_bridge.exporter import caution_of, shown_by
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb.settings import WandbSettings, entity_of, project_of, run_id_of
 
@@ -29,7 +29,7 @@ def test_offline_its_folder_is_the_destination_and_the_view_and_wandb_sync_uploa
     run = run_info(Path("/runs"))
     assert settings.view(run) == "/home/ada/job/out/wandb"
     assert (
-        upload_of(settings, run)
+        shown_by(settings, run)[1]
         == f"wandb sync /home/ada/job/out/wandb/offline-run-*-{run.id}*"
     )
 
