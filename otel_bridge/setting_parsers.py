@@ -183,6 +183,22 @@ def http_parts(raw: str) -> SplitResult | None:
     return None
 
 
+def host_and_port(
+    option: str, address: str, *, expected: str, highest: int = 65535
+) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, which *option* has as its value; port 0 means any free port.
+
+    Raises:
+        ConfigError: It is not one, or the port is above *highest*; the message has what is
+            *expected*. Without a host it is refused too: it could mean this machine or all
+            networks.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > highest:
+        raise ConfigError(f"{option}={address!r}: expected HOST:PORT, {expected}")
+    return host.strip("[]"), int(port)
+
+
 def _is_loopback(host: str) -> bool:
     """Return whether *host* is this machine by its address, or ``localhost``.
 

@@ -1,9 +1,8 @@
-"""The environment of a command that delivers: that of its process, with its options in it; and addresses in options."""
+"""The environment of a command that delivers: that of its process, with its options in it."""
 
 from __future__ import annotations
 
 from otel_bridge import settings
-from otel_bridge.errors import ConfigError
 
 OF_SIGNALS = (
     settings.METRICS_EXPORTER,
@@ -11,22 +10,6 @@ OF_SIGNALS = (
     settings.LOGS_EXPORTER,
 )
 """Settings that name the exporters of one signal."""
-
-
-def host_and_port(
-    option: str, address: str, *, expected: str, highest: int = 65535
-) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``, which *option* has as its value; port 0 means any free port.
-
-    Raises:
-        ConfigError: It is not one, or the port is above *highest*; the message has what is
-            *expected*. Without a host it is refused too: it could mean this machine or all
-            networks.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > highest:
-        raise ConfigError(f"{option}={address!r}: expected HOST:PORT, {expected}")
-    return host.strip("[]"), int(port)
 
 
 def own_environment(

@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from otel_bridge import settings
-from otel_bridge.cli.environment import host_and_port
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.otlp.destination import PREFIX
+from otel_bridge.setting_parsers import host_and_port
 
 
 class LauncherReceiver:
@@ -117,13 +117,14 @@ def _for_others(endpoint: str, host: str) -> str:
 
 
 def _address(listen: str) -> tuple[str, int]:
-    """Return host and port; without *listen* a free port of this machine alone.
+    """Return host and port; without *listen* a free port of this machine alone, without a host that port of it.
 
     Raises:
         ConfigError: It is not an address, or has no port after its own for HTTP.
     """
     if not listen:
         return "127.0.0.1", 0
-    return host_and_port(
-        "--listen", listen, expected="where PORT + 1 is free too", highest=65534
-    )
+    if listen.startswith(":"):
+        listen = f"127.0.0.1{listen}"
+    expected = "e.g. 127.0.0.1:4317, where PORT + 1 is free too"
+    return host_and_port("--listen", listen, expected=expected, highest=65534)

@@ -24,7 +24,7 @@ from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.bridge.serving.process_limits import collect_less_often
 from otel_bridge.bridge.supervisor import BridgeSupervisor, Wakeup
 from otel_bridge.cli.delivery_summary import undelivered
-from otel_bridge.cli.environment import host_and_port, own_environment
+from otel_bridge.cli.environment import own_environment
 from otel_bridge.cli.output import end_process, work_without_output
 from otel_bridge.cli.serve.directory_lock import ServiceLock
 from otel_bridge.cli.serve.log import ServiceLog
@@ -36,6 +36,7 @@ from otel_bridge.errors import MissingExtraError
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import Report, read_report, unread_bytes
+from otel_bridge.setting_parsers import host_and_port
 from otel_bridge.text.counts import counted, first_ones
 
 if TYPE_CHECKING:

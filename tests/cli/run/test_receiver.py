@@ -262,9 +262,12 @@ def test_variables_for_the_users_own_collector_do_not_reach_the_children(
     assert values(only_folder(tmp_path / ".otel-bridge"))["reward/queue"] == [(7, 3.0)]
 
 
-def test_listen_takes_its_ports_and_says_where_one_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_listen_takes_its_ports_and_says_where_one_is_taken(
+    tmp_path: Path, host: str
+) -> None:
     reward, port = program(tmp_path, "reward.py", OTLP_BY_ITSELF), free_pair()
-    command = ["run", "--exporters", "file", "--listen", f"127.0.0.1:{port}", "--"]
+    command = ["run", "--exporters", "file", "--listen", f"{host}:{port}", "--"]
     said = otel_bridge(
         *command,
         "sh",
@@ -389,3 +392,15 @@ def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_in
         "without --listen programs of this machine are received over HTTP\n"
     )
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("listen", ["4317", "127.0.0.1", "127.0.0.1:65535", ":http"])
+def test_what_is_no_address_to_listen_on_is_refused_with_one(
+    tmp_path: Path, listen: str
+) -> None:
+    command = ["run", "--exporters", "file", "--listen", listen, "--", "true"]
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 1
+    assert "expected HOST:PORT, e.g. 127.0.0.1:4317, where PORT + 1" in done.stderr
