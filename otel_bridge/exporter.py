@@ -235,17 +235,23 @@ def caution_of(settings: ExporterSettings) -> str:
 def shown_by(settings: ExporterSettings, run: RunInfo) -> tuple[str, str]:
     """Return what shows *run* and the command that uploads it, as `ExporterSettings` says.
 
-    Both empty where the exporter's own code raises: a link ends neither the training nor the
-    delivery to other exporters.
+    Each is empty where the exporter's own code raises or gives no text: a link ends neither the
+    training nor the delivery to other exporters. The contract suite finds such an exporter.
     """
-    upload: Callable[[RunInfo], str] | None = getattr(settings, "upload", None)
+    return _link(settings.view, run), _link(getattr(settings, "upload", None), run)
+
+
+def _link(link_of: Callable[[RunInfo], object] | None, run: RunInfo) -> str:
+    """Return the text that *link_of* gives for *run*; empty without one, or where it raises."""
+    if link_of is None:
+        return ""
     try:
-        view = settings.view(run)
-        if upload is None:
-            return view, ""
-        return view, upload(run)
+        link = link_of(run)
     except Exception:  # noqa: BLE001  # code of a third party
-        return "", ""
+        return ""
+    if isinstance(link, str):
+        return link
+    return ""
 
 
 def tracker_run_id_of(writer: RunWriter) -> str | None:

@@ -167,3 +167,21 @@ def test_identity_is_the_emitters_and_each_further_machine_has_a_run_of_its_own(
         gathered.id,
         "argument",
     )
+
+
+def test_what_uploads_a_run_does_not_need_what_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_settings: WandbSettings, run: object) -> str:
+        raise LookupError(run)
+
+    settings = WandbSettings.from_environment({"WANDB_MODE": "offline"}, CWD)
+    run = run_info(Path("/runs"))
+    both = shown_by(settings, run)
+    monkeypatch.setattr(WandbSettings, "view", fail)
+    without_view = shown_by(settings, run)
+    monkeypatch.setattr(WandbSettings, "upload", fail)
+
+    assert all(both)
+    assert without_view == ("", both[1])
+    assert shown_by(settings, run) == ("", "")
