@@ -63,6 +63,8 @@ _REASON = "reason: "
 """Begins the last line that the process of a folder sends: why not everything is delivered."""
 _STOP_S = 10.0
 _PAUSE_S = 0.1
+_STDERR = 2
+"""Descriptor of messages of a folder that is drained without a command above it."""
 _RETRY_S = 20.0
 """Seconds that a tracker which does not answer is tried: a person waits, and the records stay."""
 
@@ -91,7 +93,7 @@ _RETRY_S = 20.0
     help="Send your credentials also to servers that folders of other people or machines name.",
 )
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
-@click.option("--reason-fd", type=int, default=2, hidden=True)
+@click.option("--reason-fd", type=int, default=_STDERR, hidden=True)
 def command(
     directories: tuple[Path, ...],
     exporters: str,
@@ -309,13 +311,14 @@ class _Messages:
     A line on stderr would be written across the bars of the command.
 
     Args:
-        descriptor: Pipe to the command.
+        descriptor: Pipe to the command, or stderr.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        # A process of a tracker that outlives this one would keep it open.
-        os.set_inheritable(descriptor, False)
+        # A process of a tracker that outlives this one would keep the pipe open; stderr it needs.
+        if descriptor != _STDERR:
+            os.set_inheritable(descriptor, False)
 
     def log(self, line: str) -> None:
         """Send one line, from any thread.
