@@ -51,7 +51,7 @@ class Job:
             for role, command in self._commands.items():
                 self._roles[role] = subprocess.Popen(command, env=self._env)
         except BaseException:
-            # A `with` whose beginning raises is not left: nobody else would stop them.
+            # Python calls `__exit__` only after an `__enter__` that returns.
             self.__exit__()
             raise
         finally:

@@ -153,16 +153,17 @@ class StateReader:
         report = self.reports.read_stamped(folder, scan.report)
         unread = unread_bytes(scan.segments, report)
         refused = ""
-        held: Mapping[str, KeptRecords] = {}
+        kept_records: Mapping[str, KeptRecords] = {}
         since_ns: int | None = None
         # The usual old run: its ledger is not opened, of which a directory may hold thousands.
         if report is not None and not unread and _holds_nothing(report):
-            held = {name: KeptRecords() for name in report.exporters}
+            kept_records = {name: KeptRecords() for name in report.exporters}
         else:
-            (held, since_ns), refused = self._read_ledger(folder, scan, unread)
+            (kept_records, since_ns), refused = self._read_ledger(folder, scan, unread)
         # ``otlp`` has no destination in the ledger: its offsets are in the report.
         if report is not None:
-            held = {**held, **_not_forwarded(scan.segments, report)}
+            not_forwarded = _not_forwarded(scan.segments, report)
+            kept_records = {**kept_records, **not_forwarded}
         served = False
         try:
             served = probe(folder.lock_path)
@@ -186,7 +187,7 @@ class StateReader:
             served,
             report,
             _sizes(scan),
-            held,
+            kept_records,
             since_ns,
             unread,
             refused,
@@ -259,8 +260,8 @@ def _holds_nothing(report: Report) -> bool:
 def _in_ledger(ledger: Path, stamps: Iterable[Stamp | None]) -> _InLedger:
     """Return from *ledger* the kept records by exporter, and the time of its oldest record.
 
-    Records that several exporters keep count for each of them. One that is no longer named keeps
-    its records too, under a name that says so.
+    Records that several exporters need count for each of them, also for an exporter that the run
+    does not request any more: its label says so.
 
     Args:
         ledger: Its path.
@@ -271,7 +272,7 @@ def _in_ledger(ledger: Path, stamps: Iterable[Stamp | None]) -> _InLedger:
         OtelBridgeError: It is missing, damaged, or locked by its bridge on a shared file system.
     """
     ledger_bytes = sum(stamp.size_bytes for stamp in stamps if stamp is not None)
-    held: dict[str, KeptRecords] = {}
+    kept_records: dict[str, KeptRecords] = {}
     with open_view(ledger) as view:
         position, _, destinations = view.overview()
         oldest = view.oldest()
@@ -285,8 +286,8 @@ def _in_ledger(ledger: Path, stamps: Iterable[Stamp | None]) -> _InLedger:
             if not destination.named:
                 name = f"{name}, no longer named"
             unwritten_ns = _time_behind(view, destination.written)
-            held[name] = KeptRecords(records, share, unwritten_ns)
-        return held, _time_behind(view, 0)
+            kept_records[name] = KeptRecords(records, share, unwritten_ns)
+        return kept_records, _time_behind(view, 0)
 
 
 def _time_behind(view: LedgerView, position: int) -> int | None:
