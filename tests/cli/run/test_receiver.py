@@ -395,7 +395,7 @@ def test_without_the_extra_listening_for_others_is_an_error_that_says_what_to_in
 
 
 @pytest.mark.parametrize("listen", ["4317", "127.0.0.1", "127.0.0.1:65535", ":http"])
-def test_what_is_no_address_to_listen_on_is_refused_with_one(
+def test_a_bad_address_to_listen_on_is_refused_with_an_example(
     tmp_path: Path, listen: str
 ) -> None:
     command = ["run", "--exporters", "file", "--listen", listen, "--", "true"]
