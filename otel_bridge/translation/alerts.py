@@ -45,6 +45,7 @@ _MAX_CAUSES = 1_000
 _MAX_SOURCES = 64
 _MAX_ROLES = 256
 _MAX_WATCHED = 200_000
+"""Most keys whose rules are remembered; beyond that all are looked up again."""
 _MAX_LISTED = 10
 _CHECK_NS = SECOND_NS
 _CONFIRM_NS = 5 * SECOND_NS

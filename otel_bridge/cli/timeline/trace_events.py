@@ -89,8 +89,8 @@ class _TraceWriter:
         for step, event in sorted(events, key=_by_start):
             lane = _free_lane(lanes, event, first=lane_of.get(event.track, 0))
             if lane is None:
-                title = f"{name}, {len(lanes) + 1}" if lanes else name
-                lane = self._track(title, pid)
+                track_name = f"{name}, {len(lanes) + 1}" if lanes else name
+                lane = self._track(track_name, pid)
                 lanes[lane] = []
             lanes[lane].append(event.end_ns)
             track = pid, lane

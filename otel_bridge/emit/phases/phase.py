@@ -99,8 +99,6 @@ class Phase(ContextDecorator, AsyncContextDecorator):
     Apart from that nothing raises.
     """
 
-    __slots__ = ("_name", "_open", "_role", "_run", "_step")
-
     def __init__(
         self,
         run: EmitRun | None,

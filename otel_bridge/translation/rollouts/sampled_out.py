@@ -80,7 +80,7 @@ def read_sampled_out(
     sender_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     split = as_name(attributes.get(semconv.SPLIT)) or TRAIN
     # Training consumes no rollouts of an evaluation, whose steps it does not pass.
-    generated_for = None if split == EVAL else step
+    generated_step = None if split == EVAL else step
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=as_name(attributes.get(semconv.ROLE)) or role,
@@ -90,7 +90,7 @@ def read_sampled_out(
         sums=sums,
         sender_ns=sender_ns,
         staleness=_staleness(attributes.get(semconv.ROLLOUTS_STALENESS)),
-        generated=_generated(attributes, run_id, generated_for, sender_ns),
+        generated=_generated(attributes, run_id, generated_step, sender_ns),
         open_steps=as_ints(attributes.get(semconv.ROLLOUTS_OPEN_STEPS)),
     )
 
