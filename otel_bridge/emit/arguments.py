@@ -62,16 +62,20 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             takes_any = True
 
+    tolerant: Callable[..., _T] = call
+
     @wraps(call)
     def counted(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
         try:
+            beyond = len(arguments) - len(positional)
+            if not keywords and beyond <= 0:  # nearly every call
+                return tolerant(*arguments)
             taken_names = positional[: len(arguments)]
             unknown: list[str] = []
             for name in keywords:
                 if name in taken_names or not (takes_any or name in names):
                     unknown.append(name)
-            beyond = len(arguments) - len(positional)
-            if not unknown and beyond <= 0:  # nearly every call
+            if not unknown and beyond <= 0:
                 return call(*arguments, **keywords)
             first = unknown[0] if unknown else f"argument {len(positional)}"
             owner: Any = arguments[0]
@@ -81,7 +85,6 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
             owner.count_drop(UNKNOWN, len(unknown) + max(beyond, 0), where)
             for name in unknown:
                 del keywords[name]
-            tolerant: Callable[..., _T] = call
             return tolerant(*arguments[: len(positional)], **keywords)
         except any_error_but_signals():  # nothing of otel-bridge may end a training run
             cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 from otel_bridge.emit.encode.buckets import BucketPoint, encode_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, encode_point
@@ -24,15 +25,17 @@ from otel_bridge.semconv import ROLE, ROW, ROW_TIME, SCOPE_NAME, SEQ, STEP
 SCOPE = message(1, text(1, SCOPE_NAME))
 """Field 1 of ``ScopeMetrics``, ``ScopeSpans`` and ``ScopeLogs`` alike."""
 
-_CACHED_KEYS = 8192
-"""Most keys whose constant bytes are kept, for each size of a point's attributes."""
-_CACHED_SIZES = 4
-"""Most sizes of a point's attributes whose prefixes are kept: it grows with the step, by a byte at a time."""
+_LAYOUTS = 128
+_LAYOUT_KEYS = 128
+"""Most keys of a layout. At some 300 bytes a key, all layouts take at most 5 MB."""
 _GAUGE_ATTRIBUTES = 7
-_timed_double = Struct("<Qcd").pack
-_timed_int = Struct("<Qcq").pack
-_AS_DOUBLE = b"\x21"
-_AS_INT = b"\x31"
+_NUMBERS: dict[type, tuple[bytes, str]] = {
+    float: (b"\x21", "d"),
+    int: (b"\x31", "q"),
+    bool: (b"\x31", "q"),
+}
+"""Type of a number, to its tag in a point and its code of `struct`."""
+_NUMBER_TYPES = frozenset(_NUMBERS)
 _INT_VALUE = b"\x18"
 """Tag of ``AnyValue.int_value``."""
 _STEP = text(1, STEP)
@@ -66,69 +69,123 @@ def encode_row(
             back.
     """
     suffix = _point_attributes(_GAUGE_ATTRIBUTES, step, role)
-    prefixes = _prefixes(len(suffix))
-    pieces = [SCOPE]
-    for name, value in values.items():
-        # Nearly all values are numbers, most of them floats.
-        if type(value) is float:
-            point = _timed_double(time_unix_ns, _AS_DOUBLE, value)
-            pieces.append(prefixes[name] + point + suffix)
-        elif isinstance(value, int):
-            point = _timed_int(time_unix_ns, _AS_INT, value)
-            pieces.append(prefixes[name] + point + suffix)
-        elif isinstance(value, HistogramPoint):
-            # Attributes have another field in each kind of point.
-            point = encode_point(value, time_unix_ns, _point_attributes(1, step, role))
-            pieces.append(message(2, text(1, name) + point))
-        elif isinstance(value, BucketPoint):
-            point = encode_buckets(
-                value, time_unix_ns, _point_attributes(9, step, role)
-            )
-            pieces.append(message(2, text(1, name) + point))
+    row_suffix = b""
     if seq is not None:
-        suffix += _int_attribute(_GAUGE_ATTRIBUTES, _SEQ, seq)
+        row_suffix = suffix + _int_attribute(_GAUGE_ATTRIBUTES, _SEQ, seq)
         if own_ns:
-            suffix += attributes(_GAUGE_ATTRIBUTES, ((ROW_TIME, own_ns),))
-        point = _timed_int(time_unix_ns, _AS_INT, earlier_values + len(values))
-        pieces += (_prefixes(len(suffix))[ROW], point, suffix)
-    return b"".join(pieces)
+            row_suffix += attributes(_GAUGE_ATTRIBUTES, ((ROW_TIME, own_ns),))
+    count = earlier_values + len(values)
+    encoded = SCOPE
+    numbers = values
+    kinds = tuple(map(type, values.values()))
+    if not _NUMBER_TYPES.issuperset(kinds):
+        encoded += _encode_distributions(values, time_unix_ns, step, role)
+        numbers = {
+            name: value for name, value in values.items() if type(value) in _NUMBERS
+        }
+        kinds = tuple(map(type, numbers.values()))
+    names = tuple(numbers)
+    figures = list(numbers.values())
+    begin = 0
+    # All but the last numbers of a wide row, a layout at a time.
+    while len(names) - begin > _LAYOUT_KEYS:
+        end = begin + _LAYOUT_KEYS
+        layout = _layout(names[begin:end], kinds[begin:end], len(suffix), 0)
+        encoded += layout.pack(figures[begin:end], time_unix_ns, suffix)
+        begin = end
+    layout = _layout(names[begin:], kinds[begin:], len(suffix), len(row_suffix))
+    return encoded + layout.pack(
+        figures[begin:], time_unix_ns, suffix, row_suffix, count
+    )
 
 
-class _Prefixes(dict[str, bytes]):
-    """Maps the name of a metric to the bytes of a gauge with one point, from the metric's tag to the time's.
+def _encode_distributions(
+    values: Mapping[str, Value], time_unix_ns: int, step: int, role: str | None
+) -> bytes:
+    """Encode a metric with one point for each distribution in *values*."""
+    encoded = b""
+    for name, value in values.items():
+        # Attributes have another field in each kind of point.
+        if isinstance(value, HistogramPoint):
+            point = encode_point(value, time_unix_ns, _point_attributes(1, step, role))
+            encoded += message(2, text(1, name) + point)
+        elif isinstance(value, BucketPoint):
+            point_attributes = _point_attributes(9, step, role)
+            point = encode_buckets(value, time_unix_ns, point_attributes)
+            encoded += message(2, text(1, name) + point)
+    return encoded
 
-    They are constant for a key, and most of a row's bytes: made anew they take three times as long.
+
+class _Layout:
+    """Packs gauges of the same names and types of numbers, and the row's own behind them.
+
+    One call of `struct` packs all of them: with one for each, wide rows take a fifth more.
 
     Args:
-        suffix_bytes: Size of the point's attributes.
+        names: Names of the gauges.
+        kinds: Types of their numbers.
+        suffix_bytes: Size of the attributes of their points.
+        row_bytes: Size of the attributes of the row's own point; 0 for parts that others follow.
     """
 
-    def __init__(self, suffix_bytes: int) -> None:
-        super().__init__()
-        # A time and one number are 18 bytes.
-        self._point_bytes = 18 + suffix_bytes
+    __slots__ = ("_fields", "_pack")
 
-    def __missing__(self, name: str) -> bytes:
-        name_field = text(1, name)
-        point = varint(self._point_bytes)
-        gauge = varint(1 + len(point) + self._point_bytes)
-        metric = varint(
-            len(name_field) + 1 + len(gauge) + 1 + len(point) + self._point_bytes
-        )
-        prefix = b"".join(
-            (b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19")
-        )
-        # Bounds the memory of a program whose keys are ever new.
-        if len(self) >= _CACHED_KEYS:
-            self.clear()
-        self[name] = prefix
-        return prefix
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        kinds: tuple[type, ...],
+        suffix_bytes: int,
+        row_bytes: int,
+    ) -> None:
+        # Of each gauge: what is before its time, the time, the number's tag, the number, and attributes.
+        self._fields: list[Any] = []
+        codes = ["<"]
+        gauges = [
+            (name, kind, suffix_bytes) for name, kind in zip(names, kinds, strict=True)
+        ]
+        if row_bytes:
+            gauges.append((ROW, int, row_bytes))
+        for name, kind, attribute_bytes in gauges:
+            head = _head(name, attribute_bytes)
+            tag, code = _NUMBERS[kind]
+            self._fields += (head, 0, tag, 0, b"")
+            codes.append(f"{len(head)}sQc{code}{attribute_bytes}s")
+        self._pack = Struct("".join(codes)).pack
+
+    def pack(
+        self,
+        numbers: list[Value],
+        time_unix_ns: int,
+        suffix: bytes,
+        row_suffix: bytes = b"",
+        count: int = 0,
+    ) -> bytes:
+        """Return the gauges of *numbers*, to which *count* is appended if the row's own is among them."""
+        if row_suffix:
+            numbers.append(count)
+        fields = self._fields.copy()
+        fields[1::5] = [time_unix_ns] * len(numbers)
+        fields[3::5] = numbers
+        fields[4::5] = [suffix] * len(numbers)
+        if row_suffix:
+            fields[-1] = row_suffix
+        return self._pack(*fields)
 
 
-@lru_cache(_CACHED_SIZES)
-def _prefixes(suffix_bytes: int) -> _Prefixes:
-    """Return the prefixes of points whose attributes take *suffix_bytes*: the step's digits and the role decide."""
-    return _Prefixes(suffix_bytes)
+_layout = lru_cache(_LAYOUTS)(_Layout)
+
+
+def _head(name: str, suffix_bytes: int) -> bytes:
+    """Return the bytes of a gauge with one point, from the metric's tag to the time's."""
+    # A time and one number are 18 bytes.
+    point_bytes = 18 + suffix_bytes
+    name_field = text(1, name)
+    point = varint(point_bytes)
+    gauge = varint(1 + len(point) + point_bytes)
+    metric = varint(len(name_field) + 1 + len(gauge) + 1 + len(point) + point_bytes)
+    return b"".join(
+        (b"\x12", metric, name_field, b"\x2a", gauge, b"\x0a", point, b"\x19")
+    )
 
 
 def _point_attributes(field: int, step: int, role: str | None) -> bytes:

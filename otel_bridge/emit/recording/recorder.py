@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import time_ns
+from typing import cast
 
 from otel_bridge.emit.arguments import counts_unknown, role_of, unix_ns
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
@@ -44,6 +45,7 @@ from otel_bridge.journal.quota import Quota
 from otel_bridge.records import key_of
 
 _METRICS = int(Signal.METRICS)
+_FLOATS = frozenset({float})
 # Bounds the memory of a signal handler that logs again and again inside one call.
 _MAX_WAITING = 10_000
 
@@ -155,16 +157,17 @@ class Recorder:
         written, under the same lock. What cannot be recorded is counted.
         """
         with self._lock:
-            count = self._appender.drops.count
             if reduce is not None and self._rules.merges_ranks:
-                values = with_reductions(values, reduce, count)
+                values = with_reductions(values, reduce, self.drops.count)
             if self._busy:
                 # Read now: the program may change its values before the queue is written.
-                values = flatten_all(values, count)
+                values = flatten_all(values, self.drops.count)
             other_role = None if role is None else self._other_role(role)
-            own_ns = 0 if time_unix_ns is None else unix_ns(time_unix_ns, count)
+            own_ns = 0
+            if time_unix_ns is not None:
+                own_ns = unix_ns(time_unix_ns, self.drops.count)
             commits = commit is not False
-            self._do(
+            self._do_locked(
                 self._write_row, values, step, other_role, commits, time_ns(), own_ns
             )
 
@@ -367,6 +370,14 @@ class Recorder:
 
         Add media to *media*. Empty when none of them is a number.
         """
+        if type(values) is dict:
+            # A copy, which no other thread changes meanwhile.
+            row = cast("dict[str, Value]", values).copy()
+            kinds = map(type, row.values())
+            # Nearly every row: keys that were read and shown before, and floats alone.
+            if (role, *row) == self._names and _FLOATS.issuperset(kinds):
+                return row
+            values = row
         count = self._appender.drops.count
         numbers = flatten(values, count, media)
         names = (role, *numbers)
@@ -393,26 +404,30 @@ class Recorder:
         call or the end. Beyond 10,000 queued calls the next is counted as ``reentered``.
         """
         with self._lock:
-            if self._busy:
-                if len(self._waiting) >= _MAX_WAITING:
-                    self.drops.count("reentered", 1)
-                else:
-                    self._waiting.append(partial(self._do, write, *arguments))
-                return
-            try:
-                self._busy = True
-                write(*arguments)
-            except any_error_but_signals() as exc:
-                # Nothing of otel-bridge may end a training run.
-                self._appender.drops.count_failure(exc)
-            finally:
-                self._busy = False
-            if self._waiting:
-                self._drain_queue()
-            # At once: a process that makes no further call before a kill would otherwise have lost
-            # something with empty counts.
-            if self._appender.drops.has_new_reason:
-                self._do(self._appender.write_drops)
+            self._do_locked(write, *arguments)
+
+    def _do_locked(self, write: Callable[..., object], *arguments: object) -> None:
+        """Do as `_do` says; the caller holds the lock."""
+        if self._busy:
+            if len(self._waiting) >= _MAX_WAITING:
+                self.drops.count("reentered", 1)
+            else:
+                self._waiting.append(partial(self._do, write, *arguments))
+            return
+        try:
+            self._busy = True
+            write(*arguments)
+        except any_error_but_signals() as exc:
+            # Nothing of otel-bridge may end a training run.
+            self.drops.count_failure(exc)
+        finally:
+            self._busy = False
+        if self._waiting:
+            self._drain_queue()
+        # At once: a process that makes no further call before a kill would otherwise have lost
+        # something with empty counts.
+        if self._appender.drops.has_new_reason:
+            self._do_locked(self._appender.write_drops)
 
     def _drain_queue(self) -> None:
         while self._waiting:

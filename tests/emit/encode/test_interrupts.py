@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.emit.encode import row
-from otel_bridge.emit.encode.row import _prefixes, encode_row
+from otel_bridge.emit.encode.row import _layout, encode_row
 
 BEFORE = [(step, "trainer") for step in (125, 126, 127)]
 AT = [(128, "explorer"), (128, "trainer"), (1 << 14, "trainer"), (-1, "trainer")]
@@ -44,7 +44,7 @@ def interrupting(line: int) -> tuple[Callable[..., Any], list[int]]:
 
 
 def warm() -> None:
-    _prefixes.cache_clear()
+    _layout.cache_clear()
     for step, role in BEFORE:
         encoded(step, role)
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, distribution_of
-from otel_bridge.emit.encode.row import _point_attributes, _prefixes, encode_row
+from otel_bridge.emit.encode.row import _layout, encode_row
 from otel_bridge.emit.encode.values import Value
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -123,7 +123,21 @@ def test_a_row_has_the_bytes_that_the_public_encoder_gives_it(
 ) -> None:
     packed = encode_row(values, _T, step, role, 7)
 
-    assert packed == by_the_public_encoder(values, _T, step, role, 7)
+    distributions_first = dict(
+        sorted(values.items(), key=lambda entry: isinstance(entry[1], (int, float)))
+    )
+    assert packed == by_the_public_encoder(distributions_first, _T, step, role, 7)
+
+
+def test_a_wide_row_has_each_of_its_values_once() -> None:
+    values: dict[str, Value] = {f"key/{index}": index / 2 for index in range(1_000)}
+    values["key/500"] = distribution_of([1.0])
+
+    packed = encode_row(values, _T, 1, None, 7)
+
+    distribution = {"key/500": values.pop("key/500")}
+    expected = by_the_public_encoder({**distribution, **values}, _T, 1, None, 7)
+    assert packed == expected
 
 
 @given(
@@ -159,15 +173,21 @@ def test_ever_new_keys_do_not_grow_the_cache() -> None:
             {f"key_{index}_{number}": 0.5 for number in range(5)}, _T, 1, None, index
         )
 
-    size = len(_point_attributes(7, 1, None))
-    assert 0 < len(_prefixes(size)) < 10_000
+    assert 0 < _layout.cache_info().currsize <= 128
+
+
+def test_a_row_of_many_keys_takes_no_more_than_its_share_of_the_cache() -> None:
+    _layout.cache_clear()
+    encode_row({f"key_{number}": 0.5 for number in range(1_000)}, _T, 1, None, 1)
+
+    assert _layout.cache_info().currsize == 1_000 // 128 + 1
 
 
 def test_ever_larger_steps_do_not_grow_the_cache() -> None:
     for digits in range(1, 19):
         encode_row({"loss": 0.5}, _T, 10**digits, f"role-{digits}", 1)
 
-    assert _prefixes.cache_info().currsize < 10
+    assert _layout.cache_info().currsize <= 128
 
 
 def test_a_step_beyond_64_bit_is_masked() -> None:
