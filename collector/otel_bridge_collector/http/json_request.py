@@ -19,10 +19,13 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 
 from otel_bridge.errors import InvalidRecordError
+from otel_bridge_collector.error_table import TooLargeError
 
 M = TypeVar("M", bound=Message)
 _HEX = frozenset({"trace_id", "span_id", "parent_span_id"})
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
+_DEPTH = 100
+"""Deepest nesting of messages: protobuf's own limit. Python's stack would end at fewer levels than orjson reads."""
 _SHOWN = 40
 """Most characters of a wrong value that an error shows."""
 _REASON_SHOWN = 400
@@ -34,6 +37,7 @@ def message_of(kind: type[M], body: bytes) -> M:
 
     Raises:
         InvalidRecordError: *body* is not JSON, or has a value that its field cannot hold.
+        TooLargeError: Its messages nest deeper than `_DEPTH`.
     """
     try:
         raw: object = orjson.loads(body)
@@ -41,7 +45,7 @@ def message_of(kind: type[M], body: bytes) -> M:
         raise InvalidRecordError(
             f"body of {len(body)} bytes is not JSON: {exc}"
         ) from exc
-    fields = _known_fields(raw, cast("Descriptor", kind.DESCRIPTOR), "")
+    fields = _known_fields(raw, cast("Descriptor", kind.DESCRIPTOR), "", 1)
     try:
         return ParseDict(fields, kind())
     except ParseError as exc:
@@ -50,7 +54,9 @@ def message_of(kind: type[M], body: bytes) -> M:
         ) from exc
 
 
-def _known_fields(value: object, kind: Descriptor, path: str) -> dict[str, object]:
+def _known_fields(
+    value: object, kind: Descriptor, path: str, depth: int
+) -> dict[str, object]:
     """Return the fields of an object that its message type has, with ids in base64.
 
     Unknown keys are of a newer OTLP. protobuf could ignore them itself, but would then take a text
@@ -58,7 +64,12 @@ def _known_fields(value: object, kind: Descriptor, path: str) -> dict[str, objec
 
     Raises:
         InvalidRecordError: *value* is not an object, or bytes in it are not hex or base64.
+        TooLargeError: *value*, which is *depth* messages deep, is too deep.
     """
+    if depth > _DEPTH:
+        raise TooLargeError(
+            f"JSON request nests deeper than {_DEPTH} messages; send flat values"
+        )
     if not isinstance(value, dict):
         name = path.rstrip(".") or "the request"
         raise InvalidRecordError(f"{name}: expected an object, got {_shown(value)}")
@@ -77,10 +88,13 @@ def _known_fields(value: object, kind: Descriptor, path: str) -> dict[str, objec
             elements: list[object] = []
             for index, element in enumerate(cast("list[object]", item)):
                 place = f"{path}{key}[{index}]."
-                elements.append(_known_fields(element, field.message_type, place))
+                elements.append(
+                    _known_fields(element, field.message_type, place, depth + 1)
+                )
             arguments[key] = elements
         else:
-            arguments[key] = _known_fields(item, field.message_type, f"{path}{key}.")
+            place = f"{path}{key}."
+            arguments[key] = _known_fields(item, field.message_type, place, depth + 1)
     return arguments
 
 
