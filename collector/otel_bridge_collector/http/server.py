@@ -357,7 +357,9 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET
     if ":" in host:
         family = socket.AF_INET6
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named as TCP, since asyncio turns Nagle's algorithm off only for such sockets: uvicorn writes
+    # head and body apart, and the body would wait 40 ms for the client's delayed ACK.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # A restarted service gets its port at once, although old connections linger.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from otel_bridge_collector import Receiver, ReceiverSettings, limits
+from otel_bridge_collector.http import limited_protocol
 from support.waiting import ANSWER_S
 
 POST = b"POST /v1/metrics HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-protobuf\r\nContent-Length: "
@@ -61,6 +63,26 @@ def test_a_head_that_does_not_come_to_its_end_is_cut(
         slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
 
         assert is_closed(slow)
+
+
+def test_the_body_of_an_answer_does_not_wait_for_an_acknowledgement_of_its_head(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_delay: list[int] = []
+    connection_made = limited_protocol._LimitedProtocol.connection_made
+
+    def noted(
+        connection: limited_protocol._LimitedProtocol, transport: asyncio.Transport
+    ) -> None:
+        accepted = transport.get_extra_info("socket")
+        no_delay.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        connection_made(connection, transport)
+
+    monkeypatch.setattr(limited_protocol._LimitedProtocol, "connection_made", noted)
+    with connected(receiver, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") as client:
+        assert status(client) == b"HTTP/1.1 200 OK"
+
+    assert no_delay == [1]
 
 
 def test_of_too_many_connections_the_longest_silent_one_goes_and_no_request_is_cut(
