@@ -34,8 +34,9 @@ _METHODS = {
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": Signal.LOGS,
 }
 _STREAMS = 64
-"""Most concurrent requests of one connection; the client itself delays further ones (HTTP/2), which
-loses none."""
+"""Most concurrent requests of one connection. A client with more delays some itself, and is refused
+others (UNAVAILABLE), which it sends again: gRPC (1.85) counts a request until its handler is gone.
+That protection stays on: without it, requests that are reset at once take the memory of 100,000."""
 # By default gRPC closes connections of clients that ping more often than every five minutes.
 _PING_MS = 5_000
 _HEAD_BYTES = 64 << 10
