@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
@@ -94,9 +93,18 @@ class Child:
 
 
 def _in_foreground() -> bool:
-    """Return whether a key of the terminal signals this process and its command, which is in its group."""
+    """Return whether a key of the terminal signals this process and its command, which is in its group.
+
+    The terminal is the process's own, whatever its stdin is: behind a pipe, or closed, a key
+    signals both all the same.
+    """
     try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError):
-        # No terminal, so nothing was sent to the command by one.
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False  # no terminal, so nothing was sent to the command by one
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # the terminal has hung up
         return False
+    finally:
+        os.close(terminal)

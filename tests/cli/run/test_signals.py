@@ -81,11 +81,18 @@ def test_a_signal_reaches_the_command_once_and_what_it_logs_then_is_delivered(
     )
 
 
-def test_ctrl_c_on_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stdin", ["terminal", "pipe", "closed"])
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(
+    tmp_path: Path, stdin: str
+) -> None:
     train = program(tmp_path, "train.py", SIGNALLED)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
+        if stdin == "pipe":
+            os.dup2(os.pipe()[0], 0)
+        if stdin == "closed":
+            os.close(0)
         command = [RUN, "run", "--exporters", "file", "--", PYTHON, train]
         os.execve(RUN, command, environment(tmp_path))
     until((tmp_path / "ready").exists, "the command's beginning")
