@@ -30,7 +30,7 @@ from otel_bridge.journal.base_dir import base_dir, working_folder
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import RUN_ID, environment
-from otel_bridge.values.plain import by_text
+from otel_bridge.values.plain import by_text, mapping_of
 
 _MUST = "must"
 _NEVER = "never"
@@ -71,7 +71,7 @@ def install(module: ModuleType, mode: str) -> None:
         Raises:
             ConfigError: A setting of otel-bridge cannot be used, or Trackio is an exporter in mode
                 ``tee``.
-            TypeError: The installed Trackio has no argument of that name.
+            TypeError: The installed Trackio has no argument of that name, or *config* has no fields.
             ValueError: As `_check_resume`.
         """
         if mode == "tee":
@@ -91,7 +91,7 @@ def install(module: ModuleType, mode: str) -> None:
         )
         _check_resume(project, name, arguments.get("resume", _NEVER))
         _finish_other(package, project, name)
-        config = _TrackioConfig(arguments.get("config") or {})
+        config = _TrackioConfig(_entries_of(arguments.get("config")))
         run = captured(_begin(project, name, group, config), group, config)
         _set_current(package, run)
         return run
@@ -102,6 +102,21 @@ def install(module: ModuleType, mode: str) -> None:
         for name in _NEUTRAL_MODULE:
             if hasattr(package, name):
                 setattr(package, name, _neutral(f"trackio.{name}", ""))
+
+
+def _entries_of(config: Any) -> Mapping[Any, Any]:
+    """Return the entries of ``init(config=)``: a mapping, or the fields of another object, such as a namespace.
+
+    Empty for ``None``, and for another value that is false, as in Trackio (0.43, ``to_json_safe``).
+
+    Raises `TypeError` for an object without fields.
+    """
+    if not config:
+        return {}
+    fields = mapping_of(config)
+    if fields is not None:
+        return fields
+    return {name: value for name, value in vars(config).items() if name[0] != "_"}
 
 
 def _check_resume(project: str, name: str | None, resume: object) -> None:
@@ -135,6 +150,8 @@ def _begin(
 ) -> Run:
     """Begin the run of otel-bridge, or join the process's run of these names; without a name it is a new one.
 
+    Trackio's current run is one of each thread and task, and this one's has been finished.
+
     Raises:
         ConfigError: A setting of otel-bridge cannot be used.
         MissingExtraError: An exporter's package is not installed.
@@ -144,6 +161,7 @@ def _begin(
     return runs.begin(
         RunRequest(
             captured="trackio",
+            beside_its_own=True,
             project=project,
             name=name,
             group=group,

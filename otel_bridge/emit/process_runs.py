@@ -128,7 +128,8 @@ class ProcessRuns:
         with self._lock, _config_errors():
             if request.captured is not None:
                 request = self._completed(request)
-            if request.handle or self._is_of_another_capture(request):
+            is_beside = request.handle or self._is_of_another_capture(request)
+            if is_beside or self._is_beside_its_own(request):
                 run = self._begin_beside(request)
             else:
                 run = self._adopted(request) or self._begin_own(request)
@@ -209,6 +210,20 @@ class ProcessRuns:
         if request.captured is None or current is None or not current.recording:
             return False
         return self._captures.get(current, request.captured) != request.captured
+
+    def _is_beside_its_own(self, request: RunRequest) -> bool:
+        """Return whether the current run is one of *request*'s capture that goes on, and has another name.
+
+        Without a name each is another one.
+        """
+        current = self.current
+        if not request.beside_its_own or current is None or not current.recording:
+            return False
+        if self._captures.get(current) != request.captured:
+            return False
+        return request.generated_name is not None or not current.facts.identity.is_named(
+            request.project, request.name, request.role, request.id
+        )
 
     def _adopted(self, request: RunRequest) -> Run | None:
         """Return the current run if *request* is of it, and print how they differ.

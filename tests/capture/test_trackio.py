@@ -430,3 +430,68 @@ def test_a_run_that_must_be_resumed_has_to_exist(tmp_path: Path) -> None:
         "Run 'e' does not exist in project 'p': no run folder of it is in "
     )
     assert (wrong, name) == ("resume must be one of: 'must', 'allow', or 'never'", "e")
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        ("replace", ({"name": "a"}, {"name": "b"})),
+        ("replace", ({}, {})),
+        ("tee", ({"name": "a"}, {"name": "b"})),
+    ],
+)
+def test_runs_of_threads_go_on_beside_each_other(
+    tmp_path: Path, mode: str, names: tuple[dict[str, str], ...]
+) -> None:
+    code = f"""
+    import threading
+    import trackio
+    names = {names!r}
+    both = threading.Barrier(2)
+
+    def train(number, **names):
+        trackio.init(project="p", **names)
+        both.wait()
+        for step in range(2):
+            trackio.log(dict(loss=number + step))
+        both.wait()
+        trackio.finish()
+
+    threads = [threading.Thread(target=train, args=(10 * n,), kwargs=names[n]) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    """
+
+    output = captured(tmp_path, code, OTEL_BRIDGE_CAPTURE_MODE=mode)
+
+    assert "after finish()" not in output
+    folders = run_folders(runs(tmp_path))
+    assert sorted(values(folder)["loss"] for folder in folders) == [
+        [(0, 0), (1, 1)],
+        [(0, 10), (1, 11)],
+    ]
+    assert [statuses(folder) for folder in folders] == [["finished"]] * 2
+
+
+def test_a_config_may_be_a_namespace_or_any_object_with_fields(tmp_path: Path) -> None:
+    code = """
+    import argparse
+    import trackio
+
+    class Options:
+        def __init__(self):
+            self.batch = 8
+            self._secret = "x"
+
+    trackio.init(project="p", name="e", config=argparse.Namespace(lr=0.1, model={"layers": 2}))
+    assert trackio.config["lr"] == 0.1, trackio.config
+    trackio.init(project="p", name="e", config=Options())
+    assert trackio.config["batch"] == 8, trackio.config
+    trackio.log({"loss": 1.0})
+    """
+
+    captured(tmp_path, code)
+
+    assert config_of(tmp_path) == {"lr": 0.1, "model": {"layers": 2}, "batch": 8}

@@ -31,6 +31,8 @@ class RunRequest:
 
     Attributes:
         captured: Package whose calls begin the run, instead of ``init()``.
+        beside_its_own: Whether an open run of *captured* with other names goes on: the package
+            finishes the run before by itself, so that one that is open is of another thread.
         adapter: Framework whose adapter begins the run, instead of ``init()``.
         generated_name: Name of a run that is another one than the process's; it counts as
             generated.
@@ -56,6 +58,7 @@ class RunRequest:
     otel: bool = False
     handle: bool = False
     captured: str | None = None
+    beside_its_own: bool = False
     adapter: str | None = None
     generated_name: str | None = None
 
