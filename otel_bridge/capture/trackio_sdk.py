@@ -78,7 +78,12 @@ def install(module: ModuleType, mode: str) -> None:
             # Before Trackio begins its run, so that an error leaves none there.
             refuse_twice(("trackio",), mode, requested_exporters())
             run = real_init(project, name, group, *extra, **keywords)
-            _record_too(run, _begin(project, name or run.name, group, run.config))
+            # Trackio counts up the names that it makes, from the runs of its store (0.43,
+            # ``generate_readable_name``): another job may have the same, so that the id names it.
+            is_new = name is None and not RUN_ID.read(runs.environment_of_user())
+            new_id: str | None = run.id if is_new else None
+            recorded = _begin(project, name or run.name, group, run.config, id=new_id)
+            _record_too(run, recorded)
             # `trackio.config` is bound to the config of before, whose changes would not be
             # recorded.
             package.config = run.config
@@ -146,7 +151,12 @@ def _check_resume(project: str, name: str | None, resume: object) -> None:
 
 
 def _begin(
-    project: str, name: str | None, group: str | None, config: Mapping[str, Any]
+    project: str,
+    name: str | None,
+    group: str | None,
+    config: Mapping[str, Any],
+    *,
+    id: str | None = None,  # noqa: A002  # the word of `init()`
 ) -> Run:
     """Begin the run of otel-bridge, or join the process's run of these names; without a name it is a new one.
 
@@ -164,6 +174,7 @@ def _begin(
             beside_its_own=True,
             project=project,
             name=name,
+            id=id,
             group=group,
             config=entries or None,
         )

@@ -221,8 +221,11 @@ class ProcessRuns:
             return False
         if self._captures.get(current) != request.captured:
             return False
-        return request.generated_name is not None or not current.facts.identity.is_named(
-            request.project, request.name, request.role, request.id
+        return (
+            request.generated_name is not None
+            or not current.facts.identity.is_named(
+                request.project, request.name, request.role, request.id
+            )
         )
 
     def _adopted(self, request: RunRequest) -> Run | None:
