@@ -6,8 +6,10 @@ and opens no store and no Space. The package's own ``log``, ``finish`` and ``ale
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from inspect import signature
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from otel_bridge.capture.config import both, record_config, requested_exporters
 from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
+from otel_bridge.capture.wandb.run import behave_as_logged
 from otel_bridge.capture.wandb.values.logged_values import LatestTexts
 from otel_bridge.capture.wandb.values.shown_values import text_in
 from otel_bridge.emit.arguments import INTERNAL_ERROR
@@ -40,7 +43,6 @@ _RESERVED = frozenset({"project", "run", "timestamp", "step", "time", "metrics"}
 """Keys of a row that Trackio renames (trackio 0.37, ``utils.RESERVED_KEYS``)."""
 _HISTOGRAM = "trackio.histogram"
 _NEUTRAL_MODULE = ("save", "freeze", "sync")
-_NEUTRAL_RUN = ("log_system", "log_artifact", "use_artifact", "link_artifact")
 _CONTEXT_OFF = ("current_server", "current_space_id", "current_server_write_token")
 
 
@@ -106,7 +108,7 @@ def install(module: ModuleType, mode: str) -> None:
     if mode == "replace":
         for name in _NEUTRAL_MODULE:
             if hasattr(package, name):
-                setattr(package, name, _neutral(f"trackio.{name}", ""))
+                setattr(package, name, _neutral(f"trackio.{name}"))
 
 
 def _entries_of(config: Any) -> Mapping[Any, Any]:
@@ -121,7 +123,8 @@ def _entries_of(config: Any) -> Mapping[Any, Any]:
     fields = mapping_of(config)
     if fields is not None:
         return fields
-    return {name: value for name, value in vars(config).items() if name[0] != "_"}
+    attributes = cast("dict[str, Any]", vars(config))
+    return {name: value for name, value in attributes.items() if name[0] != "_"}
 
 
 def _check_resume(project: str, name: str | None, resume: object) -> None:
@@ -208,19 +211,19 @@ def _set_current(package: Any, run: Any) -> None:
     package.config = run.config
 
 
-def _neutral(call: str, result: object) -> Callable[..., object]:
-    """Return a call that returns *result*, and only counts itself: in the process's run too, if there is one.
+def _neutral(call: str) -> Callable[..., str]:
+    """Return a call that returns an empty text, and only counts itself: in the process's run too, if there is one.
 
     It never raises, whatever its arguments are.
     """
 
-    def neutral(*_arguments: object, **_keywords: object) -> object:
+    def neutral(*_arguments: object, **_keywords: object) -> str:
         """Do nothing: the call has no counterpart, and is counted."""
         counts.not_captured(call)
         run = runs.current
         if run is not None:
             run.count_drop("not_captured", key=call)
-        return result
+        return ""
 
     return neutral
 
@@ -389,6 +392,11 @@ class TrackioRecording:
         counts.captured("trackio.alert", run=self.run)
         self.run.alert(title, text, level)
 
+    def not_captured(self, call: str) -> None:
+        """Count a call that has no counterpart."""
+        counts.not_captured(call)
+        self.run.count_drop("not_captured", key=call)
+
 
 def _class_of(value: Any) -> str:
     """Return the name of a medium's class as the package exports it.
@@ -451,6 +459,9 @@ class RecordedTrackioRun:
         self._bucket_id = None
         self._server_base_url = None
         self._is_local = True
+        # For Trackio's own `use_artifact`, which warns once of a store that it cannot write.
+        self._warning_lock = threading.Lock()
+        self._warned_failures: set[str] = set()
         # From here on changes of the config are recorded.
         config.run = run
 
@@ -462,6 +473,49 @@ class RecordedTrackioRun:
         """Record an alert."""
         self.recording.alert(*arguments, **keywords)
 
+    def log_system(self, *_arguments: Any, **_keywords: Any) -> None:
+        """Count the call, and record nothing: the bridge measures the machine."""
+        self.recording.not_captured("trackio.Run.log_system")
+
+    def log_artifact(
+        self,
+        artifact_or_path: Any,
+        name: Any = None,
+        type: Any = None,  # noqa: A002  # Trackio's
+        **_keywords: Any,
+    ) -> Any:
+        """Return the artifact as if it were logged, which is counted; of a path, one without files.
+
+        Raises what Trackio raises for a name that an artifact cannot have.
+        """
+        self.recording.not_captured("trackio.Run.log_artifact")
+        artifact = artifact_or_path
+        if not isinstance(artifact, self.package.Artifact):
+            artifact = self.package.Artifact(
+                name or Path(artifact_or_path).name, type or "unspecified"
+            )
+        behave_as_logged(artifact)
+        return artifact
+
+    def link_artifact(self, artifact: Any, *_arguments: Any, **_keywords: Any) -> Any:
+        """Return the artifact; the call is counted."""
+        self.recording.not_captured("trackio.Run.link_artifact")
+        return artifact
+
+    def use_artifact(
+        self, artifact_or_name: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
+        """Return the artifact, read by Trackio from its store on this machine.
+
+        Raises what Trackio raises, e.g. where the store has none of that name: the program needs the files.
+        """
+        self.recording.not_captured("trackio.Run.use_artifact")
+        if isinstance(artifact_or_name, str):
+            return self.package.Run.use_artifact(
+                self, artifact_or_name, *arguments, **keywords
+            )
+        return artifact_or_name
+
     def finish(self) -> None:
         """End the run, and wait for delivery as `Run.finish` does; a second call does nothing."""
         self.recording.run.finish()
@@ -472,8 +526,5 @@ class RecordedTrackioRun:
 
 def _run_class(package: Any) -> Any:
     """Return a subclass of ``trackio.Run`` whose runs only record."""
-    body: dict[str, Any] = {"package": package}
-    for name in _NEUTRAL_RUN:
-        if hasattr(package.Run, name):
-            body[name] = _neutral(f"trackio.Run.{name}", None)
-    return type("CapturedTrackioRun", (RecordedTrackioRun, package.Run), body)
+    bases = (RecordedTrackioRun, package.Run)
+    return type("CapturedTrackioRun", bases, {"package": package})

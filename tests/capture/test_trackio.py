@@ -497,3 +497,32 @@ def test_a_config_may_be_a_namespace_or_any_object_with_fields(tmp_path: Path) -
     captured(tmp_path, code)
 
     assert config_of(tmp_path) == {"lr": 0.1, "model": {"layers": 2}, "batch": 8}
+
+
+def test_an_artifact_is_read_from_trackios_store_and_a_logged_one_may_be_awaited(
+    tmp_path: Path,
+) -> None:
+    store = """
+    import trackio
+    trackio.init(project="p", auto_log_cpu=False)
+    trackio.log_artifact("model.bin", name="model")
+    trackio.finish()
+    """
+    code = """
+    import pathlib
+    import trackio
+    trackio.init(project="p", name="e")
+    print(pathlib.Path(trackio.use_artifact("model:latest").download(), "model.bin").read_text())
+    artifact = trackio.Artifact("other", type="model")
+    assert trackio.log_artifact(artifact) is artifact
+    assert trackio.log_artifact(pathlib.Path("model.bin")).wait().name == "model.bin"
+    trackio.finish()
+    """
+    (tmp_path / "model.bin").write_text("weights")
+    script = program(tmp_path, "store.py", store)
+    call([PYTHON, script], cwd=tmp_path, env=environment(tmp_path))
+
+    output = captured(tmp_path, code)
+
+    assert output.startswith("weights\n")
+    assert report_of(runs(tmp_path)).drops == {"not_captured": 3}
