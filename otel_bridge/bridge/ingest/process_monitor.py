@@ -127,7 +127,7 @@ class ProcessMonitor:
         appended = False
         for tail in self.reader.tails.values():
             # Unread frames may hold the process's own end, which says more than its death.
-            if tail.ended or not tail.used_up or _is_spared(tail, spared_pid):
+            if tail.ended or not tail.used_up or self._is_left(tail, spared_pid):
                 continue
             if tail.header is not None and self._is_open(tail):
                 last_seen_ns = self._last_seen_ns(tail)
@@ -195,6 +195,19 @@ class ProcessMonitor:
             return False
         process = self._process_of(tail.instance_id)
         return process is not None and process.status is None
+
+    def _is_left(self, tail: SegmentTailer, pid: int) -> bool:
+        """Return whether the end of *tail* is left to the program that waits for the process *pid*.
+
+        Not that of a program which has replaced itself (``os.execv``): its pid lives on, and what
+        runs there now may wait for this end.
+        """
+        if not _is_spared(tail, pid):
+            return False
+        for other in self.reader.tails.values():
+            if _is_spared(other, pid) and not other.segments.dead:
+                return False
+        return True
 
     def _last_seen_ns(self, tail: SegmentTailer) -> int:
         """Return when a process last gave a sign of life; the check that noticed its death came later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -87,3 +88,34 @@ def test_signs_of_life_go_on_once_a_minute_although_the_clock_is_set_back(
 
         assert signs_of_life(folder) == 2
     process.die()
+
+
+def test_the_end_of_a_program_that_replaced_itself_is_not_left_to_its_launcher(
+    tmp_path: Path,
+) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    bridge = open_bridge(folder, options(("memory", recorder)))
+    # All doubles have the pid of this process, as a program has before and after `os.execv`.
+    bridge.shutdown.spare(os.getpid())
+    first = Process.start(folder, "memory")
+    first.log(1)
+    first.die()
+
+    def is_noticed() -> bool:
+        bridge.poll()
+        return not bridge.processes.living()
+
+    until(is_noticed)
+    assert bridge.processes.has_unreported_ends()
+    second = Process.start(folder, "memory")
+
+    def is_reported() -> bool:
+        bridge.poll()
+        return not bridge.processes.has_unreported_ends()
+
+    until(is_reported)
+
+    assert bridge.processes.status_of(first.instance) is Status.KILLED
+    assert [one.instance_id for one in bridge.processes.living()] == [second.instance]
+    second.end()
+    bridge.close(time.monotonic() + 5)
