@@ -9,6 +9,7 @@ event file.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -145,7 +146,7 @@ def _time_of(event: Any) -> int | None:
 
     ``None`` where it is a time since some other moment.
     """
-    if event.wall_time >= _FIRST_TIME_S:
+    if _FIRST_TIME_S <= event.wall_time < math.inf:
         return int(event.wall_time * 1e9)
     return None
 
@@ -229,11 +230,14 @@ def _prefix(run: Run, folder: str) -> str:
     """Return what precedes the tags of event files in *folder*, as in W&B.
 
     It is the part of the path that the first folder of *run* does not share, and nothing for that
-    folder.
+    folder. A folder above the first one shares all of its path: it has its own name.
     """
     first_folder = _first_folders.setdefault(run, folder)
+    if folder == first_folder:
+        return ""
     parts = os.path.relpath(folder, first_folder).split(os.sep)
-    return "".join(f"{part}/" for part in parts if part not in {os.curdir, os.pardir})
+    below = [part for part in parts if part != os.pardir]
+    return "".join(f"{part}/" for part in below or [os.path.basename(folder)])
 
 
 class _Beginning:

@@ -32,7 +32,7 @@ writer.file_writer.add_onnx_graph(GraphDef())
 writer.add_text("config", "lr=0.1")
 for step in range(0, 300, 100):
     writer.add_scalar("losses/value_loss", 1 / (step + 3), step)
-    writer.add_scalar("charts/SPS", step, step)
+    writer.add_scalar("charts/SPS", step, step, walltime=float("inf"))
     writer.add_histogram("weights", np.arange(10.0), step)
 writer.close()
 """
@@ -116,7 +116,7 @@ def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_
 def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
     code = """
     from tensorboardX import SummaryWriter
-    for number, folder in enumerate(("runs/a", "runs/b", "runs/a/eval", "runs/b/eval")):
+    for number, folder in enumerate(("runs/a", "runs/b", "runs/a/eval", "runs/b/eval", "runs")):
         with SummaryWriter(folder) as writer:
             writer.add_scalar("loss", number, 1)
     """
@@ -129,6 +129,7 @@ def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
         "b/loss": [(1, 1.0)],
         "eval/loss": [(1, 2.0)],
         "b/eval/loss": [(1, 3.0)],
+        "runs/loss": [(1, 4.0)],
     }
 
 
