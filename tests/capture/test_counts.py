@@ -146,5 +146,5 @@ def test_a_command_without_the_package_gets_a_line_and_one_without_a_capture_not
 
     assert (
         capsys.readouterr().out
-        == "captured: nothing; no Python program of the command used wandb,trackio\n"
+        == "captured: nothing; no Python program of the command used wandb,trackio, or it ran with -I, -E or -S\n"
     )

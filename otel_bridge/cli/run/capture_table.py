@@ -58,7 +58,7 @@ class CaptureTable:
             return
         if not totals.processes:
             console.print_line(
-                f"captured: nothing; no Python program of the command used {self._names}"
+                f"captured: nothing; no Python program of the command used {self._names}, or it ran with -I, -E or -S"
             )
             return
         counts = ("captured", "not captured")
