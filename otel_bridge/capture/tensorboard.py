@@ -221,7 +221,8 @@ def _begin_first() -> None:
         if announced is not None:
             announced.begin()
         if runs.current is None:
-            runs.begin(RunRequest())
+            # Every process that writes event files records: Megatron writes them on its last rank.
+            runs.begin(RunRequest(rank=0))
     except OtelBridgeError as exc:
         notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
 

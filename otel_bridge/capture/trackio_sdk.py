@@ -163,7 +163,8 @@ def _begin(
 ) -> Run:
     """Begin the run of otel-bridge, or join the process's run of these names; without a name it is a new one.
 
-    Trackio's current run is one of each thread and task, and this one's has been finished.
+    Trackio's current run is one of each thread and task, and this one's has been finished. Every
+    process records, as in Trackio: rank 0.
 
     Raises:
         ConfigError: A setting of otel-bridge cannot be used.
@@ -179,6 +180,7 @@ def _begin(
             name=name,
             id=id,
             group=group,
+            rank=0,
             config=entries or None,
         )
     )

@@ -51,7 +51,7 @@ other.close()
 """
 
 
-def captured(folder: Path, code: str) -> None:
+def captured(folder: Path, code: str, **variables: str) -> None:
     command = [
         "run",
         "--exporters",
@@ -62,7 +62,7 @@ def captured(folder: Path, code: str) -> None:
         "python",
         program(folder, "t.py", code),
     ]
-    done = otel_bridge(*command, cwd=folder, env=environment(folder))
+    done = otel_bridge(*command, cwd=folder, env=environment(folder, **variables))
     assert done.returncode == 0, done.stderr
 
 
@@ -111,6 +111,15 @@ def test_the_scalars_of_tensorboards_own_writer_are_rows_and_a_second_folder_is_
         if record["kind"] == "row"
     ]
     assert times[:3] == [10**18] * 3
+
+
+def test_the_scalars_of_a_program_that_writes_on_its_last_rank_are_rows(
+    tmp_path: Path,
+) -> None:
+    captured(tmp_path, TORCH, RANK="3", WORLD_SIZE="4")
+
+    found = values(only_folder(runs(tmp_path)))
+    assert found["loss"] == scalars_of(tmp_path / "events")["loss"]
 
 
 def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:

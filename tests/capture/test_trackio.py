@@ -406,6 +406,23 @@ def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is
     assert shown == {"note": "step 4"}
 
 
+def test_every_rank_records_its_rows_config_and_alerts(tmp_path: Path) -> None:
+    code = """
+    import trackio
+    trackio.init(project="p", name="e", config={"lr": 0.1})
+    trackio.log({"loss": 1.0})
+    trackio.alert("it diverges")
+    trackio.finish()
+    """
+
+    captured(tmp_path, code, RANK="3", WORLD_SIZE="4")
+
+    folder = only_folder(runs(tmp_path))
+    assert values(folder) == {"loss": [(0, 1.0)]}
+    assert config_of(tmp_path) == {"lr": 0.1}
+    assert "alert" in {one["kind"] for one in records(folder)}
+
+
 def test_a_run_that_must_be_resumed_has_to_exist(tmp_path: Path) -> None:
     code = """
     import trackio
