@@ -6,7 +6,7 @@ and opens no store and no Space. The package's own ``log``, ``finish`` and ``ale
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -461,9 +461,6 @@ class RecordedTrackioRun:
         self._bucket_id = None
         self._server_base_url = None
         self._is_local = True
-        # For Trackio's own `use_artifact`, which warns once of a store that it cannot write.
-        self._warning_lock = threading.Lock()
-        self._warned_failures: set[str] = set()
         # From here on changes of the config are recorded.
         config.run = run
 
@@ -517,6 +514,10 @@ class RecordedTrackioRun:
                 self, artifact_or_name, *arguments, **keywords
             )
         return artifact_or_name
+
+    def _warn_once(self, _key: str, message: str) -> None:
+        """Warn, as Trackio's `use_artifact` does of a store that it cannot write."""
+        warnings.warn(message, stacklevel=2)
 
     def finish(self) -> None:
         """End the run, and wait for delivery as `Run.finish` does; a second call does nothing."""

@@ -204,8 +204,8 @@ class ProcessMonitor:
         """
         if not _is_spared(tail, pid):
             return False
-        for other in self.reader.tails.values():
-            if _is_spared(other, pid) and not other.segments.dead:
+        for successor in self.reader.tails.values():
+            if _is_spared(successor, pid) and not successor.segments.dead:
                 return False
         return True
 
