@@ -47,6 +47,8 @@ class _OpenPhase:
         outer: Phase of the same run and process around it.
         number: Its number in `live_registry`.
         start_ns: By a clock that only goes forward.
+        has_ended: Whether its block has ended. A task or generator that began in it may go on, and
+            has it as its current phase all the same.
     """
 
     run: EmitRun
@@ -60,6 +62,7 @@ class _OpenPhase:
     span_id: bytes
     number: int
     start_ns: int
+    has_ended: bool = False
 
     def encoded(self, end_ns: int, error: str | None) -> bytes:
         """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`.
@@ -87,7 +90,15 @@ _current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", defaul
 
 def is_inside() -> bool:
     """Return whether a phase is open here; a new phase without a step takes its step."""
-    return _current.get() is not None
+    return _innermost_open() is not None
+
+
+def _innermost_open() -> _OpenPhase | None:
+    """Return the innermost phase of this context whose block has not ended; ``None`` without one."""
+    phase = _current.get()
+    while phase is not None and phase.has_ended:
+        phase = phase.enclosing
+    return phase
 
 
 class Phase(ContextDecorator, AsyncContextDecorator):
@@ -150,6 +161,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         phase = self._take_open()
         if phase is None:
             return
+        phase.has_ended = True
         # Not when the block ends in another context than it began in.
         if _current.get() is phase:
             _current.set(phase.enclosing)
@@ -215,7 +227,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         role = role_of(self._role)
         if role == run.role:
             role = None
-        enclosing = _current.get()
+        enclosing = _innermost_open()
         pid = os.getpid()
         outer = _outer_of(run, pid, enclosing)
         if step is None and outer is not None and outer.role == role:
@@ -244,14 +256,16 @@ class Phase(ContextDecorator, AsyncContextDecorator):
 def _outer_of(
     run: EmitRun, pid: int, enclosing: _OpenPhase | None
 ) -> _OpenPhase | None:
-    """Return the innermost phase of *run* and this process, from *enclosing* outwards; ``None`` without one.
+    """Return the innermost open phase of *run* and this process, from *enclosing* outwards; ``None`` without one.
 
     A phase of another run may lie between, and a forked child has the phases of its parent around
     it.
     """
-    while enclosing is not None and (enclosing.run is not run or enclosing.pid != pid):
+    while enclosing is not None:
+        if enclosing.run is run and enclosing.pid == pid and not enclosing.has_ended:
+            return enclosing
         enclosing = enclosing.enclosing
-    return enclosing
+    return None
 
 
 def phase_of(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -244,6 +245,47 @@ def test_threads_have_phases_of_their_own_and_tasks_those_of_their_creator() -> 
     assert names(run) == [
         ("reward", None, 4), ("wait", None, 4), ("sample", "rollouts", 4), ("rollouts", None, 4),
     ]  # fmt: skip
+
+
+def test_a_phase_that_has_ended_is_around_nothing_that_its_tasks_and_generators_begin() -> (
+    None
+):
+    run = MemoryRun(last=7)
+
+    async def work(may_go: asyncio.Event) -> None:
+        await may_go.wait()
+        with Phase(run, "generate"):
+            pass
+
+    async def main() -> None:
+        may_go = asyncio.Event()
+        with Phase(run, "train", 3), Phase(run, "warm_up"):
+            task = asyncio.create_task(work(may_go))
+        may_go.set()
+        await task
+
+    asyncio.run(main())
+
+    def samples() -> Iterator[int]:
+        with Phase(run, "load", 3):
+            yield 0
+        yield 1
+
+    loader = samples()
+    next(loader)
+    with Phase(run, "optimize", 3):
+        next(loader)  # ends "load" inside the phase that was begun in it
+    inside = phase_module.is_inside()
+    with Phase(run, "save"):
+        pass
+
+    assert names(run)[2:] == [
+        ("generate", None, 8),
+        ("load", None, 3),
+        ("optimize", "load", 3),
+        ("save", None, 8),
+    ]
+    assert not inside
 
 
 def test_odd_names_and_steps_are_counted_and_nothing_raises() -> None:
