@@ -386,18 +386,20 @@ class Translator:
     def _finished(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* with the configs of further attempts, defined summaries, and the alerts that rows raise.
 
-        Alerts come last, because they watch the rows that the other steps add.
+        Alerts watch the rows that the steps before them add, and not the section of featured keys,
+        which shows values of these once more.
         """
         engines = self._metrics.engines
         if engines.active:
             records = [*records, *engines.rows()]
         records = self._spans.finished(records, now_unix_ns)
-        records = self._featured.rows(self._with_restarts(records, now_unix_ns))
+        records = self._with_restarts(records, now_unix_ns)
+        if self._alerts is not None:
+            records = self._alerts.rows(records, now_unix_ns)
+        records = self._featured.rows(records)
         if self._defined.defined:
             records = self._defined.rows(records)
-        if self._alerts is None:
-            return records
-        return self._alerts.rows(records, now_unix_ns)
+        return records
 
     def _with_restarts(self, records: list[Record], now_unix_ns: int) -> list[Record]:
         """Return *records* behind the configs of roles that began another attempt.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
@@ -106,6 +106,18 @@ def test_nan_and_infinity_raise_one_alert_for_all_keys_of_a_row() -> None:
         [("trainer/norm is infinite", 4)],
         [],
     )
+
+
+def test_alerts_watch_the_keys_that_were_logged_and_not_those_of_the_featured_section() -> (
+    None
+):
+    bench = bench_with("nan", featured=("loss",))
+
+    records = bench.metrics(TRAINER, row(1, {"loss": math.nan}))
+
+    assert [type(one) for one in records] == [Row, Alert]
+    assert "0_featured/01 trainer loss" in cast("Row", records[0]).values
+    assert cast("Alert", records[1]).text == "trainer/loss is NaN at step 1 (rule nan)"
 
 
 def test_a_key_that_is_always_nan_hides_no_other() -> None:
