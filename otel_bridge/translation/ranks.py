@@ -44,8 +44,10 @@ class KeyTotals:
 
     def add(self, value: float, weight: float) -> None:
         """Add the value of one row."""
-        self.weight += weight
-        self.weighted += value * weight
+        # Of weight 0 is a rank without samples, whose mean is often NaN: times 0 it would stay NaN.
+        if weight:
+            self.weight += weight
+            self.weighted += value * weight
         self.total += value
         # NaN is below nothing and above nothing, so it needs the explicit check to stick.
         if math.isnan(value) or value < self.low:
@@ -57,7 +59,7 @@ class KeyTotals:
         """Return the result of each reduction.
 
         The mean is NaN when all weights are 0, as it would be of no values. A value that is NaN
-        makes every result NaN, as in numpy.
+        makes every result NaN, as in numpy, but not the mean if its weight is 0.
         """
         return {
             "mean": self.weighted / self.weight if self.weight else math.nan,

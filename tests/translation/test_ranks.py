@@ -192,6 +192,19 @@ def test_a_rank_with_nan_makes_every_result_nan_as_in_numpy() -> None:
     )
 
 
+def test_a_rank_of_weight_0_does_not_count_in_the_mean_even_with_nan() -> None:
+    bench, (first, second) = started(2)
+    weight = "rl.reduce/mean/loss"
+    bench.metrics(first, row(1, {"loss": float("nan"), weight: 0.0}))
+    bench.metrics(second, row(1, {"loss": 2.0, weight: 3.0}))
+
+    bench.close()
+
+    ((_, values),) = rows(bench.records)
+    assert values["trainer/loss"] == 2.0
+    assert np.isnan(values["trainer/loss/max"])
+
+
 def test_infinities_of_both_signs_stay_the_extremes_as_in_numpy() -> None:
     bench, (first, second) = started(2)
     bench.metrics(first, row(1, {"loss": float("inf")}))
