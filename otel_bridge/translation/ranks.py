@@ -101,9 +101,12 @@ class RankStep(CollectedStep):
         self.arrive(now_unix_ns, row.time_unix_ns)
         self.ranks.add(process.rank)
         reductions = dict(_reductions(row))
+        attempt_key = key_of(row.role, ATTEMPT)
         for key, value in row.values.items():
-            # Both are about the row: the row of the step gets its attempt from its own track.
-            if REDUCE_PREFIX in key or key == key_of(row.role, ATTEMPT):
+            # Both are about the row: the row of the step gets its attempt from its own track. A value
+            # of that name which the program logs is merged as any other.
+            is_attempt = key == attempt_key and value == row.attempt > 1
+            if is_attempt or REDUCE_PREFIX in key:
                 continue
             if isinstance(value, Distribution):
                 total = self.distributions.get(key)

@@ -250,3 +250,19 @@ def test_the_config_names_a_further_attempt_before_its_first_merged_row() -> Non
         if isinstance(record, (Config, Row))
     ]
     assert shown == [1, 1, {"attempt": 2}, 2]
+    *_, (_, values) = rows(bench.records)
+    assert values == {
+        "trainer/attempt": 2, "trainer/ranks": 2, "trainer/loss": 2.0, "trainer/loss/min": 2.0,
+        "trainer/loss/max": 2.0, "trainer/loss/sum": 4.0,
+    }  # fmt: skip
+
+
+def test_a_value_that_the_program_itself_names_attempt_is_merged_as_any_other() -> None:
+    bench, ranks = started(2)
+    for number, rank in enumerate(ranks):
+        bench.metrics(rank, row(1, {"attempt": 3.0 + number}))
+
+    bench.close()
+
+    ((_, values),) = rows(bench.records)
+    assert values["trainer/attempt"] == 3.5

@@ -396,7 +396,9 @@ class StepAxes:
         axis = axis_of(role)
         attempt = process.attempts.get(axis) or self.attempt(process, axis, step)
         if attempt > 1:
-            key = full_key(role, ATTEMPT, rank=process.rank)
+            # Rows that are merged have the same keys on all ranks.
+            rank = 0 if process.merge_world else process.rank
+            key = full_key(role, ATTEMPT, rank=rank)
             self.register((key,), axis)
             # The number first: a user's value of that name stays.
             values = {key: attempt, **values}
