@@ -102,6 +102,17 @@ def figures_of(
     """
     import numpy  # noqa: PLC0415
 
+    # Infinities and values beyond 32 bits are expected. The program may have numpy raise for them.
+    with numpy.errstate(all="ignore"):
+        return _figures_of(streams, lengths)
+
+
+def _figures_of(
+    streams: Mapping[str, Numbers], lengths: Sequence[int]
+) -> dict[str, Figure]:
+    """Return what `figures_of` says; numpy may warn of values that are not finite, or raise."""
+    import numpy  # noqa: PLC0415
+
     parts: dict[str, list[Numbers]] = {}
     start = 0
     # In parts that fit into a cache of the processor: this halves the time.
@@ -158,15 +169,14 @@ def _quantities(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
         return quantities
     import numpy  # noqa: PLC0415
 
-    with numpy.errstate(all="ignore"):
-        # In doubles: the third estimator is a difference of nearly equal numbers.
-        ratio = numpy.subtract(streams[TRAINER], streams[ENGINE], dtype="f8")
-        absolute = numpy.abs(ratio)
-        k3 = numpy.exp(ratio) - 1.0 - ratio
-        beyond = (absolute > BOUND).astype("f4")
-        # A comparison with NaN is false, which would count the token as one within the bound.
-        if not numpy.isfinite(absolute.sum()):
-            beyond[~numpy.isfinite(absolute)] = numpy.nan
+    # In doubles: the third estimator is a difference of nearly equal numbers.
+    ratio = numpy.subtract(streams[TRAINER], streams[ENGINE], dtype="f8")
+    absolute = numpy.abs(ratio)
+    k3 = numpy.exp(ratio) - 1.0 - ratio
+    beyond = (absolute > BOUND).astype("f4")
+    # A comparison with NaN is false, which would count the token as one within the bound.
+    if not numpy.isfinite(absolute.sum()):
+        beyond[~numpy.isfinite(absolute)] = numpy.nan
     quantities.update(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
     return quantities
 
@@ -185,8 +195,7 @@ def _sums(name: str, values: Numbers, edges: Numbers) -> Numbers:
     import numpy  # noqa: PLC0415
 
     counts = numpy.diff(edges).astype("f8")
-    with numpy.errstate(all="ignore"):
-        sums = _reduced(numpy.add, values, edges)
+    sums = _reduced(numpy.add, values, edges)
     # Checked on the sums: one pass less where every token has a value.
     if not numpy.isfinite(sums.sum()):
         is_number = numpy.isfinite(values)

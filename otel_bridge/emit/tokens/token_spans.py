@@ -129,4 +129,7 @@ def _stream_pairs(
         members = [rollout for rollout in sent if name in rollout.sent]
         if any(name in rollout.streams for rollout in members):
             numbers = stream[: sum(map(len, members))]
-            yield f"{TOKENS_STREAM}{name}", numbers.astype("<f4", copy=False).tobytes()
+            # The program may have numpy raise for a double that 32 bits cannot hold.
+            with numpy.errstate(all="ignore"):
+                floats = numbers.astype("<f4", copy=False)
+            yield f"{TOKENS_STREAM}{name}", floats.tobytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,25 @@ def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() 
     }
     assert ("token_length", 1, "entropies of a") in run.keyed_drops
     assert ("token_not_finite", 1, "logprobs") in run.keyed_drops
+
+
+@pytest.mark.parametrize(
+    "values", [[math.inf, -math.inf, -1.0], [1e300, -1e300, 1e-300], [-1.0, math.nan]]
+)
+def test_values_beyond_32_bits_and_infinities_cost_nothing_where_numpy_raises_for_them(
+    values: list[float],
+) -> None:
+    run = MemoryRun()
+    streams = {"logprobs": values, "trainer_logprobs": values[::-1]}
+
+    # As in a program that looks for the first NaN of its own.
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        annotate(run, "a", streams, TokensCall(7))
+
+    (span,) = spans(run)
+    counts = span.figures["logprob/engine"].rollouts[0]
+    assert counts == [sum(map(math.isfinite, values))]
 
 
 def test_what_names_no_rollout_is_counted() -> None:
