@@ -125,6 +125,17 @@ def test_a_row_without_a_number_is_not_a_row_and_takes_no_sequence_number(
         assert [(row.step, row.seq) for row in seen.rows] == [(1, 1), (4, 2)]
 
 
+def test_a_row_that_holds_itself_is_cut_at_itself(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"loss": 0.5, "n": 2}
+    values["self"] = values
+
+    with run_in(tmp_path) as run:
+        run.log(values)
+
+        (seen,) = seen_in(tmp_path)
+        assert [row.values for row in seen.rows] == [{"loss": 0.5, "n": 2}]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("nothing", [{}, OrderedDict[str, float](), None, "loss"])
 def test_an_empty_row_uses_up_no_step(tmp_path: Path, nothing: Any, rank: int) -> None:

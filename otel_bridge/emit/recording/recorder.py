@@ -377,9 +377,8 @@ class Recorder:
             # Nearly every row: keys that were read and shown before, and floats alone.
             if (role, *row) == self._names and _FLOATS.issuperset(kinds):
                 return row
-            values = row
         count = self._appender.drops.count
-        numbers = flatten(values, count, media)
+        numbers = flatten(values, count, media)  # pyright: ignore[reportUnknownArgumentType]  # any dict
         names = (role, *numbers)
         if names != self._names:  # most rows have the names of the previous row
             numbers = distinct(numbers, role or self._rules.role, count)
