@@ -23,7 +23,6 @@ from otel_bridge.capture.wandb.values.shown_values import text_in
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.run_request import RunRequest
-from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
@@ -278,7 +277,7 @@ class TrackioRecording:
         self._texts = LatestTexts(run.summary, run.count_drop)
         self._traces = TraceReader()
         run.call_before_end(lambda _run: self._end())
-        self.next_step = next_step(run)
+        self.next_step = run.next_step()
 
     def log(self, metrics: Any, step: int | None = None) -> None:
         """Record a row and its traces; never raises.

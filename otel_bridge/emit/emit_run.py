@@ -69,6 +69,10 @@ class EmitRun(Protocol):
         """Return the last step of *role* in this process."""
         ...
 
+    def next_step(self, role: str | None = None) -> int:
+        """Return the step of the next row of *role* that names none: what names no step belongs to it."""
+        ...
+
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         """Count *n* drops for *reason*; *key* is the first dropped key."""
         ...
@@ -76,14 +80,6 @@ class EmitRun(Protocol):
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
         ...
-
-
-def next_step(run: EmitRun, role: str | None = None) -> int:
-    """Return the step of the next row of *role*, from 0: what names no step belongs to it."""
-    last = run.last_step(role)
-    if last is None:
-        return 0
-    return last + 1
 
 
 def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
@@ -96,7 +92,7 @@ def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
         return number
     if step is not None:
         run.count_drop("bad_step")
-    return next_step(run, role)
+    return run.next_step(role)
 
 
 # The run begun by ``init()``, looked up by spans that belong to no rollout.

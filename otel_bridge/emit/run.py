@@ -429,6 +429,15 @@ class Run(RecordedFacts):
             return None
         return self._recorder.last_step(role or self.role)
 
+    def next_step(self, role: str | None = None) -> int:
+        """Return the step of the next row of *role* (default: the run's own) that names none.
+
+        0 when nothing is recorded.
+        """
+        if self._recorder is None:
+            return 0
+        return self._recorder.next_step(role or self.role)
+
     def after_fork(self) -> None:
         """Begin the child's own part of the run in a forked child."""
         if self._recorder is not None:

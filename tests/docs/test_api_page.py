@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.ToolSpan)
 FOR_EMISSION: Final = {
     "after_fork", "append", "call_before_end", "count_drop", "end_part",
-    "has_ended", "last_step", "live_tracer", "next_event_seq", "recorder",
+    "has_ended", "last_step", "live_tracer", "next_event_seq", "next_step", "recorder",
     "rollout_options",
 }  # fmt: skip
 """Members that only other modules of otel-bridge use."""

@@ -125,6 +125,19 @@ def test_a_row_without_a_number_is_not_a_row_and_takes_no_sequence_number(
         assert [(row.step, row.seq) for row in seen.rows] == [(1, 1), (4, 2)]
 
 
+def test_what_names_no_step_belongs_to_the_row_that_is_still_open(
+    tmp_path: Path,
+) -> None:
+    with run_in(tmp_path) as run:
+        run.log({"a": 1.0}, step=5, commit=False)
+        while_open = run.next_step()
+        run.log({"b": 1.0})
+
+        (seen,) = seen_in(tmp_path)
+        assert [row.step for row in seen.rows] == [5, 5]
+        assert (while_open, run.next_step(), run.next_step("judge")) == (5, 6, 0)
+
+
 def test_a_row_that_holds_itself_is_cut_at_itself(tmp_path: Path) -> None:
     values: dict[str, Any] = {"loss": 0.5, "n": 2}
     values["self"] = values

@@ -23,7 +23,6 @@ from otel_bridge.capture.wandb.values.shown_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
 from otel_bridge.emit.arguments import INTERNAL_ERROR
-from otel_bridge.emit.emit_run import next_step
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.values.mappings import without
@@ -53,7 +52,7 @@ class WandbRecording:
         counts.captured("wandb.init", run=run)
         self.run = run
         counter = None if earlier is None else earlier.step
-        self.rows = MergedRows(run, counter or next_step(run), self._completed)
+        self.rows = MergedRows(run, counter or run.next_step(), self._completed)
         self.last = ShownSummary()
         self._saved = SavedRun(run)
         self.last.show({} if earlier is None else earlier.summary)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
-from otel_bridge.emit.emit_run import current_run, next_step
+from otel_bridge.emit.emit_run import current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
 from otel_bridge.emit.live_registry import closed, opened
@@ -233,7 +233,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         if step is None and outer is not None and outer.role == role:
             step = outer.step
         if step is None:
-            step = next_step(run, role)
+            step = run.next_step(role)
         ids = os.urandom(24)
         phase = _OpenPhase(
             run,

@@ -214,6 +214,10 @@ class Recorder:
         """Return the last step of *role* in this process; ``None`` before its first."""
         return self._steps.by_role.get(role or self._rules.role)
 
+    def next_step(self, role: str | None) -> int:
+        """Return the step that a row of *role* without one would get now."""
+        return self._steps.after_last(role or self._rules.role)
+
     def last_steps(self) -> dict[str | None, int]:
         """Return the last step of every role, the resource's by its name."""
         with self._lock:

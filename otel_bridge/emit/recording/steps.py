@@ -42,13 +42,17 @@ class LastSteps:
         return number
 
     def _number(self, step: object, role: str | None, drop: CountDrop) -> int:
-        """Return the step that a call gives, else the one after the last; 0 before the first.
+        """Return the step that a call gives, else that of `after_last`."""
+        number = None if step is None else to_step(step, drop)
+        if number is None:
+            return self.after_last(role)
+        return number
+
+    def after_last(self, role: str | None) -> int:
+        """Return the step after the last of *role*; 0 before the first.
 
         The last one again where it was left open.
         """
-        number = None if step is None else to_step(step, drop)
-        if number is not None:
-            return number
         last = self.by_role.get(role)
         if last is None:
             return 0

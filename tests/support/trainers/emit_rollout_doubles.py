@@ -77,6 +77,9 @@ class MemoryRun:
     def last_step(self, role: str | None = None) -> int | None:
         return self._last
 
+    def next_step(self, role: str | None = None) -> int:
+        return 0 if self._last is None else self._last + 1
+
     def count_drop(self, reason: str, n: int = 1, key: str = "") -> None:
         self.drops[reason] = self.drops.get(reason, 0) + n
         self.keyed_drops.append((reason, n, key))
