@@ -256,15 +256,8 @@ class FrameworkRun:
             and arguments["project"] == self.names.default_project
         ):
             notify_once(self.names.default_note)
-        last_run = self._run
-        if (
-            last_run is not None and beside is not None
-        ):  # another logger's run has replaced this one
-            arguments |= {
-                "project": last_run.project,
-                "name": last_run.name,
-                "id": last_run.id,
-            }
+        if self._run is not None:  # it has ended, or another logger's has replaced it
+            arguments |= _names_of(self._run)
         names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
         if beside is not None and not beside.facts.identity.is_named(**names):
             # A handle takes no stock instruments of the process: they are recorded in its own run.
@@ -314,6 +307,21 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
     arguments["name"] = None if is_chosen(RUN_NAME, env) else names.name or None
     arguments["role"] = None if ROLE.read(env) else names.role or None
     return arguments
+
+
+def _names_of(last_run: Run) -> dict[str, Any]:
+    """Return the arguments of ``init()`` that lead to *last_run* again.
+
+    It is found by its id. A name that was made for it, or completed for ``OTEL_BRIDGE_NEW_RUN``,
+    would be another one when it is made again.
+    """
+    identity = last_run.facts.identity
+    return {
+        "project": None if identity.project_generated else identity.project,
+        "name": None if identity.name_generated else identity.name,
+        "id": identity.id,
+        "generated_name": identity.name,
+    }
 
 
 def chosen_names(names: RunNames) -> tuple[str | None, str | None]:

@@ -128,16 +128,22 @@ def test_a_framework_that_calls_every_rank_records_on_its_rank_0_only(
         assert [seen.steps for seen in seen_in(tmp_path)] == [[0]]
 
 
+@pytest.mark.parametrize("is_new", ["0", "1"])
+@pytest.mark.parametrize(
+    "names", [RunNames("p", "a"), RunNames("p"), RunNames(), RunNames(role="trainer")]
+)
 def test_a_record_after_finish_begins_the_run_again_where_it_was(
-    tmp_path: Path,
+    tmp_path: Path, names: RunNames, is_new: str
 ) -> None:
-    with environment_of(held(tmp_path)):
-        recording = FrameworkRun("fake", RunNames("p", "a"))
+    with environment_of(held(tmp_path) | {"OTEL_BRIDGE_NEW_RUN": is_new}):
+        recording = FrameworkRun("fake", names)
         recording.begin().log({"loss": 1.0}, 4)
         recording.finish()
         recording.begin().log({"loss": 2.0})
 
         first, second = seen_in(tmp_path)
+        assert names_of(tmp_path)[0] == names_of(tmp_path)[1]
+        assert first.header.generated == second.header.generated
         assert (first.header.run_id, first.steps, second.steps) == (
             second.header.run_id,
             [4],
