@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,18 @@ def test_a_second_init_of_the_same_run_returns_it(tmp_path: Path) -> None:
         assert otel_bridge.init() is run
         assert otel_bridge.init("gsm8k", "ppo", role="trainer") is run
         assert otel_bridge.current_run() is run
+
+
+@pytest.mark.parametrize("key", ["project", "name", "role", "id"])
+def test_a_second_init_reads_names_as_the_first_one(tmp_path: Path, key: str) -> None:
+    with environment_of(held(tmp_path)):
+        names: dict[str, Any] = {"project": "p", "name": "n", "role": "r", "id": "i"}
+        run = otel_bridge.init(**names)
+        # A block of YAML ends with a line break; an empty name is none.
+        for text in (f" {names[key]}\n", ""):
+            assert otel_bridge.init(**{**names, key: text}) is run
+        with pytest.raises(ConfigError, match=f"{key}=.*expected text"):
+            otel_bridge.init(**{**names, key: ["x"]})
 
 
 def test_a_second_init_of_another_run_finishes_the_first(tmp_path: Path) -> None:

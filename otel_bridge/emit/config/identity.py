@@ -112,13 +112,20 @@ class Identity:
         A name that it does not give does. A name that was completed to begin a new run
         (``OTEL_BRIDGE_NEW_RUN``) leads to the run that it began: a loop that calls ``init()`` again
         means the same run.
+
+        Raises:
+            ConfigError: One of them cannot be a name.
         """
-        first_name = self.request.name
-        return (
-            project in {None, self.project}
-            and name in {None, self.name, first_name}
-            and role in {None, self.role}
-            and id in {None, self.id}
+        own_names = {
+            "project": ("", self.project),
+            "name": ("", self.name, _first(("name", self.request.name))),
+            "role": ("", self.role),
+            "id": ("", self.id),
+        }
+        asked_names = {"project": project, "name": name, "role": role, "id": id}
+        # Read as `identify` has read those of this run.
+        return all(
+            _first((key, asked_names[key])) in own_names[key] for key in asked_names
         )
 
 
