@@ -135,6 +135,17 @@ class LightningLogger:
         ):
             run.log_config(params)
 
+    def log_graph(self, model: Any, input_array: Any = None) -> None:  # noqa: ARG002  # Lightning's signature
+        """Make phases of what the profiler of the calling trainer measures; the graph is not recorded.
+
+        Lightning calls this at the beginning of each ``fit``, ``validate`` and ``test``, also where
+        your own call has begun the run before. Nothing happens on ranks above 0.
+        """
+        from otel_bridge.adapters.parts.timers import time_lightning  # noqa: PLC0415
+
+        if self._recording.is_rank_zero():
+            time_lightning(self._trainer())
+
     def save(self) -> None:
         """Do nothing: a row is appended when it is logged."""
 
@@ -165,14 +176,10 @@ class LightningLogger:
             trackers_of,
         )
         from otel_bridge.adapters.parts.framework_run import guarded  # noqa: PLC0415
-        from otel_bridge.adapters.parts.timers import time_lightning  # noqa: PLC0415
         from otel_bridge.capture.hook import captured  # noqa: PLC0415
 
         if not self._recording.is_rank_zero():
             return self._recording.begin(), CapturedReports("Lightning", ())
-        # Once: the profiler of a trainer stays wrapped.
-        if self._recording.run is None:
-            time_lightning(self._trainer())
         # The search of the calling frames would be a cost of each row.
         beside = (
             self._loggers_beside() if captured() or self._recording.run is None else []

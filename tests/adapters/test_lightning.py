@@ -50,6 +50,23 @@ try:
 except RuntimeError:
     pass
 """
+TIMED = """
+import copy, pickle
+from lightning.pytorch import Trainer
+from otel_bridge.adapters.lightning import OtelBridgeLogger
+
+logger = OtelBridgeLogger("sft", "one")
+logger.log_hyperparams({"lr": 0.1})
+timed = lambda trainer: type(vars(trainer.profiler).get("start")).__name__
+for _ in range(2):
+    trainer = Trainer(logger=logger)
+    trainer.run("fit", (1, {"loss": 0.5}))
+    print(timed(trainer))
+for copied in (copy.deepcopy(trainer), pickle.loads(pickle.dumps(trainer))):
+    print(timed(copied), copied.profiler.start.__self__ is copied.profiler)
+    copied.run("fit", (2, {"loss": 0.5}))
+    print(timed(copied))
+"""
 ENTRY_POINT = """
 import sys
 from lightning.pytorch import Trainer
@@ -205,6 +222,15 @@ def test_two_loggers_of_different_names_in_one_trainer_both_record_from_begin_to
         "two",
     ]
     assert "init() of another run" not in done.stderr
+
+
+def test_each_trainer_is_timed_though_its_logger_was_used_before_and_can_be_copied(
+    tmp_path: Path,
+) -> None:
+    assert run_program(tmp_path, TIMED).stdout.splitlines() == [
+        *["_TimedAction"] * 2,
+        *["method True", "_TimedAction"] * 2,
+    ]
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ PLACES = {
         "lightning.fabric:Fabric.call",
         "lightning.fabric:Fabric.log_dict",
         "lightning.fabric.loggers:Logger.finalize",
+        "lightning.fabric.loggers:Logger.log_graph",
         "lightning.fabric.loggers:Logger.log_hyperparams",
         "lightning.fabric.loggers:Logger.log_metrics",
         "lightning.fabric.loggers:Logger.name",

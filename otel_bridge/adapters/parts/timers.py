@@ -86,9 +86,8 @@ def time_lightning(trainer: Any) -> None:
     another trainer in the process may have no logger of this kind.
     """
     profiler: Any = getattr(trainer, "profiler", None)
-    if profiler is None or _TIMED in vars(profiler):
+    if profiler is None or isinstance(profiler.start, _TimedAction):
         return
-    setattr(profiler, _TIMED, True)
     phases = TimerPhases()
     # Weak, since the profiler would keep the trainer, and so the model, in memory.
     owner = weakref.ref(trainer)
@@ -107,8 +106,29 @@ def time_lightning(trainer: Any) -> None:
         phases.end(action_name)
         real_stop(action_name)
 
-    profiler.start = start
-    profiler.stop = stop
+    profiler.start = _TimedAction(real_start, start)
+    profiler.stop = _TimedAction(real_stop, stop)
+
+
+class _TimedAction:
+    """Replaces a method of one profiler. A copy of the profiler has its own method again: its trainer is another one.
+
+    Args:
+        method: The method.
+        call: What is called in its place.
+    """
+
+    def __init__(self, method: Any, call: Callable[[str], None]) -> None:
+        self._method = method
+        self._call = call
+
+    def __call__(self, action_name: str) -> None:
+        """Call what replaces the method."""
+        self._call(action_name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the method alone: Lightning pickles a trainer for the processes that it spawns."""
+        return getattr, (self._method.__self__, self._method.__name__)
 
 
 @guarded

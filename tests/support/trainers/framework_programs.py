@@ -80,7 +80,9 @@ def trainer(logger, epochs=1):
 LIGHTNING_PHASES = (
     LIGHTNING
     + """
-one = trainer(OtelBridgeLogger("sft", "one"))
+logger = OtelBridgeLogger("sft", "one")
+logger.log_hyperparams({"seed": 1})
+one = trainer(logger)
 assert isinstance(one.logger, pl.loggers.Logger)
 one.fit(Model(), loader(), None)
 one.validate(Model(), loader())

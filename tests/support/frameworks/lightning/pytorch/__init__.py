@@ -11,6 +11,12 @@ class Callback:
     def setup(self, trainer, pl_module, stage): ...
 
 
+class Profiler:
+    def start(self, action_name): ...
+
+    def stop(self, action_name): ...
+
+
 class Trainer:
     def __init__(
         self, logger=None, default_root_dir=".", fast_dev_run=False, barebones=False
@@ -20,6 +26,7 @@ class Trainer:
             [] if not logger else list(logger) if isinstance(logger, list) else [logger]
         )
         self.default_root_dir = default_root_dir
+        self.profiler = Profiler()
         self.callbacks = [one for point in entry_points(group="lightning.pytorch.callbacks_factory")
                           for one in point.load()()]  # fmt: skip
         assert all(isinstance(one, Callback) for one in self.callbacks), self.callbacks
@@ -37,6 +44,7 @@ class Trainer:
             callback.setup(self, None, stage)
         for logger in self.loggers:
             logger.log_hyperparams({"lr": 0.1})
+            logger.log_graph(None)
         for step, values in rows:
             for logger in self.loggers:
                 logger.log_metrics(metrics=values, step=step)
