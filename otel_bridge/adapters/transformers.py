@@ -250,10 +250,13 @@ class OtelBridgeCallback(TrainerCallback, ExportableState):
         run = recording.begin()
         if (tracker := self._captured().tracker_of(run)) is not None:
             logs = _left_out_by(tracker, logs)
-        if last := {key: logs[key] for key in _LAST_VALUES if key in logs}:
+        last: dict[str, Any] = {}
+        # A user's own `train_loss` comes with each step, without it.
+        if "train_runtime" in logs:
+            last = {key: logs[key] for key in _LAST_VALUES if key in logs}
             flos = getattr(state, "total_flos", None)
             # PrinterCallback takes it out of the shared dict.
-            if "train_runtime" in last and flos is not None:
+            if flos is not None:
                 last.setdefault("total_flos", flos)
             run.summary(last)
         if row := renamed(without(logs, last)):

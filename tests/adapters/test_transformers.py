@@ -94,6 +94,17 @@ def test_a_step_that_consumes_an_unknown_part_of_a_batch_names_none(
     assert rows_of(found, "lineage/consumed") == []
 
 
+def test_a_value_of_the_users_with_the_name_of_a_total_has_a_curve(
+    tmp_path: Path,
+) -> None:
+    own = 'log={"loss": 0.25, "train_loss": 0.5}'
+    run_program(tmp_path, TRAIN.replace('log={"loss": 0.25}', own))
+
+    found = recorded(tmp_path)
+    assert rows_of(found, "train/train_loss") == [(2, 0.5)]
+    assert summary_in(found)["train_loss"] == 0.25
+
+
 def test_rows_have_the_names_of_transformers_and_the_end_of_a_training_is_not_that_of_the_run(
     tmp_path: Path,
 ) -> None:
