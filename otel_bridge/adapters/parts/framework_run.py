@@ -100,6 +100,7 @@ class FrameworkRun:
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._own = False
+        self._last_own: Run | None = None
         self._stopped = False
         _recordings.add(self)
         process_runs().announce(self)
@@ -208,10 +209,10 @@ class FrameworkRun:
     def _goes_on(self, last_run: Run, current: Run | None) -> bool:
         """Return whether records belong to *last_run*, begun last; after its end they are counted as late.
 
-        A run of the adapter's own that has ended is begun again; one of others is not, since its
-        owner has ended it.
+        A run of the adapter's own that has ended is begun again, also after one of others that was in
+        its place. One of others is not, since its owner has ended it.
         """
-        return not last_run.has_ended or current is last_run or not self._own
+        return not last_run.has_ended or current is last_run or self._last_own is None
 
     def flush(self) -> None:
         """Wait for delivery, 2 s at most; nothing before the first record.
@@ -256,8 +257,8 @@ class FrameworkRun:
             and arguments["project"] == self.names.default_project
         ):
             notify_once(self.names.default_note)
-        if self._run is not None:  # it has ended, or another logger's has replaced it
-            arguments |= _names_of(self._run)
+        if self._last_own is not None:  # it has ended, or another run has replaced it
+            arguments |= _names_of(self._last_own)
         names = {key: arguments.get(key) for key in ("project", "name", "role", "id")}
         if beside is not None and not beside.facts.identity.is_named(**names):
             # A handle takes no stock instruments of the process: they are recorded in its own run.
@@ -268,6 +269,8 @@ class FrameworkRun:
         """Note *run* as the one that records, with the config and the failures that came before it, and return it."""
         self._run = run
         self._own = is_own
+        if is_own:
+            self._last_own = run
         process_runs().withdraw(self)
         # Failures before the run began have been counted for it.
         _failures.hand_over(run)

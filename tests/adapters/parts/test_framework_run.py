@@ -164,6 +164,21 @@ def test_a_run_of_the_program_is_used_as_it_is_and_not_ended(tmp_path: Path) -> 
         assert (still, seen.header.run_name, seen.steps) == (True, "own", [1])
 
 
+def test_after_a_run_of_the_program_in_between_the_adapters_own_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    with environment_of(held(tmp_path)):
+        recording = FrameworkRun("fake", RunNames("p"))
+        own = recording.begin()
+        with otel_bridge.init("p", "between") as between:
+            assert recording.begin() is between
+        recording.begin().log({"loss": 1.0}, 2)
+
+        assert [
+            (seen.header.run_id, seen.steps) for seen in seen_in(tmp_path) if seen.rows
+        ] == [(own.id, [2])]
+
+
 def test_a_setting_that_cannot_be_used_is_one_line_and_the_framework_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
