@@ -16,8 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_bridge.emit.console import notify
+from otel_bridge.errors import any_error_but_signals
 
 _TIMEOUT_S = 60.0
+_SHUT_DOWN = "ray.shutdown() was called before the actors had ended: they were killed; call end_with_driver()'s result"
 
 
 def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[], None]:
@@ -54,20 +56,30 @@ def end_with_driver(*actors: Any, timeout_s: float = _TIMEOUT_S) -> Callable[[],
 def _end(actors: tuple[Any, ...], timeout_s: float) -> None:
     """End *actors*, all at once, within *timeout_s*; an actor that does not end in time is left to Ray.
 
-    After ``ray.shutdown()`` one line on stderr says that they were killed before.
+    After ``ray.shutdown()``, also with another ``ray.init()`` after it, one line on stderr says
+    that they were killed before.
     """
     # A driver of Ray has it, others do not.
     ray: Any = importlib.import_module("ray")
     deadline = time.monotonic() + timeout_s
     if not ray.is_initialized():
-        notify(
-            "ray.shutdown() was called before the actors had ended: they were killed; call end_with_driver()'s result"
-        )
+        notify(_SHUT_DOWN)
         return
     # All at once: each delivers what is left while it ends.
-    ends = [actor.__ray_terminate__.remote() for actor in actors]
-    for each in ends:
+    ends = [_asked_to_end(actor) for actor in actors]
+    if any(reference is None for reference in ends):
+        notify(_SHUT_DOWN)
+    for each in filter(None, ends):
         # An actor that ends leaves its call without a result; one that is gone already has ended as
         # it did.
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(each, timeout=max(deadline - time.monotonic(), 0.0))
+
+
+def _asked_to_end(actor: Any) -> Any:
+    """Return Ray's reference to the end of *actor*; ``None`` for an actor of a cluster that was shut down."""
+    try:
+        return actor.__ray_terminate__.remote()
+    except any_error_but_signals():
+        # Ray 2.60 raises `Exception` at the call, which must not keep the other actors from ending.
+        return None

@@ -30,7 +30,9 @@ def test_an_actor_of_a_cluster_that_was_shut_down_is_said_and_the_others_end(
     ray.get = lambda *_, **__: None
     monkeypatch.setitem(sys.modules, "ray", ray)
     ended: list[str] = []
-    gone = Exception("Can't find actor. It might be dead or it's from a different cluster")
+    gone = Exception(
+        "Can't find actor. It might be dead or it's from a different cluster"
+    )
 
     end_with_driver(actor(ended, "gone", gone), actor(ended, "here"))()
 
