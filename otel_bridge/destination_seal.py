@@ -23,8 +23,19 @@ SEAL = "seal"
 """Key of the seal beside the variables of a destination; no variable is called so."""
 _KEY_BYTES = 32
 _LOCAL_SCHEMES = frozenset({"", "file", "sqlite"})
-_SERVERS_WITHOUT_ADDRESS = frozenset({"TRACKIO_SPACE_ID"})
-"""Variables that name a server by something else than an address: a Space gets the user's token."""
+_SERVERS_WITHOUT_ADDRESS = frozenset(
+    {
+        "TRACKIO_SPACE_ID",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+    }
+)
+"""Variables that name a server also by something else than an address.
+
+A Space gets the user's token. An endpoint may be a host alone, which looks like a plain name.
+"""
 
 
 def sealed(run_id: str, exporter: str, variables: Mapping[str, str]) -> dict[str, str]:

@@ -243,6 +243,10 @@ def test_a_user_without_a_home_seals_nothing(monkeypatch: pytest.MonkeyPatch) ->
         ("TRACKIO_SPACE_ID", "team/space", True),
         ("WANDB_MODE", "online", False),
         ("WANDB_BASE_URL", "http://[", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector.example", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "10.0.0.1:4317", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "traces.example/v1/traces", True),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", False),
     ],
 )
 def test_a_server_is_distinguished_from_a_file(
