@@ -85,6 +85,28 @@ def test_a_file_without_certificates_ends_init_too(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("name", ["CLIENT_CERTIFICATE", "CLIENT_KEY"])
+def test_a_client_certificate_without_its_key_ends_init(
+    tmp_path: Path, name: str, protocol: str
+) -> None:
+    file = tmp_path / "own.pem"
+    file.write_text("its content is not read")
+    env = {
+        **_BASE,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        f"OTEL_EXPORTER_OTLP_{name}": str(file),
+    }
+
+    with (
+        pytest.raises(
+            ConfigError, match=r"CLIENT_CERTIFICATE and .*CLIENT_KEY.*only one of both"
+        ),
+        run_in(tmp_path, env),
+    ):
+        pass
+
+
 def test_a_token_that_no_header_can_hold_ends_init_without_showing_it(
     tmp_path: Path,
 ) -> None:

@@ -99,11 +99,20 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
     A variable of the signal wins over that of all signals, by the specification.
 
     Raises:
-        ConfigError: A variable cannot be used, or a file of TLS that one names cannot be read.
+        ConfigError: A variable cannot be used, a file of TLS that one names cannot be read, or a
+            client certificate has no key.
         MissingExtraError: gRPC is chosen and grpcio is not installed.
     """
     protocol = _protocol(signal, env)
     url = _url(signal, protocol, env)
+    client_certificate = _file("CLIENT_CERTIFICATE", signal, env)
+    client_key = _file("CLIENT_KEY", signal, env)
+    # gRPC (1.85) aborts the whole process for one without the other.
+    if (client_certificate is None) != (client_key is None):
+        raise ConfigError(
+            f"{PREFIX}CLIENT_CERTIFICATE and {PREFIX}CLIENT_KEY ({signal}): only one of both is set; "
+            "expected the files of a certificate and of its key"
+        )
     return Endpoint(
         signal=signal,
         protocol=protocol,
@@ -113,8 +122,8 @@ def endpoint_for(signal: str, env: Mapping[str, str]) -> Endpoint:
         timeout_s=_timeout_s(signal, env),
         secure=url.startswith("https://"),
         certificate=_file("CERTIFICATE", signal, env),
-        client_certificate=_file("CLIENT_CERTIFICATE", signal, env),
-        client_key=_file("CLIENT_KEY", signal, env),
+        client_certificate=client_certificate,
+        client_key=client_key,
     )
 
 

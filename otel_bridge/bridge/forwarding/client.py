@@ -95,7 +95,7 @@ or `PermanentError`."""
 def client_for(endpoint: Endpoint) -> Client:
     """Return a client for *endpoint*; it connects with its first request.
 
-    Raises `BlockedError` for a file of TLS that is gone since *endpoint* was read.
+    Raises `BlockedError` for a file of TLS that is gone or empty since *endpoint* was read.
     """
     if endpoint.protocol == "grpc":
         return _GrpcClient(endpoint)
@@ -276,16 +276,20 @@ def _header_value(run_id: str) -> str:
 def _file(path: str | None) -> bytes | None:
     """Return the content of a file, ``None`` without a path.
 
-    Raises `BlockedError` when it cannot be read.
+    Raises `BlockedError` when it cannot be read or is empty.
     """
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as exc:
         raise BlockedError(
             f"{path} cannot be read: {exc.strerror}", help=_TLS_HELP
         ) from exc
+    # While it is replaced, for instance. gRPC (1.85) aborts the whole process for an empty key.
+    if not content:
+        raise BlockedError(f"{path} is empty", help=_TLS_HELP)
+    return content
 
 
 def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float | None:
