@@ -109,9 +109,6 @@ class _HttpClient:
         self._session.headers.update(
             {"Content-Type": "application/x-protobuf", **endpoint.headers}
         )
-        # Else the certificates that requests trusts by default.
-        if endpoint.certificate:
-            self._session.verify = endpoint.certificate
         if endpoint.client_certificate and endpoint.client_key:
             self._session.cert = (endpoint.client_certificate, endpoint.client_key)
 
@@ -133,6 +130,9 @@ class _HttpClient:
                 data=body,
                 headers=headers,
                 timeout=self._endpoint.timeout_s,
+                # With the request: REQUESTS_CA_BUNDLE overrides a session's (requests 2.32).
+                # Without a file, those that requests trusts by default.
+                verify=self._endpoint.certificate,
                 allow_redirects=False,
             )
         except requests.exceptions.SSLError as exc:

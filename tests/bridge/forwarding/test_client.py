@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import certifi
 import pytest
+import trustme
 
 from otel_bridge.bridge.forwarding.client import client_for
 from otel_bridge.errors import BlockedError
-from otel_bridge.otlp.destination import Endpoint
+from otel_bridge.otlp.destination import Endpoint, endpoint_for
+
+
+class _Accepting(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def tls_server(authority: trustme.CA) -> Iterator[str]:
+    """Run a server that accepts everything; yield its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Accepting)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_the_certificate_of_otlp_counts_beside_the_bundle_of_other_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca_file)
+    monkeypatch.setenv(variable, certifi.where())
+
+    with tls_server(authority) as url:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(ca_file),
+        }
+        client = client_for(endpoint_for("traces", env))
+        reply = client.send(b"", "run")
+        client.close()
+
+    assert reply.rejected == 0
 
 
 def test_a_key_that_is_empty_while_it_is_replaced_blocks_grpc_and_ends_no_process(
