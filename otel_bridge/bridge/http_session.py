@@ -12,6 +12,7 @@ from typing import cast
 import requests
 from requests.auth import HTTPBasicAuth
 from requests.utils import default_headers, get_auth_from_url
+from urllib3.exceptions import MaxRetryError
 
 _NO_CREDENTIALS = frozenset(name.lower() for name in default_headers()) | {
     "content-type",
@@ -43,6 +44,18 @@ class HttpSession(requests.Session):
         for name in list(prepared_request.headers):
             if name.lower() not in _NO_CREDENTIALS:
                 del prepared_request.headers[name]
+
+
+def cause_of(error: requests.RequestException) -> str:
+    """Return why a request got no answer, without its path and query, which may hold a secret.
+
+    The error of requests begins with them, and its cause comes behind.
+    """
+    wrapper: object = error.args[0] if error.args else None
+    # urllib3's error of a failed connection has the cause, such as a refused one or TLS.
+    if isinstance(wrapper, MaxRetryError) and wrapper.reason is not None:
+        return str(wrapper.reason)
+    return str(error)
 
 
 def _login_of_address(request: requests.PreparedRequest) -> requests.PreparedRequest:

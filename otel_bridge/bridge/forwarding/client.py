@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from otel_bridge.bridge.http_session import HttpSession
+from otel_bridge.bridge.http_session import HttpSession, cause_of
 from otel_bridge.errors import (
     BlockedError,
     ExporterError,
@@ -138,12 +138,14 @@ class _HttpClient:
         except requests.exceptions.SSLError as exc:
             # Before the general error: a certificate does not get better by waiting.
             raise BlockedError(
-                f"{self._endpoint.address}: TLS failed: {_cut(str(exc))}",
+                f"{self._endpoint.address}: TLS failed: {_cut(cause_of(exc))}",
                 help=_TLS_HELP,
             ) from exc
         except requests.RequestException as exc:
             timed_out = isinstance(exc, requests.Timeout)
-            message = f"{self._endpoint.address} cannot be reached: {_cut(str(exc))}"
+            message = (
+                f"{self._endpoint.address} cannot be reached: {_cut(cause_of(exc))}"
+            )
             raise RetryableError(message, timed_out=timed_out) from exc
         # Some backends answer 202 or 204 although the specification knows 200 alone. What they have
         # taken must not be sent again.

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from otel_bridge.bridge.forwarding.client import client_for
-from otel_bridge.errors import BlockedError
+from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.otlp.destination import Endpoint, endpoint_for
 
 
@@ -65,6 +65,26 @@ def test_the_certificate_of_otlp_counts_beside_the_bundle_of_other_programs(
         client.close()
 
     assert reply.rejected == 0
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "https://no.invalid"])
+def test_an_error_shows_its_cause_and_no_secret_of_the_address(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    env = {
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{address}/v1/traces?key=hunter2&code=hunter2",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    }
+    client = client_for(endpoint_for("traces", env))
+
+    with pytest.raises(RetryableError) as raised:
+        client.send(b"", "run")
+    client.close()
+
+    assert "hunter2" not in str(raised.value)
+    assert str(raised.value).startswith(f"{address}/v1/traces cannot be reached: ")
+    assert "refused" in str(raised.value) or "resolve" in str(raised.value)
 
 
 def test_a_key_that_is_empty_while_it_is_replaced_blocks_grpc_and_ends_no_process(
