@@ -137,7 +137,8 @@ def list_(selection: _Selection) -> None:
 
     It has id, exporter, kind, step, role, record id, time and reason.
     """
-    for letters in _chosen(selection):
+    chosen, all_read = _chosen(selection)
+    for letters in chosen:
         if not selection.as_json:
             echo(
                 f"{letters.folder.run_id}: {counted(len(letters.dead_letters), 'dead letter')}"
@@ -147,13 +148,15 @@ def list_(selection: _Selection) -> None:
                 echo(_json(letters.folder, dead_letter, whole=False))
             else:
                 echo(f"  {_line(dead_letter)}")
+    sys.exit(0 if all_read else 1)
 
 
 @command.command(epilog="Example: otel-bridge dead-letters show --id 3")
 @_options
 def show(selection: _Selection) -> None:
     """Print each dead letter with its record. Long records are clipped unless you pass --json."""
-    for letters in _chosen(selection):
+    chosen, all_read = _chosen(selection)
+    for letters in chosen:
         for dead_letter in letters.dead_letters:
             if selection.as_json:
                 echo(_json(letters.folder, dead_letter, whole=True))
@@ -164,6 +167,7 @@ def show(selection: _Selection) -> None:
             if len(text) > _CLIP:
                 text = f"{text[:_CLIP]} … ({len(text):,} characters; --json for all)"
             echo(f"{letters.folder.run_id} {_line(dead_letter)}\n{text}")
+    sys.exit(0 if all_read else 1)
 
 
 @command.command(epilog="Example: otel-bridge dead-letters retry --exporter mlflow")
@@ -189,9 +193,9 @@ def _carry_out(
 ) -> NoReturn:
     """Wait until each run is done with its letters, print the counts, and exit.
 
-    The exit code is 1 when some still wait, because no bridge can take them now, or were refused
-    again. An `OtelBridgeError` of a run (its request cannot be written, its ledger is locked) ends
-    the command: runs after it are left as they are.
+    The exit code is 1 when some still wait, because no bridge can take them now, were refused
+    again, or are in a ledger that cannot be read. An `OtelBridgeError` of a run (its request cannot
+    be written, its ledger is locked) ends the command: runs after it are left as they are.
 
     Args:
         selection: Chooses the letters.
@@ -199,8 +203,9 @@ def _carry_out(
         outcome: What is done with a letter, in one word.
     """
     work_without_output()
-    failed = False
-    for letters in _chosen(selection):
+    chosen, all_read = _chosen(selection)
+    failed = not all_read
+    for letters in chosen:
         begin(letters)
         remaining = _left(letters, _WAIT_S)
         counts = {outcome: len(letters.dead_letters) - remaining}
@@ -242,31 +247,34 @@ def _discard(letters: _RunDeadLetters) -> None:
         lock.release()
 
 
-def _chosen(selection: _Selection) -> list[_RunDeadLetters]:
-    """Return the chosen dead letters by run folder; print a line to stderr when there are none.
+def _chosen(selection: _Selection) -> tuple[list[_RunDeadLetters], bool]:
+    """Return the chosen dead letters by run folder, and whether every ledger could be read.
 
-    A folder whose ledger cannot be read costs one line, and the other runs are as usual.
+    A line on stderr says when there are none. A folder whose ledger cannot be read costs one line,
+    and the other runs are as usual.
 
     Raises:
         WrongCallError: The call names a folder or a run that is not there.
     """
     chosen: list[_RunDeadLetters] = []
+    all_read = True
     folders = chosen_folders(selection.directory, selection.run)
     for folder in folders:
         try:
             of_run = _letters(folder, selection.ids or None)
         except OtelBridgeError as exc:
             echo(f"{folder.run_id}: {exc}", err=True)
+            all_read = False
             continue
         dead_letters = [
             letter for letter in of_run if selection.exporter in {None, letter.exporter}
         ]
         if dead_letters:
             chosen.append(_RunDeadLetters(folder, dead_letters))
-    # Without folders that was printed already.
-    if folders and not chosen:
+    # Without folders that was printed already; of a ledger that cannot be read it is not known.
+    if folders and not chosen and all_read:
         echo("no dead letters", err=True)
-    return chosen
+    return chosen, all_read
 
 
 def _letters(folder: RunFolder, ids: Sequence[int] | None) -> list[StoredDeadLetter]:

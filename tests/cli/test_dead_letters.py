@@ -189,6 +189,24 @@ def test_a_run_whose_ledger_cannot_be_read_costs_one_line_and_hides_no_other_run
 
     listed = otel_bridge("dead-letters", "list", cwd=tmp_path, env=env)
 
+    assert listed.returncode == 1
     assert "1 dead letter\n" in listed.stdout
     assert listed.stderr.startswith(f"{other.name}: ")
     assert "is not a regular file; remove it" in listed.stderr
+
+
+@pytest.mark.parametrize("subcommand", ["list", "show", "retry", "discard"])
+def test_a_damaged_ledger_is_a_failure_and_not_no_dead_letters(
+    tmp_path: Path, subcommand: str
+) -> None:
+    folder = tmp_path / ".otel-bridge" / ("0" * 16)
+    (folder / "segments").mkdir(parents=True)
+    (folder / "ledger.sqlite").write_bytes(b"not a database" * 100)
+
+    done = otel_bridge(
+        "dead-letters", subcommand, cwd=tmp_path, env=environment(tmp_path)
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the ledger is damaged" in done.stderr
+    assert "no dead letters" not in done.stderr
