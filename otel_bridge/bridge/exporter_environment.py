@@ -170,7 +170,7 @@ class ExporterEnvironment:
             return exporter, exporter.read_settings(self.env, self.cwd)
         variables = without_seal(segment_variables)
         # The person's own variables win over those of the folder.
-        settings = exporter.read_settings({**variables, **self.env}, self.cwd)
+        settings = exporter.read_settings(self._over(variables), self.cwd)
         if self._trusts(run_id, name, segment_variables):
             return exporter, settings
         # The destination as the exporter reads it: it may strip or normalise what stands in the
@@ -182,13 +182,13 @@ class ExporterEnvironment:
         allowed = {
             variable: variables[variable] for variable in variables.keys() & destination
         }
-        return exporter, exporter.read_settings({**allowed, **self.env}, self.cwd)
+        return exporter, exporter.read_settings(self._over(allowed), self.cwd)
 
     def forwarding(self, segment_variables: Mapping[str, str]) -> Mapping[str, str]:
         """Return the variables of ``otlp``: the segments' endpoints count if none is set here."""
         if not self.from_segments or signals_with_endpoint(self.env):
             return self.env
-        return {**segment_variables, **self.env}
+        return self._over(segment_variables)
 
     def check_forwarding(
         self, segment_variables: Mapping[str, str], *, run_id: str
@@ -202,6 +202,15 @@ class ExporterEnvironment:
             return
         if not self._trusts(run_id, OTLP, segment_variables):
             _refuse_others(OTLP, without_seal(segment_variables), {})
+
+    def _over(self, segment_variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the own variables, with *segment_variables* where these are not set.
+
+        An empty one counts as unset, as everywhere: it must not lead records elsewhere than the
+        folder.
+        """
+        set_here = {name: value for name, value in self.env.items() if value.strip()}
+        return {**self.env, **segment_variables, **set_here}
 
     def _trusts(
         self, run_id: str, name: str, segment_variables: Mapping[str, str]

@@ -14,7 +14,7 @@ from otel_bridge.bridge.exporter_environment import (
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import Exporter
+from otel_bridge.exporter import Exporter, destination_of
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge_trackio.settings import TrackioSettings
 from support.bridge.bridge_doubles import (
@@ -83,6 +83,22 @@ def test_places_of_the_segments_count_only_where_the_own_environment_is_silent()
     )
 
     assert (seen[0], seen[-1]) == (own, {"A": "own", "B": "named", "KEY": "secret"})
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_variable_leads_nothing_elsewhere_than_the_segments(
+    empty: str,
+) -> None:
+    env = {"TRACKIO_SERVER_URL": empty, "OTEL_EXPORTER_OTLP_ENDPOINT": empty}
+    own = ExporterEnvironment(env, Path(), from_segments=True, trusts_folders=True)
+
+    _, settings = own.resolve(
+        "trackio", {"TRACKIO_SERVER_URL": "http://theirs.example/"}, run_id="r"
+    )
+    forwarding = own.forwarding({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://next:4317"})
+
+    assert destination_of(settings) == {"TRACKIO_SERVER_URL": "http://theirs.example/"}
+    assert forwarding["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://next:4317"
 
 
 @pytest.mark.parametrize(
