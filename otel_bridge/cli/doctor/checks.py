@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
+from requests.utils import get_environ_proxies, select_proxy
 from rich.table import Table
 
 from otel_bridge import settings
@@ -38,6 +39,7 @@ _CREDENTIALS: Mapping[str, Sequence[str]] = {
     OTLP: ("OTEL_EXPORTER_OTLP_HEADERS",),
 }
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_SOCKS_PORT = 1080
 
 
 @dataclass(slots=True)
@@ -126,27 +128,48 @@ def tracker(
 def _ask(findings: Findings, name: str, address: str) -> None:
     """Show whether a server answers, and that its clock differs by more than a minute.
 
-    One that does not answer within `_TIMEOUT_S`, or whose address is malformed, is wrong. Rows
+    One that does not answer within `_TIMEOUT_S`, or whose address is malformed, is wrong. Behind a
+    proxy of the environment the proxy is asked: the server's name may be known only to it. Rows
     carry the times of this machine, by which trackers order runs.
     """
     server = without_credentials(address).partition("?")[0]
+    by_proxy = ""
     try:
         parts = urlsplit(address)
-        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        proxy = _proxy_of(address)
+        next_hop = proxy or parts
+        port = next_hop.port or _DEFAULT_PORTS.get(next_hop.scheme, _SOCKS_PORT)
+        if proxy is not None:
+            by_proxy = f" by the proxy {proxy.hostname}:{port}"
         # A connection only: a request could need credentials, or have an effect.
-        socket.create_connection((parts.hostname or "", port), _TIMEOUT_S).close()
+        socket.create_connection((next_hop.hostname or "", port), _TIMEOUT_S).close()
     except (OSError, ValueError) as exc:
         findings.wrong.append(
-            f"{name}: {server} does not answer ({exc}); records wait on this machine until it does: check the address, "
-            "the network, and whether the server runs"
+            f"{name}: {server} does not answer{by_proxy} ({exc}); records wait on this machine until it does: "
+            "check the address, the network, and whether the server runs"
         )
         return
-    findings.lines.append(f"{name}: {server} answers")
+    if by_proxy:
+        findings.lines.append(f"{name}: {server} is reached{by_proxy}, which answers")
+    else:
+        findings.lines.append(f"{name}: {server} answers")
     skew_s = _skew_s(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/")
     if abs(skew_s) > _SKEW_S:
         findings.wrong.append(
             f"{name}: the clock of {parts.hostname} and of this machine differ by {skew_s:.0f} s: set yours by NTP"
         )
+
+
+def _proxy_of(address: str) -> SplitResult | None:
+    """Return the address of the proxy by which requests reach *address*; ``None`` without one.
+
+    Raises `ValueError` for an address that cannot be read.
+    """
+    proxy = select_proxy(address, get_environ_proxies(address))
+    if proxy is None:
+        return None
+    # As requests reads one without a scheme.
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
 def _skew_s(url: str) -> float:

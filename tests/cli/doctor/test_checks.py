@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from otel_bridge.cli.doctor import checks
 from otel_bridge.cli.doctor.checks import (
     Findings,
     abilities,
@@ -107,6 +110,36 @@ def test_an_address_that_nobody_answers_at_is_said_without_its_password() -> Non
         r"mlflow: http://127.0.0.1:\d+/api does not answer \(.*\); records wait .*",
         line,
     )
+
+
+def test_behind_a_proxy_the_proxy_is_asked_and_not_a_name_that_only_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    destination = {"MLFLOW_TRACKING_URI": "http://tracker.invalid"}
+    for name in ("http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        where = f"127.0.0.1:{proxy.getsockname()[1]}"
+        monkeypatch.setenv("HTTP_PROXY", f"http://me:hunter2@{where}")
+        # The clock is not judged here: this proxy answers nothing.
+        monkeypatch.setattr(checks, "_skew_s", lambda _url: 0.0)
+        there = Findings()
+        tracker(there, "mlflow", destination, {})
+    gone = Findings()
+    tracker(gone, "mlflow", destination, {})
+
+    assert (there.lines, there.wrong) == (
+        [
+            f"mlflow: http://tracker.invalid is reached by the proxy {where}, which answers"
+        ],
+        [],
+    )
+    (line,) = gone.wrong
+    assert line.startswith(
+        f"mlflow: http://tracker.invalid does not answer by the proxy {where} ("
+    )
+    assert "hunter2" not in line
 
 
 def test_doctor_asks_the_endpoint_that_is_chosen_and_exits_by_what_it_finds(
