@@ -67,7 +67,7 @@ class Reply:
     Attributes:
         from_bridge: Whether the other end is an otel-bridge.
         rejected: Number of points, spans or records of the request that it refused.
-        message: The reason, as the other end gave it.
+        message: The reason that the other end gave, in a form to show.
     """
 
     __slots__ = ("from_bridge", "message", "rejected")
@@ -79,8 +79,9 @@ class Reply:
             # The three responses have the same shape: partial_success { int64 rejected = 1; string
             # message = 2 }.
             partial = ExportMetricsServiceResponse.FromString(body).partial_success
-            self.rejected = partial.rejected_data_points
-            self.message = partial.error_message
+            # A negative number of a strange server must not lower the count.
+            self.rejected = max(partial.rejected_data_points, 0)
+            self.message = _cut(partial.error_message)
         except DecodeError:
             # The request was accepted; an answer that cannot be read refuses none of its items.
             self.rejected = 0
@@ -313,8 +314,11 @@ def _retry_delay_s(trailers: Iterable[tuple[str, str | bytes]] | None) -> float 
 
 
 def _cut(text: str) -> str:
-    """Return a text of another program, at most 200 characters, without secrets, because it may repeat the address."""
-    text = shown(text)
+    """Return a text of another program on one line of at most 200 characters, for the log and the status.
+
+    Without secrets, because it may repeat the address.
+    """
+    text = shown(" ".join(text.split()))
     if len(text) <= 200:
         return text
     return f"{text[:199]}…"

@@ -12,8 +12,11 @@ from pathlib import Path
 import certifi
 import pytest
 import trustme
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 
-from otel_bridge.bridge.forwarding.client import client_for
+from otel_bridge.bridge.forwarding.client import Reply, client_for
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.otlp.destination import Endpoint, endpoint_for
 
@@ -106,3 +109,18 @@ def test_a_key_that_is_empty_while_it_is_replaced_blocks_grpc_and_ends_no_proces
 
     with pytest.raises(BlockedError, match=r"key\.pem is empty"):
         client_for(endpoint)
+
+
+def test_the_reason_of_a_partial_success_is_one_short_line_without_secrets() -> None:
+    response = ExportMetricsServiceResponse()
+    response.partial_success.rejected_data_points = -2
+    response.partial_success.error_message = (
+        f"bad\x1b[31m\nforged line api_key=hunter2hunter2 {'x' * 3000}"
+    )
+
+    reply = Reply(response.SerializeToString(), {})
+
+    assert reply.rejected == 0
+    assert len(reply.message) == 200
+    assert reply.message.isprintable()
+    assert "hunter2" not in reply.message
