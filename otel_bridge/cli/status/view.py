@@ -122,7 +122,11 @@ def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
         yield missed_line(name, exporter.missed)
     if exporter.dead_letters:
         refused = counted(exporter.dead_letters, "record")
-        yield f"{name} refused {refused} for good: otel-bridge dead-letters list"
+        # What otlp forwards is in no ledger, from which it could be listed or tried again.
+        advice = "see bridge.log"
+        if name != OTLP:
+            advice = "otel-bridge dead-letters list"
+        yield f"{name} refused {refused} for good: {advice}"
 
 
 def owed_line(name: str, count: int) -> str:
@@ -215,7 +219,11 @@ def next_commands(state: RunState, *, here: bool) -> list[str]:
         lines.append(
             f"  {drain_command(RunFolder.at(Path(state.folder)), chosen=report.has_exporter)}"
         )
-    if any(exporter.dead_letters for exporter in report.exporters.values()):
+    if any(
+        exporter.dead_letters
+        for name, exporter in report.exporters.items()
+        if name != OTLP
+    ):
         lines.append(f"  {command_line('dead-letters list', state.folder)}")
     return lines
 

@@ -36,6 +36,20 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     ]
 
 
+def test_what_was_refused_leads_to_dead_letters_where_these_can_be_listed() -> None:
+    refused = ExporterReport(dead_letters=2)
+    trackers = Report(exporters={"mlflow": refused}, ended=True)
+    forwarded = Report(exporters={OTLP: refused}, ended=True)
+    run = replace(LIVE, folder="/runs/9f2c")
+
+    assert warnings(trackers) == [
+        "mlflow refused 2 records for good: otel-bridge dead-letters list"
+    ]
+    assert len(next_commands(replace(run, report=trackers), here=True)) == 1
+    assert warnings(forwarded) == ["otlp refused 2 records for good: see bridge.log"]
+    assert next_commands(replace(run, report=forwarded), here=True) == []
+
+
 @pytest.mark.parametrize("owed", [{}, {"mlflow": 12}])
 def test_what_a_tracker_that_is_no_longer_named_lacks_is_counted_in_one_line(
     owed: dict[str, int],
