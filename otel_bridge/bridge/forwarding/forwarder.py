@@ -42,6 +42,8 @@ _UNREAD_S = 1.0
 """Seconds until segments or a ledger that could not be read are read again."""
 _ACCEPTED = "otlp_accepted"
 """Key of the ledger's facts: server to the signals of this run that it has accepted."""
+_REFUSED = "otlp_refused"
+"""Key of the ledger's facts: how many items of this run were refused for good."""
 
 
 class Forwarder(ExporterWorker):
@@ -90,12 +92,12 @@ class Forwarder(ExporterWorker):
                 env,
                 folder.run_id,
                 check_endpoints=check_endpoints,
-                refused=self._refused,
                 log_line=log_line,
             )
             self._lanes.append(SignalLane(signal, sender))
         self._unstored: set[str] = set()
         self._accepted: dict[str, list[str]] = {}
+        self._stored_refused = 0
         self._backoff = Backoff()
         if unset_without_grpc(env):
             log_line(_NO_GRPC)
@@ -118,6 +120,8 @@ class Forwarder(ExporterWorker):
         view = self._ledger.view()
         try:
             self._accepted.update(view.meta(_ACCEPTED) or {})
+            self._stored_refused = int(view.meta(_REFUSED) or 0)
+            self._show(dead_letters=self._stored_refused)
             for source in view.sources():
                 self._follow(
                     source.instance_id,
@@ -281,6 +285,8 @@ class Forwarder(ExporterWorker):
         version.
         """
         lane_of_signal = {lane.signal: lane for lane in lanes}
+        for lane in lanes:
+            lane.sender.refused = 0
         frames_read = self._segments[instance_id].read(
             lanes[0].positions[instance_id],
             signals=lane_of_signal.keys(),
@@ -296,6 +302,9 @@ class Forwarder(ExporterWorker):
         for lane in forwarded:
             # Only of accepted frames: after a kill they are sent again, never passed over.
             lane.positions[instance_id] = frames_read.end
+        # Of these too: what was refused before a failure is sent, and refused, again.
+        refused = sum(lane.sender.refused for lane in forwarded)
+        self._show(dead_letters=self._state.dead_letters + refused)
         return bool(forwarded)
 
     def _waiting(self) -> list[SignalLane]:
@@ -402,9 +411,15 @@ class Forwarder(ExporterWorker):
         Positions that the ledger does not store are stored at the next step. Raises `JournalError`
         when the ledger fails.
 
+        The number of refused items is stored before, or a later bridge would not know of them.
+
         This includes processes of which the reader has committed nothing yet: else their segments
         would be sent again.
         """
+        refused = self._state.dead_letters
+        if refused != self._stored_refused:
+            self._ledger.set_meta(_REFUSED, refused)
+            self._stored_refused = refused
         for instance_id in list(self._unstored):
             slowest = min(lane.positions[instance_id] for lane in self._lanes)
             ahead: dict[str, SegmentOffset] = {}
@@ -414,9 +429,6 @@ class Forwarder(ExporterWorker):
             # Else the reader has not committed the process yet, and a later step stores it.
             if self._ledger.forwarded(instance_id, *slowest, ahead=ahead):
                 self._unstored.discard(instance_id)
-
-    def _refused(self, count: int) -> None:
-        self._show(dead_letters=self._state.dead_letters + count)
 
     def failed(self, exc: BaseException) -> float:
         """Handle an error that is not an outcome of a request: shown as retrying, tried again with backoff."""

@@ -45,20 +45,20 @@ class RequestSender:
         env: Environment with the standard ``OTEL_EXPORTER_OTLP_*`` variables.
         run_id: Id of the run, which each request names.
         check_endpoints: Raises `ConfigError` when the endpoints in *env* must not be used.
-        refused: Called with the number of items that the other end refused for good.
         log_line: Takes one line for the log.
         server: ``host:port`` of the endpoint; empty until the first request.
         to_bridge: Whether the other end is an otel-bridge; ``None`` until it accepted a request.
+        refused: How many items the other end has refused for good since this was set to 0.
     """
 
     signal: Signal
     env: Mapping[str, str]
     run_id: str
     check_endpoints: Callable[[], None]
-    refused: Callable[[int], None]
     log_line: Callable[[str], None]
     server: str = ""
     to_bridge: bool | None = None
+    refused: int = 0
     _client: Client | None = None
     _size: RequestSize = field(
         default_factory=lambda: RequestSize(REQUEST_BYTES, least=_WHOLE_BYTES)
@@ -115,7 +115,7 @@ class RequestSender:
             f"otlp: a record of {len(datas[0])} bytes was refused for good: {error}"
         )
         # Counted and passed over, because it would stop all that is behind it.
-        self.refused(1)
+        self.refused += 1
 
     def _note_reply(self, reply: Reply) -> None:
         """Count the items that the other end refused, and note whether that is an otel-bridge.
@@ -126,7 +126,7 @@ class RequestSender:
             self.log_line(
                 f"otlp: the other end refused {reply.rejected} of a request's items: {reply.message}"
             )
-            self.refused(reply.rejected)
+            self.refused += reply.rejected
         if (
             self.to_bridge is None
             and not reply.from_bridge

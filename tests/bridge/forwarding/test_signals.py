@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.journal.frames import Signal
 from support.bridge.bridge_doubles import Process, run_folder, until
-from support.bridge.forwarded_metrics import scope
+from support.bridge.forwarded_metrics import scope, values_of
 from support.otlp.trace_backend import GrpcBackend, HttpBackend
 
 HTTP = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
@@ -283,3 +283,38 @@ def test_a_signal_that_was_accepted_before_is_kept_while_its_path_is_gone(
 
     assert backend.values() == ([0.0, 2.0] if restart else [0.0, 1.0, 2.0])
     assert worker.exporter_state.degraded == []
+
+
+class _RefusingFirst(HttpBackend):
+    """Refuses the first value of metrics for good, and is busy once for the second."""
+
+    def __init__(self) -> None:
+        super().__init__("metrics", "traces", "logs")
+        self.was_busy = False
+
+    def take(self, signal: str, body: bytes, headers: Mapping[str, str]) -> int:
+        if signal == "metrics" and 0.0 in values_of([body]):
+            return 400
+        if signal == "metrics" and not self.was_busy:
+            self.was_busy = True
+            return 503
+        return super().take(signal, body, headers)
+
+
+def test_an_item_that_is_refused_in_two_tries_counts_once_and_for_the_next_bridge_too(
+    run: Run,
+) -> None:
+    backend = _RefusingFirst()
+    run.write(0)
+    run.write(1)
+
+    with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url) as worker:
+        until(lambda: run.forwarded() == run.written)
+    refused = worker.exporter_state.dead_letters
+    with run.forwarder(OTEL_EXPORTER_OTLP_ENDPOINT=backend.url) as worker:
+        until(state(worker, "idle"))
+    backend.close()
+
+    assert backend.values() == [1.0]
+    assert backend.was_busy
+    assert (refused, worker.exporter_state.dead_letters) == (1, 1)
