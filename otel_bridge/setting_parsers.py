@@ -15,6 +15,7 @@ from typing import Generic, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 from otel_bridge.errors import ConfigError
+from otel_bridge.text.addresses import without_credentials
 
 T = TypeVar("T")
 NO_NAMES: tuple[str, ...] = ()
@@ -72,8 +73,8 @@ class Setting(Generic[T]):
     def read(self, env: Mapping[str, str] | None = None) -> T:
         """Return the value from *env* (default: this process's environment).
 
-        An empty value counts as unset, as the OpenTelemetry specification demands. A secret is
-        never repeated in the message.
+        An empty value counts as unset, as the OpenTelemetry specification demands. A secret, or the
+        password of an address, is never repeated in the message.
 
         Raises:
             ConfigError: The text cannot be parsed.
@@ -84,7 +85,8 @@ class Setting(Generic[T]):
         try:
             return self.parse(raw.strip())
         except ValueError as exc:
-            seen = "…" if self.secret else repr(raw)
+            addresses = map(without_credentials, raw.split(","))
+            seen = "…" if self.secret else repr(",".join(addresses))
             usual = self.written(self.default)
             default = f"to use the default, {usual}" if usual else "for none"
             message = f"{self.name}={seen}: {exc}; unset it {default}"
@@ -136,7 +138,7 @@ def engine_addresses(raw: str) -> tuple[str, ...]:
         parts = http_parts(name)
         if parts is None:
             raise ValueError(
-                f"expected addresses such as http://10.0.0.1:8000/metrics, got {name!r}"
+                f"expected addresses such as http://10.0.0.1:8000/metrics, got {without_credentials(name)!r}"
             )
         if parts.username is not None:
             raise ValueError(

@@ -159,6 +159,16 @@ def test_addresses_of_engines_that_cannot_be_read_are_errors_at_the_start(
         settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw})
 
 
+@pytest.mark.parametrize(
+    "raw", ["http://a:1,http://ada:hunter2@b:1", "htp://ada:hunter2@b:1"]
+)
+def test_an_error_of_a_setting_shows_no_password_of_an_address(raw: str) -> None:
+    with pytest.raises(ConfigError, match="b:1") as raised:
+        settings.SCRAPE.read({"OTEL_BRIDGE_SCRAPE": raw})
+
+    assert "hunter2" not in str(raised.value)
+
+
 def test_more_featured_keys_than_a_person_watches_are_an_error_at_the_start() -> None:
     with pytest.raises(ConfigError, match="expected at most 12 keys, got 13"):
         settings.FEATURED.read({"OTEL_BRIDGE_FEATURED": ",".join(map(str, range(13)))})
