@@ -229,22 +229,22 @@ def test_under_a_launcher_that_names_no_exporters_rows_are_recorded_all_the_same
 
 
 @pytest.mark.parametrize(
-    ("state", "env", "takes"),
+    ("exporter", "state", "env", "takes"),
     [
-        ("blocked", {"WANDB_API_KEY": "k"}, True),
-        ("blocked", {"HF_TOKEN": "k"}, False),
-        ("retrying", {"WANDB_API_KEY": "k"}, False),
+        ("wandb", "blocked", {"WANDB_API_KEY": "k"}, True),
+        ("wandb", "blocked", {"HF_TOKEN": "k"}, False),
+        ("wandb", "retrying", {"WANDB_API_KEY": "k"}, False),
+        ("otlp", "blocked", {"OTEL_BRIDGE_TOKEN": "k"}, True),
+        ("otlp", "blocked", {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=b"}, True),
+        ("otlp", "blocked", {"WANDB_API_KEY": "k"}, False),
     ],
 )
 def test_a_blocked_bridge_is_taken_over_by_who_has_the_credentials(
-    state: str, env: dict[str, str], takes: bool
+    exporter: str, state: str, env: dict[str, str], takes: bool
 ) -> None:
-    assert (
-        has_what_is_missing(
-            Report(exporters={"wandb": ExporterReport(state=state)}), env
-        )
-        is takes
-    )
+    report = Report(exporters={exporter: ExporterReport(state=state)})
+
+    assert has_what_is_missing(report, env) is takes
 
 
 def test_taking_over_asks_and_waits_until_the_lock_is_free(tmp_path: Path) -> None:
