@@ -389,7 +389,11 @@ def _notes(facts: RunStart, state: _FolderState) -> list[str]:
             for name, report in earlier_report.exporters.items()
             if not choice.names or name in choice.names
         }
-        elsewhere = _elsewhere(concerned, choice, delivered=state.delivered)
+        places = dict(choice.destinations)
+        # As the bridge reports them: the address of each signal that is sent.
+        if OTLP in places:
+            places[OTLP] = destination.addresses(facts.env)
+        elsewhere = _elsewhere(concerned, places, delivered=state.delivered)
         if not state.delivered:
             for name in elsewhere:
                 del concerned[name]
@@ -538,17 +542,17 @@ def _links(
 
 def _elsewhere(
     exporters: Mapping[str, ExporterReport],
-    choice: RequestedDestinations,
+    destinations: Mapping[str, Mapping[str, str]],
     *,
     delivered: bool,
 ) -> dict[str, str]:
-    """Return a note for each exporter that delivered elsewhere before than this process's variables name.
+    """Return a note for each exporter that delivered elsewhere before than this process's *destinations*.
 
     Empty without such a one, and for exporters of ended runs. A running bridge keeps the variables
     that it was started with, unless the run has ended.
     """
     notes: dict[str, str] = {}
-    for name, variables in choice.destinations.items():
+    for name, variables in destinations.items():
         exporter = exporters.get(name)
         if (
             exporter is None

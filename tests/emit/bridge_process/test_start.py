@@ -11,7 +11,7 @@ from otel_bridge.emit.bridge_process import takeover
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
 from otel_bridge.emit.config.child_env import launcher_environment
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import SIGNALS
+from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.control import receive_control
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import RecordLock
@@ -21,6 +21,7 @@ from otel_bridge.journal.report import (
     Report,
     write_report,
 )
+from otel_bridge.otlp.destination import addresses
 from otel_bridge.records import run_id_of
 from support.bridge.bridge_doubles import Process
 from support.otlp.journal_samples import HANGING_BRIDGE, line_of, python
@@ -146,6 +147,37 @@ def test_a_process_whose_own_variables_name_another_place_says_so(
         "mlflow delivers to the destination that the bridge was started with: MLFLOW_TRACKING_URI=http://there, not "
         in line
     )
+    bridge.release()
+
+
+@pytest.mark.parametrize("has_bridge", [True, False])
+@pytest.mark.parametrize(
+    ("before", "is_said"), [("http://here:4318", False), ("http://there:4318", True)]
+)
+def test_a_place_of_otlp_is_compared_as_the_bridge_reports_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: str,
+    is_said: bool,
+    has_bridge: bool,
+) -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    earlier = addresses({**env, "OTEL_EXPORTER_OTLP_ENDPOINT": before})
+    reported(
+        tmp_path,
+        exporters={OTLP: ExporterReport(state="idle", destination=earlier)},
+    )
+    bridge = RecordLock(run_folders(tmp_path)[0].lock_path)
+    if has_bridge:
+        bridge.acquire()
+
+    with run_in(tmp_path, {**_LOUD, **env}, exporters=OTLP):
+        line = capsys.readouterr().err
+
+    assert ("otlp delivers to" in line) is is_said
     bridge.release()
 
 
