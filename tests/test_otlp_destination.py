@@ -30,6 +30,8 @@ _NEVER = [
         "'http://head:99999': Port out of range 0-65535; expected http://host:port",
     ),
     ("ENDPOINT", "http://head:0", "expected http://host:port"),
+    ("ENDPOINT", "http://head:", "expected http://host:port"),
+    ("ENDPOINT", "unix:/run/otlp.sock", "expected http://host:port"),
     ("ENDPOINT", "http://[::1:4318", "expected http://host:port"),
     ("ENDPOINT", "http://he ad:4318", "expected http://host:port"),
     ("ENDPOINT", "http://he\nad:4318", "expected http://host:port"),
@@ -134,6 +136,23 @@ def test_the_settings_of_a_signal_that_is_not_sent_are_not_read(tmp_path: Path) 
         pass
 
     assert destination.addresses(env) == {"traces": "http://localhost:6006/v1/traces"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://head:4318", "http://head:4318/v1/logs"),
+        ("head:4318/", "http://head:4318/v1/logs"),
+        ("HTTPS://[::1]:4318/base//", "https://[::1]:4318/base/v1/logs"),
+        ("http://head/base/?team=rl", "http://head/base/v1/logs?team=rl"),
+    ],
+)
+def test_the_path_of_a_signal_follows_that_of_the_endpoint_of_all(
+    endpoint: str, url: str
+) -> None:
+    env = {**_BASE, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+
+    assert destination.endpoint_for("logs", env).url == url
 
 
 def test_init_names_signals_of_otlp_without_an_endpoint(

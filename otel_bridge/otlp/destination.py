@@ -282,7 +282,9 @@ def _url(signal: str, protocol: Protocol, env: Mapping[str, str]) -> str:
     is_of_signal = variable != f"{PREFIX}ENDPOINT"
     if is_of_signal:
         return url
-    return f"{url.rstrip('/')}/v1/{signal}"
+    # A query stays behind the path.
+    path = f"{parts.path.rstrip('/')}/v1/{signal}"
+    return parts._replace(path=path).geturl()
 
 
 def _parts(url: str, variable: str) -> SplitResult:
@@ -295,10 +297,12 @@ def _parts(url: str, variable: str) -> SplitResult:
         raise ConfigError(f"{variable}={shown_url!r}: {exc}; {_ADDRESS}") from exc
     # urlsplit drops line breaks in silence, and HTTP clients do not.
     is_one_word = url.isprintable() and not any(map(str.isspace, parts.netloc))
+    # An empty port: of a variable that is not set, or of another kind of address, unix:/path.
+    has_bad_port = port == 0 or parts.netloc.endswith(":")
     if (
         parts.scheme not in {"http", "https"}
         or not parts.hostname
-        or port == 0
+        or has_bad_port
         or not is_one_word
     ):
         raise ConfigError(f"{variable}={shown_url!r}: {_ADDRESS}")
