@@ -268,7 +268,7 @@ def state_line(state: RunState, *, here: bool) -> str:
     steps = " ".join(f"{axis}={step}" for axis, step in sorted(report.steps.items()))
     parts = [f"{report.project}/{report.name} ({state.run_id}) {status} {steps}"]
     for name, exporter in report.exporters.items():
-        label = _exporter_state(exporter, served=state.bridge_alive)
+        label = _exporter_state(exporter, report, served=state.bridge_alive)
         part = f"{name} {label}, {_waiting(report, exporter)} waiting"
         parts.append(f"{part}, {exporter.reason}" if exporter.reason else part)
     if report.lacks_exporter:
@@ -445,7 +445,7 @@ def _trackers(state: RunState, report: Report, now_ns: int) -> Table:
         columns += ["rows/s", "lag", "holds"]
     table = plain_table(columns, numbers=columns[2:])
     for name, exporter in report.exporters.items():
-        label = _exporter_state(exporter, served=state.bridge_alive)
+        label = _exporter_state(exporter, report, served=state.bridge_alive)
         cells = ["", ""]
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         if name != OTLP:
@@ -464,14 +464,17 @@ def _trackers(state: RunState, report: Report, now_ns: int) -> Table:
     return table
 
 
-def _exporter_state(exporter: ExporterReport, *, served: bool) -> str:
+def _exporter_state(exporter: ExporterReport, report: Report, *, served: bool) -> str:
     """Return the state of an exporter.
 
-    Without a bridge nothing is delivered, so that one that worked is stopped.
+    Without a bridge nothing is delivered, so that one that worked is stopped. Once the run is ended
+    it is too: otlp has no run that it could end in a tracker.
     """
-    if not served and exporter.state in _DELIVERING:
-        return "stopped"
-    return exporter.state
+    if served or exporter.state not in _DELIVERING:
+        return exporter.state
+    if report.ended:
+        return "ended"
+    return "stopped"
 
 
 def _recent(report: Report, now_ns: int) -> Iterator[str]:

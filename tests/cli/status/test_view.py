@@ -36,6 +36,16 @@ def test_a_tracker_named_later_says_how_many_records_it_missed() -> None:
     ]
 
 
+@pytest.mark.parametrize(("ended", "label"), [(True, "ended"), (False, "stopped")])
+def test_otlp_is_ended_and_not_stopped_once_all_of_the_run_is_delivered(
+    ended: bool, label: str
+) -> None:
+    report = Report(exporters={OTLP: ExporterReport(state="idle")}, ended=ended)
+    run = RunState("9f2c", "/runs/9f2c", bridge_alive=False, report=report)
+
+    assert f"otlp {label}, 0 waiting" in state_line(run, here=True)
+
+
 def test_what_was_refused_leads_to_dead_letters_where_these_can_be_listed() -> None:
     refused = ExporterReport(dead_letters=2)
     trackers = Report(exporters={"mlflow": refused}, ended=True)
