@@ -17,6 +17,7 @@ from otel_bridge.destination_seal import (
     is_sealed_here,
     names_file,
     names_server,
+    sealed,
     without_seal,
 )
 from otel_bridge.errors import ConfigError, OtelBridgeError
@@ -31,6 +32,7 @@ from otel_bridge.exporter import (
 )
 from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.otlp.destination import signals_with_endpoint
+from otel_bridge.otlp.destination import variables as endpoint_variables
 from otel_bridge.settings import content_of
 from otel_bridge.translation.options import OtherTraces
 
@@ -189,6 +191,10 @@ class ExporterEnvironment:
         if not self.from_segments or signals_with_endpoint(self.env):
             return self.env
         return self._over(segment_variables)
+
+    def announced_endpoints(self, run_id: str) -> dict[str, str]:
+        """Return the own endpoints of ``otlp`` with this user's seal, as a process announces its own."""
+        return sealed(run_id, OTLP, endpoint_variables(self.env))
 
     def check_forwarding(
         self, segment_variables: Mapping[str, str], *, run_id: str

@@ -68,6 +68,7 @@ class ExporterSelection:
     Attributes:
         ledger: Stores the last choice.
         options: Options of the bridge, which may name exporters, discard some and have a webhook.
+        run_id: Id of the run.
         view: Reads the ledger.
         processes: Processes of the run.
         workers: Workers of the chosen exporters.
@@ -81,6 +82,7 @@ class ExporterSelection:
 
     ledger: Ledger
     options: BridgeOptions
+    run_id: str
     view: InitVar[LedgerView]
     processes: ProcessMonitor
     workers: ExporterSet
@@ -134,6 +136,10 @@ class ExporterSelection:
         # Stored: an ended process that is fully read has no segment left, and its records may still
         # wait for its tracker.
         variables = {**self._target_variables, **variables_named(headers)}
+        if self.options.launcher:
+            # The processes know only its receiver, which a later drain cannot reach.
+            endpoints = self.options.exporter_env.announced_endpoints(self.run_id)
+            variables |= {OTLP: endpoints} if endpoints else {}
         if variables != self._target_variables:
             self.ledger.set_meta("target_variables", variables)
             self._target_variables = variables

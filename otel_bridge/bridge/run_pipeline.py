@@ -147,8 +147,8 @@ def open_pipeline(
         )  # fmt: skip
         workers = ExporterSet(ledger, create_worker, log_line)
         selection = ExporterSelection(
-            ledger=ledger, options=options, view=view, processes=processes, workers=workers, other_traces=other_traces,
-            not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
+            ledger=ledger, options=options, run_id=folder.run_id, view=view, processes=processes, workers=workers,
+            other_traces=other_traces, not_forwarded=lambda: not_forwarded(reader, view.sources()), log_line=log_line,
         )  # fmt: skip
         retention = FolderRetention(
             folder=folder, options=options, ledger=ledger, view=view, reader=reader, workers=workers,

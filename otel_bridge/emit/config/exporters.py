@@ -128,11 +128,9 @@ def choose(
         if name != OTLP:
             settings[name] = find(name).read_settings(env, cwd)
             destinations[name] = destination_of(settings[name])
-    if OTLP in choice.names:
-        if (
-            not launched
-        ):  # the launcher checked its own, and the children's lead to its receiver
-            destination.check(choice.signals_of(OTLP), env, elsewhere=elsewhere)
+    # The launcher checked and announces its own, and the children's lead to its receiver.
+    if OTLP in choice.names and not launched:
+        destination.check(choice.signals_of(OTLP), env, elsewhere=elsewhere)
         destinations[OTLP] = destination.variables(env)
     return replace(
         choice,

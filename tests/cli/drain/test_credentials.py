@@ -168,6 +168,26 @@ def test_a_folder_is_followed_to_a_server_that_its_user_or_the_caller_named(
     assert any(PASSWORD in request for request in server.requests)
 
 
+@pytest.mark.slow
+def test_what_run_left_goes_to_the_endpoint_of_run_and_not_to_its_receiver(
+    tmp_path: Path, server: NamedServer
+) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    env = environment(
+        tmp_path,
+        XDG_STATE_HOME=str(tmp_path / "me"),
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+    )
+    of_run = {**env, "OTEL_EXPORTER_OTLP_ENDPOINT": server.url}
+    command = ("run", "--exporters", "otlp", "--", "python", train, "otlp")
+
+    otel_bridge(*command, cwd=tmp_path, env=of_run)
+    by_run = len(server.requests)
+    otel_bridge("drain", cwd=tmp_path, env=env)
+
+    assert len(server.requests) > by_run > 0
+
+
 def test_a_seal_holds_for_its_run_its_exporter_and_its_variables_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
