@@ -70,6 +70,13 @@ def command(
         if kinds <= {"mark"}:
             echo("no phases and no rollouts with times; see docs/phases.md", err=True)
             raise SystemExit(1)
+        # Bars show phases only; the file shows rollouts too.
+        if output is None and "phase" not in kinds:
+            echo(
+                "no phases, see docs/phases.md; -o FILE writes the rollouts",
+                err=True,
+            )
+            raise SystemExit(1)
         # Of unaligned machines the times would name a rank that does not hold up the others.
         clocks = align(timeline_steps)
         if output is not None:

@@ -136,6 +136,33 @@ def test_the_file_has_all_steps(folder: Path) -> None:
     ] == [100.0 + step for step in range(30)]
 
 
+def test_rollouts_without_phases_are_shown_by_the_file_alone(tmp_path: Path) -> None:
+    script = """
+        import otel_bridge
+
+        with otel_bridge.init("maths", "ppo", role="explorer") as run, run.rollout(step=1) as rollout:
+            rollout.reward = 1.0
+    """
+    job = call(
+        [sys.executable, program(tmp_path, "job.py", script)],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_BRIDGE_EXPORTERS="file"),
+    )
+    assert job.returncode == 0, job.stderr
+    ended(tmp_path / ".otel-bridge")
+
+    bars = timeline(tmp_path)
+    written = timeline(tmp_path, "-o", "run.json")
+
+    assert (bars.returncode, bars.stdout, bars.stderr) == (
+        1,
+        "",
+        "no phases, see docs/phases.md; -o FILE writes the rollouts\n",
+    )
+    assert written.returncode == 0
+    assert (tmp_path / "run.json").exists()
+
+
 def test_a_file_that_cannot_be_written_is_one_line(folder: Path) -> None:
     done = timeline(folder, "ppo", "-o", "missing/run.json")
 
