@@ -92,7 +92,7 @@ class _FolderState:
     """Holds what a run finds at its start, before it adds to its folder.
 
     Attributes:
-        before: Report of an earlier start; ``None`` at the first one, or if it cannot be read.
+        before: Report of an earlier start, empty if no bridge has read it; ``None`` at the first one.
         delivered: Whether another process delivers the run now.
         launched: Whether ``otel-bridge run`` around this process delivers the run, or will.
         hold: Whether this process starts no bridge, so that records stay in the folder until they
@@ -426,9 +426,12 @@ def _resumed(earlier_report: Report, role: str | None) -> str:
         if role:
             return f"resuming, last {role} step {last_step}"
         return f"resuming, last step {last_step}"
+    # A process that is younger than the report is counted in its role alone.
+    is_under_way = any(counts.alive for counts in earlier_report.roles.values())
     for process in earlier_report.processes.values():
-        if process.alive and not process.bridge and earlier_report.status == "running":
-            return "joining"
+        is_under_way = is_under_way or (process.alive and not process.bridge)
+    if is_under_way and earlier_report.status == "running":
+        return "joining"
     return "resuming"
 
 

@@ -192,7 +192,8 @@ class JudgedReport(NamedTuple):
 def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None:
     """Return the last report of *folder* with the processes that are alive now.
 
-    ``None`` without a valid report.
+    An empty report with these processes if no bridge has written one yet; ``None`` without a
+    segment too.
 
     A bridge that was killed cannot correct its last report.
 
@@ -201,15 +202,19 @@ def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None
         liveness_timeout_ns: As of `alive`.
     """
     report = read_report(folder)
+    is_written = report is not None
+    segments = folder.segments()
     if report is None:
-        return None
+        if not segments:
+            return None
+        report = Report()
     with contextlib.suppress(JournalError):
         # A running bridge updates the report; where no lock can be probed, it is shown as it is.
-        if not probe(folder.lock_path):
+        if not (is_written and probe(folder.lock_path)):
             judged = judge_processes(
                 folder,
                 report,
-                folder.segments(),
+                segments,
                 time.time_ns(),
                 liveness_timeout_ns=liveness_timeout_ns,
             )

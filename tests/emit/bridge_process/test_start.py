@@ -92,6 +92,25 @@ def test_a_further_role_of_a_run_under_way_joins_it(
     assert lines[1] == f"otel-bridge:   {said}"
 
 
+@pytest.mark.parametrize(
+    ("is_alive", "line"), [(True, "joining"), (False, "resuming")]
+)
+def test_a_run_that_no_bridge_has_read_yet_is_joined_or_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_alive: bool, line: str
+) -> None:
+    folder = RunFolder(tmp_path, run_id_of("gsm8k", "ppo"))
+    folder.create()
+    other = Process.start(folder, role="trainer")
+    if not is_alive:
+        other.die()
+
+    with run_in(tmp_path, _LOUD, role="explorer"):
+        lines = capsys.readouterr().err.splitlines()
+
+    assert lines[0].endswith("as explorer → no exporter yet")
+    assert lines[1] == f"otel-bridge:   {line}"
+
+
 def test_where_it_forwards_to_is_said_without_credentials(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
