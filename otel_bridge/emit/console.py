@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 
 from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
+from otel_bridge.emit.drop_reasons import drop_lines
 from otel_bridge.errors import ConfigError, any_error_but_signals
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.counts import counted
-from otel_bridge.text.printable import printable, shown
-from otel_bridge.text.secret_patterns import redact_text
+from otel_bridge.text.printable import shown
 from otel_bridge.text.wait_display import WaitDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MAX_KEY_CHARS = 100
 NONE_CHOSEN = "exporters: none, nothing is recorded"
 
 
@@ -182,8 +181,7 @@ def ended(
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is
             # written then.
             parts.append(f"waiting: {', '.join(waiting)}; delivery is automatic")
-        if report.drops:
-            parts.append(f"dropped: {', '.join(_drops(report))}")
+        parts += drop_lines(report.drops, report.drop_keys)
         parts += without_messages(report)
     return [*parts, *remains]
 
@@ -201,34 +199,6 @@ def derived_counts(report: Report) -> str:
     return ", ".join(
         f"{count:,} of {source}" for source, count in report.derived_rows.items()
     )
-
-
-def first_key(key: str) -> str:
-    """Return text that names the first key dropped for a reason; empty when no key is known."""
-    if key:
-        return f", first '{shown_key(key)}'"
-    return ""
-
-
-def shown_key(key: str) -> str:
-    """Return *key* in printable form: cut, without secrets and without terminal control characters.
-
-    Cut twice: to twice the length before the search for secrets, which is slow, and after it, since
-    it may lengthen the key.
-    """
-    cut = redact_text(key[: 2 * _MAX_KEY_CHARS])
-    plain = printable(cut)
-    if len(plain) <= _MAX_KEY_CHARS:
-        return plain
-    return f"{plain[: _MAX_KEY_CHARS - 1]}…"
-
-
-def _drops(report: Report) -> Sequence[str]:
-    parts: list[str] = []
-    for reason, number in report.drops.items():
-        key = report.drop_keys.get(reason, "")
-        parts.append(f"{number} {reason}{first_key(key)}")
-    return parts
 
 
 def without_messages(report: Report) -> Sequence[str]:

@@ -14,7 +14,7 @@ import pytest
 from docs_site import settings_page
 from otel_bridge import exporter, settings
 from otel_bridge.cli.main import main
-from otel_bridge.emit.drops import MEANING
+from otel_bridge.emit.drop_reasons import MEANING
 from otel_bridge.journal.report import (
     BridgeReport,
     ExporterReport,

@@ -228,7 +228,7 @@ def test_the_first_key_of_each_reason_is_named_cut_and_escaped(
 
     said, (seen,) = capsys.readouterr().err, seen_in(tmp_path)
     keys = seen.event("rl.dropped").attributes["rl.dropped.keys"]
-    assert "3 values that are None [none], first 'train_runtime'" in said
+    assert "3: values that are None [none], first 'train_runtime'" in said
     assert "[text], first 'train/model'" in said
     assert "\x1b" not in said
     assert "a1B2" not in said

@@ -44,6 +44,15 @@ def test_what_waits_comes_by_itself() -> None:
     ]
 
 
+def test_the_lines_of_finish_explain_each_reason_of_drops() -> None:
+    report = Report(rows=1, drops={"none": 1200, "x": 1}, drop_keys={"none": "kl"})
+
+    assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
+        "dropped 1,200: values that are None [none], first 'kl'",
+        "dropped 1: x",
+    ]
+
+
 @pytest.mark.parametrize(
     ("exporter", "said"),
     [

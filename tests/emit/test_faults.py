@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import otel_bridge
-from otel_bridge.emit.drops import MEANING
+from otel_bridge.emit.drop_reasons import MEANING
 from otel_bridge.errors import ConfigError
 from otel_bridge.journal.folder import RunFolder
 from support.trainers.emit_samples import (
@@ -302,9 +302,9 @@ def test_drops_are_said_once_a_minute_with_their_meaning(
         said = capsys.readouterr().err
 
     assert said == (
-        "otel-bridge: dropped: 1 texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or "
-        "summary(), or in a rollout [text], first 'a'; "
-        "1 values that are None [none], first 'b'\n"
+        "otel-bridge: dropped 1: texts: log them as Text(…), Markdown(…) or Html(…), in a Table, the config or "
+        "summary(), or in a rollout [text], first 'a'\n"
+        "otel-bridge:   dropped 1: values that are None [none], first 'b'\n"
     )
 
 
@@ -362,7 +362,7 @@ def test_no_call_raises_when_no_file_can_be_opened(tmp_path: Path) -> None:
         0,
         [{"loss": 0.5}],
     )
-    assert "dropped: 6 records that otel-bridge failed on" in done.stderr
+    assert "dropped 6: records that otel-bridge failed on" in done.stderr
 
 
 def test_a_thread_that_outlives_the_main_thread_opens_its_first_rollout(

@@ -422,7 +422,7 @@ def test_a_program_that_closes_its_descriptors_reports_each_drop_and_row_once(
         {"none": 1},
     ]
     assert done.stdout == f"{rows}\n"
-    assert "dropped: 4 values that are None" in done.stderr
+    assert "dropped 4: values that are None" in done.stderr
 
 
 HANDLERS = ["stop", "Stop().now", "functools.partial(stop_with, 1)", "Stop()"]

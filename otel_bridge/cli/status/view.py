@@ -20,11 +20,10 @@ from otel_bridge.cli.terminal import Terminal, plain_table
 from otel_bridge.emit.console import (
     derived_counts,
     drain_command,
-    first_key,
     missed_line,
     without_messages,
 )
-from otel_bridge.emit.drops import MEANING
+from otel_bridge.emit.drop_reasons import drop_lines
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import (
@@ -101,10 +100,7 @@ def warnings(report: Report) -> Sequence[str]:
         f"{name}: {_records(name, count)} were deleted to free space before they were delivered"
         for name, count in report.evicted.items()
     ]
-    for reason, count in sorted(report.drops.items()):
-        if count:
-            key = first_key(report.drop_keys.get(reason, ""))
-            lines.append(f"dropped {count}: {_meaning(reason)}{key}")
+    lines += drop_lines(dict(sorted(report.drops.items())), report.drop_keys)
     if report.missing_rows:
         lines.append(f"{report.missing_rows} rows are missing (gaps in their numbers)")
     return [*lines, *without_messages(report)]
@@ -137,16 +133,6 @@ def owed_line(name: str, count: int) -> str:
 def _records(name: str, count: int) -> str:
     """Return *count* as text; ``otlp`` forwards whole segments, so that its counts are of these."""
     return counted(count, "segment" if name == OTLP else "record")
-
-
-def _meaning(reason: str) -> str:
-    """Return a reason in words, with its name.
-
-    "none" alone would look as if nothing was dropped.
-    """
-    if reason in MEANING:
-        return f"{MEANING[reason]} [{reason}]"
-    return reason
 
 
 def place_commands(report: Report) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from otel_bridge.emit.console import shown_key
+from otel_bridge.emit.drop_reasons import shown_key
 from otel_bridge.journal.report import Report
 
 _FROM_ENVIRONMENT = {"wandb": "WANDB_RUN_ID", "mlflow": "MLFLOW_RUN_ID"}

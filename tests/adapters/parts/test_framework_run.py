@@ -308,7 +308,7 @@ def test_a_failure_of_an_adapter_is_counted_and_named(
 
     counted = capsys.readouterr().err
     assert (
-        "1 calls of a framework that its adapter failed on; please report it [adapter_failed], first"
+        "dropped 1: calls of a framework that its adapter failed on; please report it [adapter_failed], first"
         in counted
     )
     assert "on_log: KeyError: 'loss'" in counted
@@ -330,7 +330,7 @@ def test_failures_before_the_run_begins_are_counted_in_it_and_the_first_is_print
         ]
         counted = capsys.readouterr().err
         assert (
-            "dropped: 2 calls" in counted,
+            "dropped 2: calls" in counted,
             "first 'on_log: KeyError: 'loss''" in counted,
         ) == (
             True,

@@ -92,9 +92,7 @@ def test_a_further_role_of_a_run_under_way_joins_it(
     assert lines[1] == f"otel-bridge:   {said}"
 
 
-@pytest.mark.parametrize(
-    ("is_alive", "line"), [(True, "joining"), (False, "resuming")]
-)
+@pytest.mark.parametrize(("is_alive", "line"), [(True, "joining"), (False, "resuming")])
 def test_a_run_that_no_bridge_has_read_yet_is_joined_or_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_alive: bool, line: str
 ) -> None:

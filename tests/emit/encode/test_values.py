@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import wandb
 
-from otel_bridge.emit.drops import MEANING
+from otel_bridge.emit.drop_reasons import MEANING
 from otel_bridge.emit.encode.buckets import BucketPoint
 from otel_bridge.emit.encode.histogram import Histogram, distribution_of
 from otel_bridge.emit.encode.values import flatten, to_step

@@ -123,6 +123,6 @@ def test_nothing_raises_and_unknown_arguments_are_counted(
         run.train_on(1, ["a"])
 
     printed = capsys.readouterr().err
-    assert "1 records that otel-bridge failed on" in printed
-    assert "1 rollouts in train_on() without an id" in printed
+    assert "1: records that otel-bridge failed on" in printed
+    assert "1: rollouts in train_on() without an id" in printed
     assert "first 'colour of train_on()'" in printed
