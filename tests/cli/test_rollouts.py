@@ -323,6 +323,19 @@ def test_on_a_terminal_long_messages_are_clipped_with_a_note_and_control_charact
     assert whole.getvalue().splitlines()[-1] == "    line 39\\x1b[2J"
 
 
+def test_the_training_steps_of_a_rollout_are_not_parts_of_its_reward() -> None:
+    payload: dict[str, Any] = {
+        "id": "1", "key": "r", "reward": 1.2, "rewards": {"format": 0.2, "trained_step": 8},
+        "trained_steps": [7, 8], "messages": [{"role": "user", "content": "2 + 2?"}],
+    }  # fmt: skip
+    printed = io.StringIO()
+
+    RolloutView(Console(file=printed, width=400)).rollout(payload)
+
+    facts = "r · reward 1.2 (format 0.2) · trained_step 7, 8 · trace 1"
+    assert facts in printed.getvalue().splitlines()
+
+
 def test_a_picture_in_a_message_is_named_and_its_bytes_are_not_shown() -> None:
     parts = [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0K"}},

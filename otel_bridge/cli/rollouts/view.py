@@ -19,6 +19,7 @@ from otel_bridge.records import Json
 from otel_bridge.text.counts import counted
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
+from otel_bridge.translation.generated_rollouts import TRAINED_STEP
 from otel_bridge.translation.tokens.step import PREFIX as TOKENS
 
 _ROLES = {
@@ -124,6 +125,9 @@ def _facts(payload: Payload) -> Iterator[tuple[str, str]]:
         total = "rewards" if reward is None else f"reward {_number(reward)}"
         yield f"{total} ({parts})" if parts else total, "bold"
     yield from _named(payload, _END_NAMES)
+    trained_steps = payload.get("trained_steps")
+    if isinstance(trained_steps, list) and trained_steps:
+        yield f"{TRAINED_STEP} {', '.join(map(str, trained_steps))}", ""
     start = payload.get("start_unix_ns")
     end = payload.get("end_unix_ns")
     # A rollout that was logged without times has one nanosecond per span.
@@ -166,7 +170,8 @@ def _figures(payload: Payload, *, of_tokens: bool) -> str:
     numbers = payload.get("rewards")
     figures: list[str] = []
     for name, number in numbers.items() if isinstance(numbers, dict) else ():
-        if name.startswith(TOKENS) == of_tokens:
+        # It is a value of the rollout in trackers, not a part of the reward.
+        if name != TRAINED_STEP and name.startswith(TOKENS) == of_tokens:
             figures.append(f"{name.removeprefix(TOKENS)} {_number(number)}")
     return ", ".join(figures)
 
