@@ -349,7 +349,7 @@ def _pace(report: Report, state: RunState, now_ns: int) -> str:
         parts.append(f"{rate:g} rows/s in")
     waiting = [f"{count} {name}" for name, count in report.waiting.items() if count]
     if waiting:
-        parts.append(f"incomplete: {', '.join(waiting)}")
+        parts.append(f"still open: {', '.join(waiting)}")
     used = [f"{name} {size(count)}" for name, count in state.bytes.items() if count]
     parts.append(f"{size(state.total_bytes)} here ({', '.join(used) or 'nothing'})")
     return "; ".join(parts)

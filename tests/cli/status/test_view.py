@@ -146,6 +146,16 @@ def test_a_run_whose_processes_are_all_gone_is_not_said_to_run(
     assert console.file.getvalue().splitlines()[0] == f"maths/ppo (9f2c) {said}"
 
 
+def test_rollouts_that_wait_for_their_step_are_not_named_incomplete() -> None:
+    report = Report(waiting={"rows": 0, "rollouts": 50})
+    state = RunState("r1", "/runs/r1", report=report)
+    console = Console(width=200, record=True, file=io.StringIO())
+
+    console.print(run_table(state, report, time.time_ns()))
+
+    assert "0 rows/s in; still open: 50 rollouts; " in console.export_text()
+
+
 @pytest.mark.parametrize(
     ("alive", "unseen_senders", "status", "counted"),
     [
