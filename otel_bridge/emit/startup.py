@@ -557,14 +557,10 @@ def _elsewhere(
     notes: dict[str, str] = {}
     for name, variables in destinations.items():
         exporter = exporters.get(name)
-        own_destination = dict(variables)
-        if name == OTLP:
-            # Its report has the address of each signal in place of variables.
-            own_destination = destination.addresses(variables)
         if (
             exporter is None
             or not exporter.destination
-            or dict(exporter.destination) == own_destination
+            or dict(exporter.destination) == dict(variables)
         ):
             continue
         earlier_place = _listed(exporter.destination)
