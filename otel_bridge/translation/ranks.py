@@ -105,8 +105,8 @@ class RankStep(CollectedStep):
         for key, value in row.values.items():
             # Both are about the row: the row of the step gets its attempt from its own track. A value
             # of that name which the program logs is merged as any other.
-            is_attempt = key == attempt_key and value == row.attempt > 1
-            if is_attempt or REDUCE_PREFIX in key:
+            is_repeated = row.attempt > 1 and value == row.attempt
+            if (is_repeated and key == attempt_key) or REDUCE_PREFIX in key:
                 continue
             if isinstance(value, Distribution):
                 total = self.distributions.get(key)
