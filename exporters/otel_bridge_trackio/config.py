@@ -83,6 +83,11 @@ class RunConfig:
         self.due = False
         self._check_s = monotonic() + _CHECK_S
 
+    def refused(self) -> None:
+        """Note that the store never takes this config; a change of it is due again."""
+        self.due = False
+        self._check_s = None
+
     def check(self, *, now: bool = False) -> None:
         """Make the config due if another bridge replaced it, after some time or *now*.
 

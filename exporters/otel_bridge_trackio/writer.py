@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from otel_bridge.errors import ExporterError
+from otel_bridge.errors import ExporterError, PermanentError
 from otel_bridge.exporter import (
     NEW_RUN_HINT,
     ExporterSettings,
@@ -56,6 +56,7 @@ from otel_bridge_trackio.store import WRITABLE, LocalStore, abilities_in, count
 from otel_bridge_trackio.versions import of_inbox
 
 _log = logging.getLogger(__name__)
+REFUSED_CONFIG = "config: Trackio, or a proxy before it, refuses it"
 NO_MEDIA = "media: this Trackio, or its inbox, takes no files"
 _LAST = "last"
 _CREATED = "created"
@@ -337,16 +338,38 @@ class TrackioRunWriter:
             first = self._memory.get(_CREATED) or entries[0].timestamp.encode()
             config = self._config.payload(created=first.decode())
         try:
-            self._store.write(entries, config)
+            is_stored = self._stored_with(entries, config)
         except ExporterError as exc:
             # Entries come in the order of their positions: the first decides whether any is stored.
             if entries[0].position < (exc.position or 0):
                 self._remember(entries[:1])
             raise
-        if config is not None:
+        if is_stored:
             # Only after success: a failed call stores the config with the next one.
             self._config.written()
         self._remember(entries)
+
+    def _stored_with(
+        self, entries: Sequence[StoreEntry], config: Payload | None
+    ) -> bool:
+        """Store *entries*, and *config* with the first of them; return whether a config was stored.
+
+        A config that is refused is left out and counted. Raises as `EntrySink.write`.
+        """
+        try:
+            self._store.write(entries, config)
+        except PermanentError as exc:
+            if config is None or exc.position != entries[0].position:
+                raise
+            # The config, not the first record, may be at fault, such as one larger than a proxy lets
+            # through: it would make a dead letter of each record that it comes with. What is stored
+            # already is recognised by its id.
+            self._store.write(entries)
+            self._config.refused()
+            self.left_out[REFUSED_CONFIG] += 1
+            _log.warning("the config is left out: %s", exc)
+            return False
+        return config is not None
 
     def _remember(self, entries: Sequence[StoreEntry]) -> None:
         """Note the first call whose entries are stored.

@@ -19,6 +19,7 @@ from otel_bridge.testing.contract import ReadBack, WriterContract, same_scalars
 from otel_bridge_trackio import exporter
 from otel_bridge_trackio.remote import RemoteStore
 from otel_bridge_trackio.settings import Remote
+from otel_bridge_trackio.writer import REFUSED_CONFIG
 from support.media_samples import image, media, png, table, text
 from support.trackers import trackio_store
 from support.trackers.mlflow_server import FaultProxy
@@ -249,6 +250,23 @@ def test_one_entry_that_can_never_be_stored_costs_no_other(
 
     assert refused == [2]
     same_scalars(contents(server, run), [rows[0], rows[2]])
+
+
+def test_a_config_that_a_proxy_refuses_is_left_out_and_costs_no_row(
+    server: TrackioServer, proxy: FaultProxy, run: RunInfo
+) -> None:
+    writer, rows = opened(proxy.url, run), samples.placed(samples.rows(3))
+    proxy.largest = 50_000
+    writer.write_config("trainer", {"prompt": "y" * 60_000})
+
+    refused = deliver(writer, rows)
+    proxy.heal()
+    writer.write_config("trainer", {"prompt": "short"})
+
+    assert refused == []
+    assert writer.left_out == {REFUSED_CONFIG: 1}
+    same_scalars(contents(server, run), [replace(row, time_unix_ns=0) for row in rows])
+    assert contents(server, run).config["trainer/prompt"] == "short"
 
 
 def test_what_is_held_is_counted_through_the_server(

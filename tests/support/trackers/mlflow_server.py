@@ -100,6 +100,7 @@ class FaultProxy:
         cut: Pass the request on and break the connection in the middle of the answer.
         hang: Do not answer before `release` is set.
         hang_above: Hang for requests with a larger body alone.
+        largest: Answer 413 to requests with a larger body, as proxies do.
         required: Headers without which a request is answered 401.
         seen: ``METHOD path`` of all requests.
     """
@@ -111,6 +112,7 @@ class FaultProxy:
         self.required: dict[str, str] = {}
         self.lose_answer = self.hang = self.cut = self.refusing = False
         self.hang_above = 0
+        self.largest: int | None = None
         self.release = threading.Event()
         self.seen: list[str] = []
         self.authorizations: list[str | None] = []
@@ -122,7 +124,7 @@ class FaultProxy:
             def do_GET(self) -> None:
                 proxy.handle(self)
 
-            do_POST = do_PATCH = do_DELETE = do_GET
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -148,6 +150,7 @@ class FaultProxy:
         self.status, self.after, self.headers = 0, 0, {}
         self.lose_answer = self.hang = self.cut = False
         self.hang_above = 0
+        self.largest = None
         self.release.set()
         self.release = threading.Event()
         if self.refusing:
@@ -172,6 +175,11 @@ class FaultProxy:
             request.headers.get(name) != value for name, value in self.required.items()
         ):
             _answer(request, 401, b"who are you?", {"WWW-Authenticate": "Basic"})
+            return
+        if self.largest is not None and len(body) > self.largest:
+            _answer(
+                request, 413, b"<html>too large</html>", {"Content-Type": "text/html"}
+            )
             return
         hit = self.path in request.path
         if hit and self.after > 0:
