@@ -52,6 +52,7 @@ _BUSY = "PRAGMA busy_timeout = 5000"
 _MIGRATIONS = "store/db_migrations/versions"
 """Folder of MLflow's schema migrations, below its package."""
 _VERSION = "/version"
+LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 # MLflow 3.17's own pattern, for versions that name theirs otherwise.
 _LEGAL = re.compile(r"^[\w.\- /:]*$")
 _ENVIRONMENT = {

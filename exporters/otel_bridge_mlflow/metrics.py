@@ -17,14 +17,13 @@ from otel_bridge.exporter import RunningSteps, WriterMemory
 from otel_bridge.otlp.json_text import number_or_name
 from otel_bridge.otlp.request_size import RequestSize, refused_items
 from otel_bridge.records import Distribution, Json, Row, Value
-from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.connection import LOG_BATCH, Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors, is_held
 from otel_bridge_mlflow.keys import Names
 
 # MLflow's column is BIGINT, and one step beyond it would make the whole batch fail.
 _STEP_MIN = -(1 << 63)
 _STEP_MAX = (1 << 63) - 1
-_LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 
 
 class MetricValue(NamedTuple):
@@ -152,7 +151,7 @@ class MetricWriter:
         """
         metrics = [point.as_json() for point in batch]
         self._connection.request(
-            "POST", _LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
+            "POST", LOG_BATCH, json={"run_id": self._run_id, "metrics": metrics}
         )
 
     def _encoded(

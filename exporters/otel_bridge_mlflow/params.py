@@ -16,7 +16,7 @@ from typing import Literal
 
 from otel_bridge.otlp.request_size import refused_items
 from otel_bridge.records import Json
-from otel_bridge_mlflow.connection import Connection
+from otel_bridge_mlflow.connection import LOG_BATCH, Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
 from otel_bridge_mlflow.keys import Names, cut_name
 from otel_bridge_mlflow.runs import OpenMlflowRun
@@ -126,8 +126,20 @@ class ParamWriter:
     ) -> None:
         """Log *items* in one request.
 
-        Only then they are noted in *stored*. Raises as `as_bridge_errors`.
+        Only then they are noted in *stored*. Raises as `as_bridge_errors` and `Connection.request`.
         """
+        if self._connection.settings.remote:
+            # Not by MLflow's client, which hides that a proxy found the request too large (3.17).
+            listed: list[Json] = [{"key": key, "value": value} for key, value in items]
+            self._connection.request(
+                "POST", LOG_BATCH, json={"run_id": self._run_id, kind: listed}
+            )
+        else:
+            self._log_to_database(kind, items)
+        stored.update(items)
+
+    def _log_to_database(self, kind: _Kind, items: Sequence[tuple[str, str]]) -> None:
+        """Log *items* through MLflow's client; raises as `as_bridge_errors`."""
         entities = self._connection.entities
         make = entities.RunTag
         if kind == "params":
@@ -137,7 +149,6 @@ class ParamWriter:
             f"logging {len(items)} {kind} to {self._connection.shown}"
         ):
             self._connection.client.log_batch(self._run_id, synchronous=True, **batch)
-        stored.update(items)
 
 
 def leaves(

@@ -534,6 +534,20 @@ def test_mlflows_header_and_auth_plugins_reach_every_request(
     assert {"POST /api/2.0/mlflow/runs/log-batch", "POST /v1/traces"} <= set(proxy.seen)
 
 
+def test_a_config_larger_than_a_proxy_lets_through_is_sent_in_parts(
+    proxy: FaultProxy, server: str, run: RunInfo
+) -> None:
+    writer = opened(proxy.url, run)
+    proxy.largest = 5_000
+
+    writer.write_config(
+        "trainer", {**{f"key{i}": "y" * 1_000 for i in range(9)}, "long": "z" * 5_500}
+    )
+
+    (found,) = mlflow_reading.runs_of(server, run)
+    assert set(found.data.params) == {f"trainer/key{i}" for i in range(9)}
+
+
 def test_several_bridges_write_one_run_at_once(
     server: str, store: str, run: RunInfo
 ) -> None:
