@@ -52,6 +52,7 @@ _BUSY = "PRAGMA busy_timeout = 5000"
 _MIGRATIONS = "store/db_migrations/versions"
 """Folder of MLflow's schema migrations, below its package."""
 _VERSION = "/version"
+_ANY_EXPERIMENT = "/api/2.0/mlflow/experiments/search?max_results=1"
 LOG_BATCH = "/api/2.0/mlflow/runs/log-batch"
 # MLflow 3.17's own pattern, for versions that name theirs otherwise.
 _LEGAL = re.compile(r"^[\w.\- /:]*$")
@@ -139,6 +140,19 @@ class Connection:
             # A login page answers 200: if that counted as success, the data would be lost.
             raise BlockedError(f"{doing}: a web page answered, not MLflow", help=LOGIN)
         return response
+
+    def require_access(self) -> None:
+        """Ask the server for little after a failure of MLflow's client.
+
+        Of an answer without one of MLflow's codes, as gateways send them, the client hides the status
+        and the wait that it asks for (3.17).
+
+        Raises:
+            RetryableError: The server is down, slow or busy.
+            BlockedError: A person must act.
+        """
+        with suppress(Refused):  # the error of the client stays
+            self.request("GET", _ANY_EXPERIMENT)
 
 
 def _failure(

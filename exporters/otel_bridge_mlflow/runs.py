@@ -89,6 +89,11 @@ def open_run(
             return dataclasses.replace(
                 opened, found=_found_line(mlflow_run, is_adopted=is_adopted)
             )
+    except RetryableError as exc:
+        # After a time-out the server would only be waited for twice as long.
+        if connection.settings.remote and not exc.timed_out:
+            connection.require_access()
+        raise
     except Refused as exc:
         raise BlockedError(str(exc), help="rename the run or its project") from exc
 

@@ -138,6 +138,23 @@ def test_opening_fails_the_same_way(
     assert len(proxy.seen) == len(set(proxy.seen)), "MLflow tried again by itself"
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(401, BlockedError), (403, BlockedError), (429, RetryableError)],
+)
+def test_opening_behind_a_gateway_that_answers_in_json_of_its_own_fails_the_same_way(
+    proxy: FaultProxy, run: RunInfo, status: int, expected: type[Exception]
+) -> None:
+    proxy.status, proxy.path = status, "/api/"
+    proxy.body = b'{"message": "no"}'
+    proxy.headers = {"Content-Type": "application/json", "Retry-After": "7"}
+
+    with pytest.raises(expected) as raised:
+        opened(proxy.url, run)
+
+    assert getattr(raised.value, "retry_after_s", 7.0) == 7.0
+
+
 def test_a_server_that_is_down_is_tried_again_later_and_not_by_mlflow(
     run: RunInfo,
 ) -> None:

@@ -95,6 +95,7 @@ class FaultProxy:
 
     Attributes:
         status: Answer every request whose path contains `path` with this status; 0 passes it on.
+        body: What such an answer says, with `headers`.
         after: Let this many such requests through first.
         lose_answer: Pass the request on and drop the answer, as a broken network does.
         cut: Pass the request on and break the connection in the middle of the answer.
@@ -109,6 +110,7 @@ class FaultProxy:
         self.target = target
         self.status, self.path, self.after = 0, "", 0
         self.headers: dict[str, str] = {}
+        self.body = b"<html>no</html>"
         self.required: dict[str, str] = {}
         self.lose_answer = self.hang = self.cut = self.refusing = False
         self.hang_above = 0
@@ -192,7 +194,7 @@ class FaultProxy:
             _answer(
                 request,
                 self.status,
-                b"<html>no</html>",
+                self.body,
                 {"Content-Type": "text/html", **self.headers},
             )
             return
