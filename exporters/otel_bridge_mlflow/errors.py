@@ -16,6 +16,8 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import requests
+
 from otel_bridge.capabilities import incompatibility
 from otel_bridge.errors import (
     BlockedError,
@@ -147,13 +149,21 @@ def outcome_of(
 ) -> ExporterError | Refused:
     """Return the error for *exc*, which MLflow or a library below it raised while *doing*.
 
-    In this order: a missing name of MLflow blocks; a value that its client cannot take, or a
-    resource that may be missing, refuses the payload; else MLflow's error code decides.
+    In this order: a missing name of MLflow blocks; an answer about artifacts counts by its status; a
+    value that its client cannot take, or a resource that may be missing, refuses the payload; else
+    MLflow's error code decides.
     """
     code = getattr(exc, "error_code", None)
     incompatible = incompatibility(exc, "MLflow", INSTALL, hints=HINTS)
     if incompatible is not None:
         return incompatible
+    if isinstance(exc, requests.HTTPError) and exc.response is not None:
+        # Of artifacts, for which MLflow's client raises the error of requests (3.17).
+        answer = exc.response
+        retry_after = answer.headers.get("Retry-After")
+        return outcome_of_status(
+            answer.status_code, None, _line(exc), doing, retry_after
+        )
     # Without a code of MLflow the value did not fit its client: no repetition changes that.
     if (
         isinstance(exc, (TypeError, ValueError, OverflowError, UnicodeError))

@@ -31,6 +31,7 @@ from otel_bridge.media_files import extension_of
 from otel_bridge.records import Json, MediaItem, MediaRecord
 from otel_bridge_mlflow.connection import Connection
 from otel_bridge_mlflow.errors import Refused, as_bridge_errors
+from otel_bridge_mlflow.runs import OpenMlflowRun, require_active
 
 _IMAGES_TAG = "mlflow.loggedImages"
 _TABLES_TAG = "mlflow.loggedArtifacts"
@@ -52,15 +53,16 @@ class MediaWriter:
 
     Args:
         connection: The store.
-        run_id: MLflow's run id.
+        run: MLflow's run.
         left_out: Counts what MLflow cannot show.
     """
 
     def __init__(
-        self, connection: Connection, run_id: str, left_out: Counter[str]
+        self, connection: Connection, run: OpenMlflowRun, left_out: Counter[str]
     ) -> None:
         self._connection = connection
-        self._run_id = run_id
+        self._run = run
+        self._run_id = run.id
         self._left_out = left_out
         self._mark = "%"
         if _names_with_plus(connection.client):
@@ -75,6 +77,7 @@ class MediaWriter:
             PermanentError: The artifact store does not accept them. It is not the store of metrics,
                 which go on.
             RetryableError: The artifact store cannot be reached now.
+            BlockedError: The store of metrics needs a person too.
         """
         for record in media:
             self._write_or_raise(record)
@@ -86,11 +89,11 @@ class MediaWriter:
             PermanentError: The artifact store refuses it, or needs a person: metrics have another
                 store, and go on.
             RetryableError: The artifact store, or the temporary folder, cannot be used now.
+            BlockedError: The store of metrics needs a person too, for a login or a deleted run.
         """
         try:
-            self._write(record)
-        except (Refused, BlockedError) as exc:
-            # A dead letter, not a block: artifacts have a store of their own, and rows go on.
+            self._write_unless_blocked(record)
+        except Refused as exc:
             raise PermanentError(
                 f"media {record.key}: {exc}", position=record.position
             ) from exc
@@ -101,6 +104,16 @@ class MediaWriter:
         except ExporterError as exc:
             exc.position = record.position
             raise
+
+    def _write_unless_blocked(self, record: MediaRecord) -> None:
+        """Store one record; raises as `_write_or_raise`, with `Refused` for `PermanentError`."""
+        try:
+            self._write(record)
+        except BlockedError as exc:
+            # Blocked only where rows are blocked too: no medium is lost by a login that has expired.
+            require_active(self._connection, self._run)
+            # A dead letter else: artifacts have a store of their own, and rows go on.
+            raise Refused(str(exc)) from exc
 
     def _write(self, record: MediaRecord) -> None:
         """Write the files of *record* into a temporary folder, upload the folder in one call, and tag the run.

@@ -94,7 +94,7 @@ class MlflowRunWriter:
         )
         self.degraded = connection.abilities.degraded
         self.left_out: Counter[str] = Counter()
-        self._media = MediaWriter(connection, opened.id, self.left_out)
+        self._media = MediaWriter(connection, opened, self.left_out)
 
     @property
     def tracker_run_id(self) -> str:

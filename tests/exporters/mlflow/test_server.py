@@ -628,3 +628,46 @@ def test_media_wait_while_the_server_is_away(proxy: FaultProxy, tmp_path: Path) 
         writer.write_media([media("one", image(1), position=5)])  # type: ignore[attr-defined]
 
     assert failed.value.position == 5
+
+
+def test_media_wait_for_credentials_as_rows_do(
+    proxy: FaultProxy, tmp_path: Path
+) -> None:
+    run = samples.run_info(tmp_path, "login", project="media")
+    writer = opened(proxy.url, run)
+    writer.write_media([media("one", image(1), position=4)])
+    proxy.status = 401
+
+    with pytest.raises(BlockedError) as failed:
+        writer.write_media([media("one", image(2), position=5)])
+
+    assert failed.value.position == 5
+    assert "MLFLOW_TRACKING_USERNAME" in failed.value.help
+
+
+def test_media_of_a_deleted_run_wait_for_the_command_that_restores_it(
+    server: str, tmp_path: Path
+) -> None:
+    run = samples.run_info(tmp_path, "deleted", project="media")
+    writer = opened(server, run)
+    writer.write_rows([samples.row(1)])
+    mlflow_reading.client(server).delete_run(writer.tracker_run_id)
+
+    with pytest.raises(BlockedError) as failed:
+        writer.write_media([media("one", image(1), position=5)])
+
+    assert failed.value.position == 5
+    assert "mlflow runs restore" in failed.value.help
+
+
+def test_a_medium_larger_than_a_proxy_lets_through_is_refused_alone(
+    proxy: FaultProxy, tmp_path: Path
+) -> None:
+    run = samples.run_info(tmp_path, "large", project="media")
+    writer = opened(proxy.url, run)
+    proxy.largest = 5_000
+    large = media("large", text("y" * 9_000), position=5)
+
+    refused = deliver(writer, [large, media("small", text("y"), position=6)])
+
+    assert refused == [5]
