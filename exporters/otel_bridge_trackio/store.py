@@ -7,6 +7,7 @@ signature is probed when the store is opened. A redelivery changes nothing becau
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sqlite3
@@ -31,6 +32,7 @@ from otel_bridge_trackio.payload import Payload, encodable, timestamp
 from otel_bridge_trackio.sink import EntrySink, StoreEntry
 from otel_bridge_trackio.versions import TrackioAbilities, storage_of, unusable
 
+OTHER_PROJECT = "set TRACKIO_PROJECT to another name"
 WRITABLE = "make TRACKIO_DIR writable for this user"
 _BUSY = ("locked", "busy", "disk i/o", "full", "interrupted")
 _REFUSALS = (
@@ -277,7 +279,7 @@ def _load(directory: Path, project: str) -> tuple[Any, TrackioAbilities]:
         except ValueError as exc:
             raise BlockedError(
                 f"Trackio refuses the project: {exc}",
-                help="set TRACKIO_PROJECT to another name",
+                help=OTHER_PROJECT,
             ) from exc
     return storage, abilities
 
@@ -338,6 +340,9 @@ def _as_bridge_error(exc: OSError | sqlite3.Error, position: Position) -> Export
     message = f"Trackio's store: {exc}"
     if isinstance(exc, PermissionError) or "readonly" in str(exc).replace("-", ""):
         return BlockedError(message, position=position, help=WRITABLE)
+    if isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG:
+        # Trackio names the file of its database by the project.
+        return BlockedError(message, position=position, help=OTHER_PROJECT)
     if isinstance(exc, OSError):
         return RetryableError(message, position=position)
     is_busy = any(word in str(exc).lower() for word in _BUSY)

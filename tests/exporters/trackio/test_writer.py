@@ -445,6 +445,15 @@ def test_a_project_name_that_trackio_refuses_blocks_with_what_to_do(
     assert caught.value.help == "set TRACKIO_PROJECT to another name"
 
 
+def test_a_project_name_too_long_for_a_file_blocks_with_what_to_do(
+    run: RunInfo,
+) -> None:
+    with pytest.raises(BlockedError) as caught:
+        opened(replace(run, project="x" * 300)).write_rows([loss(1)])
+
+    assert caught.value.help == "set TRACKIO_PROJECT to another name"
+
+
 def test_the_emitters_trackio_project_goes_before_the_runs(run: RunInfo) -> None:
     other = replace(run, identity={"rl.trackio.project": f"{run.project}-other"})
 
