@@ -41,6 +41,9 @@ _READ_KEYS: Mapping[str, frozenset[str]] = {
 """Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
 are."""
 _MAX_FLATTENED = 10_000
+_CALLS = "tool_calls."
+_CONTENTS = "contents."
+_IMAGE_URL = "image.image.url"
 _OF_IMAGES = ("image", None)
 """Modalities of a ``uri`` part that is an image: a tuple, because a producer may send a list."""
 
@@ -164,8 +167,11 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
         calls = _flattened_calls(entry)
         message: dict[str, Json] = {"role": role}
         for key, value in entry.items():
-            if "." not in key:
+            if not key.startswith((_CALLS, _CONTENTS)):
                 message[key] = value
+        contents = _flattened_contents(entry)
+        if contents:
+            message.setdefault("content", contents)
         if calls:
             message["tool_calls"] = calls
         chat.add(message, role)
@@ -178,14 +184,43 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
     OpenInference and OpenLLMetry write each field of a call as an attribute. The last part of a
     name counts: ``tool_call.function.name`` of the one is ``name`` of the other.
     """
-    calls: dict[str, dict[str, Json]] = {}
+    calls: list[Json] = []
+    for fields in _numbered(entry, _CALLS):
+        call = {name.rpartition(".")[2]: value for name, value in fields.items()}
+        calls.append(tool_call(call.get("id"), call.get("name"), call.get("arguments")))
+    return calls
+
+
+def _flattened_contents(entry: Mapping[str, Json]) -> list[Json]:
+    """Return the parts among the flattened attributes of one message, by number; empty without any.
+
+    OpenInference writes a message of several parts, or with an image, in this way:
+    ``contents.0.message_content.text``. Parts of other types stay as they are.
+    """
+    contents: list[Json] = []
+    for fields in _numbered(entry, _CONTENTS):
+        part = {
+            name.removeprefix("message_content."): value
+            for name, value in fields.items()
+        }
+        if part.keys() <= {"type", _IMAGE_URL} and _IMAGE_URL in part:
+            url = part[_IMAGE_URL]
+            part = {"type": "image_url", "image_url": {"url": url}}
+        contents.append(part)
+    return contents
+
+
+def _numbered(entry: Mapping[str, Json], prefix: str) -> list[dict[str, Json]]:
+    """Return the attributes below *prefix* and a number, by the rest of their names, in the order of the numbers."""
+    numbered: dict[str, dict[str, Json]] = {}
     for key, value in entry.items():
-        if key.startswith("tool_calls."):
-            number, _, name = key[len("tool_calls.") :].partition(".")
-            calls.setdefault(number, {})[name.rpartition(".")[2]] = value
+        if key.startswith(prefix):
+            number, _, name = key[len(prefix) :].partition(".")
+            numbered.setdefault(number, {})[name] = value
+    # The length first: 10 follows 9, and a producer may send what is not a number.
     return [
-        tool_call(call.get("id"), call.get("name"), call.get("arguments"))
-        for _, call in sorted(calls.items())
+        numbered[number]
+        for number in sorted(numbered, key=lambda number: (len(number), number))
     ]
 
 

@@ -204,6 +204,40 @@ def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
     ]
 
 
+def test_parts_that_lie_flat_in_attributes_are_the_content_of_their_message() -> None:
+    contents = "llm.input_messages.0.message.contents."
+    attributes: dict[str, Any] = {
+        "llm.input_messages.0.message.role": "user",
+        f"{contents}1.message_content.type": "image",
+        f"{contents}1.message_content.image.image.url": "https://x/y.png",
+        f"{contents}0.message_content.type": "text",
+        f"{contents}0.message_content.text": "see",
+        f"{contents}2.message_content.type": "audio",
+        f"{contents}2.message_content.audio.audio.url": "https://x/y.wav",
+        "llm.input_messages.0.message.odd.fact": 1,
+    }
+
+    chat = flattened_chat(attributes, "llm.input_messages.", "user")
+
+    parts = [
+        {"type": "text", "text": "see"},
+        {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+        {"type": "audio", "audio.audio.url": "https://x/y.wav"},
+    ]
+    assert chat.messages == [{"role": "user", "content": parts, "odd.fact": 1}]
+
+
+def test_more_than_ten_calls_that_lie_flat_keep_their_order() -> None:
+    attributes: dict[str, Any] = {
+        f"gen_ai.completion.0.tool_calls.{n}.name": f"f{n}" for n in range(12)
+    }
+
+    [message] = flattened_chat(attributes, "gen_ai.completion.", "assistant").messages
+
+    calls: Any = message["tool_calls"]
+    assert [call["function"]["name"] for call in calls] == [f"f{n}" for n in range(12)]
+
+
 def test_json_that_no_store_takes_is_made_sound_and_deep_json_stays_text() -> None:
     deep = "[" * 100 + "]" * 100
 
