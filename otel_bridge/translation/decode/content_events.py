@@ -16,7 +16,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.otlp.json_text import parsed_json
+from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
 from otel_bridge.translation.decode.attributes import (
     is_span_id,
@@ -121,21 +121,42 @@ def chats_of_events(events: Iterable[Span.Event]) -> tuple[Chat, Chat]:
     prompt = Chat()
     answer = Chat()
     for event in events:
-        attributes = mapping_of(event.attributes)
-        inputs = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
-        outputs = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
-        if inputs is not None or outputs is not None:
-            _merge(prompt, read_chat(inputs, "user"))
-            _merge(answer, read_chat(outputs, "assistant"))
-        elif event.name == _PROMPT:
-            _merge(prompt, read_chat(attributes.get("gen_ai.prompt"), "user"))
-        elif event.name == _COMPLETION:
-            _merge(answer, read_chat(attributes.get("gen_ai.completion"), "assistant"))
-        elif event.name in _ROLES:
-            prompt.add(_message(_body(attributes), _ROLES[event.name]), "user")
-        elif event.name == _CHOICE:
-            answer.add(_choice(_body(attributes)), "assistant")
+        _add(prompt, answer, event.name, mapping_of(event.attributes))
     return prompt, answer
+
+
+def chats_of_listed(value: Json) -> tuple[Chat, Chat] | None:
+    """Return the input and output messages of a list of events, each a map with the name of its event.
+
+    ``None`` for any other value. pydantic-ai's format 1 has its events in one attribute.
+    """
+    entries = parsed_json(value)
+    if not isinstance(entries, list):
+        return None
+    prompt = Chat()
+    answer = Chat()
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get(semconv.EVENT_NAME) not in NAMES:
+            return None
+        _add(prompt, answer, text_in(entry, semconv.EVENT_NAME), entry)
+    return prompt, answer
+
+
+def _add(prompt: Chat, answer: Chat, name: str, attributes: Mapping[str, Json]) -> None:
+    """Add what one event holds to the *prompt* or the *answer*; nothing of an event without messages."""
+    inputs = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
+    outputs = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
+    if inputs is not None or outputs is not None:
+        _merge(prompt, read_chat(inputs, "user"))
+        _merge(answer, read_chat(outputs, "assistant"))
+    elif name == _PROMPT:
+        _merge(prompt, read_chat(attributes.get("gen_ai.prompt"), "user"))
+    elif name == _COMPLETION:
+        _merge(answer, read_chat(attributes.get("gen_ai.completion"), "assistant"))
+    elif name in _ROLES:
+        prompt.add(_message(_body(attributes), _ROLES[name]), "user")
+    elif name == _CHOICE:
+        answer.add(_choice(_body(attributes)), "assistant")
 
 
 def _merge(chat: Chat, addition: Chat) -> None:
@@ -172,7 +193,9 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
         and isinstance(body.get("id"), str)
     ):
         message["tool_call_id"] = body["id"]
-    return _as_chat(message)
+    if "content" in body:
+        message["content"] = _content(body["content"])
+    return message
 
 
 def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
@@ -180,22 +203,33 @@ def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
 
     Some instrumentations put the calls beside the message, others into it; those in it count.
     """
-    inner = parsed_json(body.get("message"))
-    message: dict[str, Json] = {
-        "role": "assistant",
-        **(inner if isinstance(inner, dict) else {"content": inner}),
-    }
+    text = body.get("message", body.get("content"))
+    inner = parsed_json(text)
+    message: dict[str, Json] = {"role": "assistant"}
+    # An answer may itself be JSON: only a map with fields of a message is one.
+    if isinstance(inner, dict) and not _MESSAGE_KEYS.isdisjoint(inner):
+        message.update(inner)
+        if "content" in inner:
+            message["content"] = _content(inner["content"])
+    else:
+        message["content"] = _content(text)
     calls = parsed_json(body.get("tool_calls"))
     if isinstance(calls, list):
         message.setdefault("tool_calls", calls)
     if isinstance(body.get("finish_reason"), str):
         message["finish_reason"] = body["finish_reason"]
-    return _as_chat(message)
-
-
-def _as_chat(message: dict[str, Json]) -> dict[str, Json]:
-    # A text that is a JSON object or number was parsed; OpenAI's form has texts and lists of parts.
-    content = message.get("content")
-    if not isinstance(content, (str, list)) and content is not None:
-        message["content"] = str(content)
     return message
+
+
+_MESSAGE_KEYS = frozenset({"role", "content", "parts", "tool_calls"})
+
+
+def _content(value: Json) -> Json:
+    """Return the content of a message: a list of parts, also as JSON text, else a text.
+
+    A text that merely looks like JSON, such as an answer in JSON, stays as it was written.
+    """
+    parts = parsed_json(value)
+    if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
+        return parts
+    return value if value is None else as_text(value)

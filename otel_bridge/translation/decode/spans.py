@@ -31,7 +31,10 @@ from otel_bridge.translation.decode.attributes import (
     keys_of,
     mapping_of,
 )
-from otel_bridge.translation.decode.content_events import chats_of_events
+from otel_bridge.translation.decode.content_events import (
+    chats_of_events,
+    chats_of_listed,
+)
 from otel_bridge.translation.decode.messages import (
     Chat,
     flattened_chat,
@@ -349,7 +352,11 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
         answer = flattened_chat(attributes, outputs, "assistant")
         if prompt.messages or answer.messages:
             return prompt, answer
+    inputs = first_of(attributes, _INPUTS)
+    listed = chats_of_listed(inputs)
+    if listed is not None:
+        return listed
     return (
-        read_chat(first_of(attributes, _INPUTS), "user"),
+        read_chat(inputs, "user"),
         read_chat(first_of(attributes, _OUTPUTS), "assistant"),
     )

@@ -132,6 +132,20 @@ def test_messages_of_older_instrumentations_are_read() -> None:
     assert read[0].answer == [{"role": "assistant", "content": "a"}]
 
 
+def test_the_answer_in_pydantic_ais_list_of_events_is_the_answer_of_the_call() -> None:
+    listed: list[dict[str, Any]] = [
+        {"event.name": "gen_ai.user.message", "role": "user", "content": "q"},
+        {"event.name": "gen_ai.choice", "index": 0, "message": {"role": "assistant", "content": "a"}},
+    ]  # fmt: skip
+    attributes = {"gen_ai.operation.name": "chat", "events": json.dumps(listed)}
+
+    call = read_span(sample.span("a", 1, "chat m", attributes))
+
+    assert call.prompt == [{"role": "user", "content": "q"}]
+    assert call.answer == [{"role": "assistant", "content": "a"}]
+    assert call.skipped == 0
+
+
 def test_an_error_is_the_status_message_else_the_exception_else_said_bare() -> None:
     silent = sample.span("a", 1, "x", error="")
     thrown = sample.span("a", 1, "x", error="")
