@@ -68,11 +68,11 @@ class DecodedFrame:
 
 @dataclass(slots=True)
 class ResourceMetricsInput:
-    """Holds the metrics of one resource: rows of native producers, and all other metrics."""
+    """Holds the metrics of one resource: rows of native producers, and all other metrics with the names of their scopes."""
 
     context: ProducerContext
     fragments: list[RowFragment]
-    metrics: list[Metric]
+    metrics: list[tuple[str, Metric]]
 
 
 class FrameReader:
@@ -198,10 +198,13 @@ def _split_metrics(
     """
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
-        if context.producer.third_party:
-            split.metrics += ScopeMetrics.FromString(scope).metrics
-            continue
-        fragments, metrics = context.decoder.read(scope)
-        split.fragments += fragments
-        split.metrics += metrics
+        metrics: Sequence[Metric] = ()
+        if not context.producer.third_party:
+            fragments, metrics = context.decoder.read(scope)
+            split.fragments += fragments
+            if not metrics:
+                continue
+        message = ScopeMetrics.FromString(scope)
+        for metric in metrics or message.metrics:
+            split.metrics.append((message.scope.name, metric))
     return split

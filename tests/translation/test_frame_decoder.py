@@ -81,7 +81,7 @@ def received(
         (
             one.context.process.instance,
             [piece.values for piece in one.fragments],
-            [metric.name for metric in one.metrics],
+            [metric.name for _, metric in one.metrics],
         )
         for one in said
     ]

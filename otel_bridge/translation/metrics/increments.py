@@ -1,7 +1,8 @@
 """Cumulative histogram points -> increments since the previous point. Pure.
 
 A stock SDK sends cumulative histograms: each point holds everything recorded since the program
-began. The last point of each series is kept under ``hist/<process>/<start>/<key>`` of the state.
+began. The last point of each series is kept under ``hist/<process>/<start>/<key>``, a line break
+and the name of its scope.
 Source: opentelemetry-proto, metrics.proto, ``AggregationTemporality``; data-model.md, "Exponential
 Histogram".
 """
@@ -37,7 +38,7 @@ class Increments:
         self._last = dict(sorted(points, key=lambda pair: pair[1].time_unix_nano))
 
     def of(
-        self, process: str, key: str, point: HistogramPoint
+        self, process: str, key: str, point: HistogramPoint, scope: str = ""
     ) -> HistogramPoint | None:
         """Return the increment of *point* over the last point of its series.
 
@@ -53,8 +54,9 @@ class Increments:
                 start time.
             key: Key of the point's values.
             point: A cumulative point.
+            scope: Name of its instrumentation scope; several may have a histogram of one key.
         """
-        series = f"{process}/{point.start_time_unix_nano}/{key}"
+        series = f"{process}/{point.start_time_unix_nano}/{key}\n{scope}"
         last_point = self._last.get(series)
         # Redelivered or overtaken: its part is in a later increment already.
         if last_point is not None and point.time_unix_nano <= last_point.time_unix_nano:

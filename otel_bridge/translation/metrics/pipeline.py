@@ -140,13 +140,13 @@ class MetricsPipeline:
             # A measurement taken while a process ended must not reopen the process or the run.
             if producer.system and process.status is not None:
                 continue
-            metrics: list[Metric] = []
+            metrics: list[tuple[str, Metric]] = []
             engine_metrics: list[Metric] = []
-            for metric in batch.metrics:
+            for scope, metric in batch.metrics:
                 if is_of_engine(metric):
                     engine_metrics.append(metric)
                 else:
-                    metrics.append(metric)
+                    metrics.append((scope, metric))
             if engine_metrics:
                 records += self.engines.take(
                     engine_of(producer.attributes),

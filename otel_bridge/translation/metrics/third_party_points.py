@@ -30,7 +30,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge import semconv
 from otel_bridge.content.otlp import hash_texts
-from otel_bridge.records import Row, Value
+from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.translation.decode.attributes import as_int, int_in, mapping_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
@@ -63,13 +63,20 @@ AnyPoint: TypeAlias = (
 
 
 _HISTOGRAMS = (pb.HistogramDataPoint, pb.ExponentialHistogramDataPoint)
-ReceivedMetrics: TypeAlias = tuple[Producer, Process, Iterable[pb.Metric]]
+ScopedMetric: TypeAlias = tuple[str, pb.Metric]
+"""Name of the instrumentation scope, and a metric of it."""
+ReceivedMetrics: TypeAlias = tuple[Producer, Process, Iterable[ScopedMetric]]
 """Producer, process, and the metrics that they sent."""
 
 
 @dataclass(slots=True)
 class MetricPoint:
-    """Holds one value for one key."""
+    """Holds one value for one key.
+
+    Attributes:
+        scope: Name of the instrumentation scope. Two scopes may have a metric of one name, such as
+            ``http.client.duration``: what one adds is not what the other adds.
+    """
 
     role: str | None
     key: str
@@ -78,6 +85,7 @@ class MetricPoint:
     value: Value
     delta: bool = False
     cumulative: HistogramPoint | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +159,21 @@ class ThirdPartyPoints:
         return [self._row(group) for group in groups]
 
     def _points(
-        self, producer: Producer, metrics: Iterable[pb.Metric]
+        self, producer: Producer, metrics: Iterable[ScopedMetric]
     ) -> Iterator[MetricPoint]:
         """Yield the points of *metrics*, whose texts are hashed where the run is not to have them.
 
         Here and not for one exporter: texts become parts of keys, which all exporters share.
         """
-        for metric in metrics:
+        for scope, metric in metrics:
             hashed_texts = 0
             if self._less_text:
                 hashed_texts = hash_texts(metric)
             if hashed_texts:
                 count(self._state, "unknown_text", hashed_texts)
-            yield from points_of(metric, producer.third_party_role, producer.rank)
+            for point in points_of(metric, producer.third_party_role, producer.rank):
+                point.scope = scope
+                yield point
 
     def of_spans(
         self, producer: Producer, process: Process, scope_spans: ScopeSpans
@@ -245,7 +255,9 @@ class ThirdPartyPoints:
         """Return the value to show for a point; ``None``: nothing was added to its histogram."""
         if point.cumulative is None or not self._increments_only:
             return self._total(point)
-        added = self._increments.of(process.instance, point.key, point.cumulative)
+        added = self._increments.of(
+            process.instance, point.key, point.cumulative, point.scope
+        )
         if added is None:
             return None
         # A histogram has one value, whatever it lacks.
@@ -291,8 +303,12 @@ class ThirdPartyPoints:
 
 
 def _identity(point: MetricPoint) -> bytes:
+    """Return the identity of a point; without its scope where an equal value of another scope adds nothing."""
     time_ns = point.time_ns if point.step is None else None
-    return identity(point.role, point.key, point.step, point.value, time_ns)
+    parts = (point.role, point.key, point.step, point.value, time_ns)
+    if point.delta or isinstance(point.value, Distribution):
+        return identity(*parts, point.scope)
+    return identity(*parts)
 
 
 def points_of(

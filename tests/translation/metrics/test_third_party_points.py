@@ -263,6 +263,44 @@ def test_a_cumulative_sum_is_shown_as_sent_and_a_delta_sum_is_added_up() -> None
     ]
 
 
+def test_two_scopes_with_a_metric_of_one_name_both_add_to_it() -> None:
+    bench = Bench()
+    added = total("requests", 5.0, T0 + 1, DELTA)
+
+    def histogram(counts: list[int]) -> pb.Metric:
+        point = pb.HistogramDataPoint(
+            time_unix_nano=T0 + 1,
+            count=sum(counts),
+            explicit_bounds=[1.0],
+            bucket_counts=counts,
+        )
+        return pb.Metric(
+            name="duration",
+            histogram=pb.Histogram(
+                data_points=[point], aggregation_temporality=CUMULATIVE
+            ),
+        )
+
+    sent_once = metrics_request(
+        (
+            APP,
+            [
+                third_party(added, histogram([3, 1]), scope="requests"),
+                third_party(added, histogram([2, 0]), scope="urllib3"),
+            ],
+        )
+    )
+    records = [*bench.request(sent_once), *bench.request(sent_once)]
+
+    rows = [record.values for record in records if isinstance(record, Row)]
+    assert [row["megatron/requests"] for row in rows] == [5.0, 10.0]
+    durations = [row["megatron/duration"] for row in rows]
+    assert [value.count for value in durations if isinstance(value, Distribution)] == [
+        4,
+        2,
+    ]
+
+
 def test_a_delta_sum_with_a_step_belongs_to_its_step() -> None:
     bench = Bench()
 
