@@ -51,6 +51,7 @@ _STEPS = (semconv.STEP, *semconv.THIRD_PARTY_STEPS)
 _MAX_HISTOGRAMS = 10_000
 """Most series of cumulative histograms, whose last points are stored with all their buckets."""
 _TOTALS = "sum/"
+_MAX_INT = 1 << 63
 _DELTA = pb.AGGREGATION_TEMPORALITY_DELTA
 _NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
@@ -266,7 +267,8 @@ class ThirdPartyPoints:
     def _total(self, point: MetricPoint) -> Value:
         """Return the value of a point; for a delta sum without a step, the running total.
 
-        A total is kept for `max_keys` series; deltas of further ones are shown as sent.
+        A total is kept for `max_keys` series; deltas of further ones are shown as sent. A total of
+        over 64 bits becomes a double.
         """
         value = point.value
         if (
@@ -279,6 +281,9 @@ class ThirdPartyPoints:
         if point.key not in self._totals and len(self._totals) >= self._max_keys:
             return value
         total = self._totals.get(point.key, 0) + value
+        # No tracker takes a larger integer: each would refuse the whole row.
+        if not -_MAX_INT <= total < _MAX_INT:
+            total = float(total)
         self._totals[point.key] = total
         self._changed.add(point.key)
         return total

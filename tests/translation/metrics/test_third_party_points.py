@@ -263,6 +263,26 @@ def test_a_cumulative_sum_is_shown_as_sent_and_a_delta_sum_is_added_up() -> None
     ]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_total_of_over_64_bits_becomes_a_double(sign: int) -> None:
+    bench = Bench()
+
+    def delta(time_ns: int) -> pb.Metric:
+        point = pb.NumberDataPoint(time_unix_nano=time_ns, as_int=sign << 62)
+        return pb.Metric(
+            name="bytes",
+            sum=pb.Sum(data_points=[point], aggregation_temporality=DELTA),
+        )
+
+    rows = [sent(bench, delta(T0 + number)) for number in range(4)]
+    bench.restart()
+    rows.append(sent(bench, delta(T0 + 4)))
+
+    totals = [row[0][3]["megatron/bytes"] for row in rows]  # type: ignore[index]
+    assert totals == [sign * number * 2.0**62 for number in range(1, 6)]
+    assert [type(total) for total in totals[2:]] == [float] * 3
+
+
 def test_two_scopes_with_a_metric_of_one_name_both_add_to_it() -> None:
     bench = Bench()
     added = total("requests", 5.0, T0 + 1, DELTA)
