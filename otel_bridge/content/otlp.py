@@ -50,21 +50,24 @@ _Point: TypeAlias = (
 _MAX_NAME_CHARS = 256
 _NUMBERS = frozenset({"bool_value", "int_value", "double_value", None})
 _NO_NAME = "span"
+_CONTENT_FIELDS = frozenset({"arguments", "content", "response", "result"})
+"""Fields of a message and its parts that hold content in any form."""
 
 
 def apply_to_scope(scope: Scope, policy: ContentPolicy) -> int:
-    """Apply *policy* to each span, log record or metric of *scope*.
+    """Apply *policy* to the attributes of *scope*, and to each span, log record or metric of it.
 
     Return the number of texts of which less leaves.
     """
+    texts = apply_to_attributes(scope.scope.attributes, policy)
     if isinstance(scope, ScopeSpans):
-        return sum(apply_to_span(span, policy) for span in scope.spans)
+        return texts + sum(apply_to_span(span, policy) for span in scope.spans)
     if isinstance(scope, ScopeLogs):
-        return sum(apply_to_log(record, policy) for record in scope.log_records)
+        return texts + sum(apply_to_log(record, policy) for record in scope.log_records)
     # Attributes of metrics distinguish series: they are hashed below a limit, never cut.
     if policy.limit is None:
-        return 0
-    return sum(map(hash_texts, scope.metrics))
+        return texts
+    return texts + sum(map(hash_texts, scope.metrics))
 
 
 def apply_to_span(
@@ -251,8 +254,19 @@ class _Attribute:
             # The name alone decides, with any text: that of a secret covers all below it.
             secret = secret or self._is_secret(name, "x")
             for pair in value.kvlist_value.values:
-                self.apply(pair.value, pair.key, secret=secret)
+                self._apply_to_field(pair, secret=secret)
                 pair.key = self._allowed_key(pair.key)
+
+    def _apply_to_field(self, pair: KeyValue, *, secret: bool) -> None:
+        """Apply the policy to a field; without content, what a model reads or writes goes whole.
+
+        Numbers and names within it, such as those among the arguments of a tool, are content too.
+        """
+        is_message = self.kind is TextKind.MESSAGE
+        if is_message and self.policy.off and pair.key in _CONTENT_FIELDS:
+            pair.value.string_value = ""
+        else:
+            self.apply(pair.value, pair.key, secret=secret)
 
     def _apply_to_text(self, value: AnyValue, name: str, *, secret: bool) -> None:
         text = value.string_value
@@ -346,7 +360,7 @@ def _words_of(pair: KeyValue) -> list[str]:
 
 
 def hash_texts(metric: Metric) -> int:
-    """Replace each text among the attributes of a metric's points by a hash.
+    """Replace each text among the attributes of a metric's points and of their exemplars by a hash.
 
     The series stay distinct, where cut texts would make one of two. Names of conventions and single
     words stay, because they distinguish the series. Returns the number of texts replaced.
@@ -355,18 +369,33 @@ def hash_texts(metric: Metric) -> int:
     points: Iterable[_Point] = () if kind is None else getattr(metric, kind).data_points
     unknown = 0
     for point in points:
-        for pair in point.attributes:
-            text = pair.value.string_value
-            nested = pair.value.WhichOneof("value") in {
-                "array_value",
-                "kvlist_value",
-                "bytes_value",
-            }
-            is_named = is_name(pair.key) and _is_name_value(pair.value)
-            if is_named or not (text or nested) or (not nested and is_identifier(text)):
-                continue
-            value_bytes = pair.value.SerializeToString()
-            digest = hashlib.blake2b(value_bytes, digest_size=4).hexdigest()
-            pair.value.string_value = f"text-{digest}"
-            unknown += 1
+        unknown += _hash_attributes(point.attributes)
+        if not isinstance(point, SummaryDataPoint):
+            # A view that drops an attribute leaves it here.
+            for exemplar in point.exemplars:
+                unknown += _hash_attributes(exemplar.filtered_attributes)
     return unknown
+
+
+def _hash_attributes(attributes: Iterable[KeyValue]) -> int:
+    unknown = 0
+    for pair in attributes:
+        text = pair.value.string_value
+        nested = pair.value.WhichOneof("value") in {
+            "array_value",
+            "kvlist_value",
+            "bytes_value",
+        }
+        if not _is_plain(pair.key):
+            pair.key = _hashed(pair.key.encode("utf-8", "replace"))
+            unknown += 1
+        is_named = is_name(pair.key) and _is_name_value(pair.value)
+        if is_named or not (text or nested) or (not nested and is_identifier(text)):
+            continue
+        pair.value.string_value = _hashed(pair.value.SerializeToString())
+        unknown += 1
+    return unknown
+
+
+def _hashed(data: bytes) -> str:
+    return f"text-{hashlib.blake2b(data, digest_size=4).hexdigest()}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.content.otlp import (
     apply_to_log,
     apply_to_resource,
+    apply_to_scope,
     apply_to_span,
     hash_texts,
 )
@@ -231,3 +232,59 @@ def test_texts_among_the_attributes_of_points_become_hashes_that_keep_series_apa
         ("input", 3)
     ] * 3
     assert found[2]["my.prompt"] == "input"
+
+
+def test_no_text_stays_in_the_scope_the_exemplars_or_the_keys_of_a_metric() -> None:
+    scope = ScopeMetrics()
+    scope.scope.attributes.extend(pairs({"prompt": PROMPT}))
+    metric = scope.metrics.add(name="tokens")
+    for kind in ("gauge", "sum", "histogram", "exponential_histogram"):
+        metric = scope.metrics.add(name=kind)
+        point = getattr(metric, kind).data_points.add()
+        point.attributes.extend(pairs({PROMPT: 1}))
+        point.exemplars.add().filtered_attributes.extend(pairs({"q": PROMPT}))
+    scope.metrics.add(name="s").summary.data_points.add().attributes.extend(
+        pairs({"q": PROMPT})
+    )
+
+    unknown = apply_to_scope(scope, OFF)
+
+    assert unknown == 1 + 4 * 2 + 1
+    assert CANARY.encode() not in scope.SerializeToString()
+
+
+def test_secrets_go_from_the_attributes_of_a_scope() -> None:
+    scope = ScopeSpans()
+    scope.scope.attributes.extend(pairs({"api_key": "x", "kept": "y"}))
+
+    apply_to_scope(scope, ContentPolicy())
+
+    assert mapping_of(scope.scope.attributes) == {"api_key": "[redacted]", "kept": "y"}
+
+
+def test_without_content_nothing_of_a_tools_arguments_and_result_stays_in_an_event() -> (
+    None
+):
+    record = LogRecord(event_name="gen_ai.choice")
+    arguments = {"name": CANARY, "pin": 4711, "id": [CANARY]}
+    call = {"id": "c", "function": {"name": "pay", "arguments": arguments}}
+    record.body.CopyFrom(
+        pairs(
+            {
+                "": {
+                    "message": {
+                        "role": "assistant",
+                        "content": [{"name": CANARY}],
+                        "tool_calls": [call],
+                    }
+                }
+            }
+        )[0].value
+    )
+
+    apply_to_log(record, OFF)
+
+    left = {"id": "c", "function": {"name": "pay", "arguments": ""}}
+    assert value_of(record.body) == {
+        "message": {"role": "assistant", "content": "", "tool_calls": [left]}
+    }

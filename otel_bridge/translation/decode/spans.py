@@ -352,11 +352,11 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
         answer = flattened_chat(attributes, outputs, "assistant")
         if prompt.messages or answer.messages:
             return prompt, answer
-    inputs = first_of(attributes, _INPUTS)
-    listed = chats_of_listed(inputs)
+    given = first_of(attributes, _INPUTS)
+    listed = chats_of_listed(given)
     if listed is not None:
         return listed
     return (
-        read_chat(inputs, "user"),
+        read_chat(given, "user"),
         read_chat(first_of(attributes, _OUTPUTS), "assistant"),
     )
