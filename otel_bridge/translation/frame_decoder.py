@@ -68,7 +68,7 @@ class DecodedFrame:
 
 @dataclass(slots=True)
 class ResourceMetricsInput:
-    """Holds the metrics of one resource: rows of native producers, and all other metrics with the names of their scopes."""
+    """Holds the metrics of one resource: rows of native producers, and all others with the names of their scopes."""
 
     context: ProducerContext
     fragments: list[RowFragment]
