@@ -36,6 +36,7 @@ class Convention:
             of the output.
         inputs: Attributes with the input of a span, messages or not.
         outputs: Attributes with the output of a span.
+        calls: Attributes with a list of the tool calls of an answer, beside its text.
         arguments: Attributes with the arguments of a tool.
         results: Attributes with the result of a tool.
         models: Attributes with the model's name.
@@ -56,6 +57,7 @@ class Convention:
     flat: tuple[tuple[str, str], ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     models: tuple[str, ...] = ()

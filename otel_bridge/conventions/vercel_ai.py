@@ -1,11 +1,18 @@
 """The AI SDK of Vercel.
 
-Source: its documentation, "Telemetry"; versions 4 and 5 use the same attributes.
+Source: its documentation, "Telemetry"; spans of ai 5.0.277. Versions 4 and 5 use the same attributes.
 """
 
 from __future__ import annotations
 
-from otel_bridge.conventions.convention import Convention
+from otel_bridge.conventions.convention import GENERATION, SPAN, TOOL, Convention
+
+_WHOLE = ("ai.generatetext", "ai.streamtext", "ai.generateobject", "ai.streamobject")
+"""Operations of the program, in lower case; each holds calls of the model."""
+_CALLS = (
+    "ai.generatetext.dogenerate", "ai.streamtext.dostream", "ai.generateobject.dogenerate",
+    "ai.streamobject.dostream",
+)  # fmt: skip
 
 VERCEL_AI = Convention(
     title="Vercel AI SDK",
@@ -19,8 +26,15 @@ VERCEL_AI = Convention(
         "ai.prompt", "ai.response.object", "ai.response.reasoning", "ai.response.text", "ai.response.toolCalls",
         "ai.result.", "ai.toolCall.args", "ai.toolCall.result", "ai.value",
     ),
+    kinds={
+        "ai.operationId": {
+            **dict.fromkeys(_WHOLE, SPAN), **dict.fromkeys(_CALLS, GENERATION), "ai.toolcall": TOOL,
+        },
+    },
+    rollouts=frozenset({*_WHOLE, *_CALLS}),
     inputs=("ai.prompt.messages", "ai.prompt"),
-    outputs=("ai.response.text",),
+    outputs=("ai.response.text", "ai.response.object"),
+    calls=("ai.response.toolCalls",),
     arguments=("ai.toolCall.args",),
     results=("ai.toolCall.result",),
     models=("ai.response.model", "ai.model.id"),

@@ -44,6 +44,11 @@ _MAX_FLATTENED = 10_000
 _CALLS = "tool_calls."
 _CONTENTS = "contents."
 _IMAGE_URL = "image.image.url"
+_VERCEL_PARTS: Mapping[str, Mapping[str, str]] = {
+    "tool-call": {"toolCallId": "id", "toolName": "name", "input": "arguments", "args": "arguments"},
+    "tool-result": {"toolCallId": "id", "output": "response", "result": "response"},
+}  # fmt: skip
+"""Types of parts of Vercel's AI SDK to the names of their fields in the parts form."""
 _OF_IMAGES = ("image", None)
 """Modalities of a ``uri`` part that is an image: a tuple, because a producer may send a list."""
 
@@ -87,11 +92,30 @@ class Chat:
         reason = entry.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
+        entry = _with_parts_of_vercel(entry)
         parts = entry.get("parts")
         if isinstance(parts, list):
             self.messages.extend(_from_parts(entry_role, parts, entry))
         else:
             self.messages.append(_from_chat(entry_role, entry))
+
+    def add_calls(self, value: Json) -> None:
+        """Add tool calls that are beside the messages to the last message, which may have no text.
+
+        Anything but a list of Vercel's tool calls is ignored.
+        """
+        entries = parsed_json(value)
+        calls: list[Json] = []
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict):
+                arguments = entry.get("input", entry.get("args"))
+                calls.append(
+                    tool_call(entry.get("toolCallId"), entry.get("toolName"), arguments)
+                )
+        if calls:
+            if not self.messages:
+                self.messages.append({"role": "assistant", "content": None})
+            self.messages[-1]["tool_calls"] = calls
 
 
 def read_chat(value: Json, role: str) -> Chat:
@@ -267,6 +291,51 @@ def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
         if key not in message and value is not None and not too_deep(value):
             message[key] = value
     return message
+
+
+def _with_parts_of_vercel(entry: dict[str, Json]) -> dict[str, Json]:
+    """Return a message with its `_parts_of_vercel` in place of its content, any other unchanged."""
+    parts = _parts_of_vercel(entry.get("content"))
+    if parts is None or isinstance(entry.get("parts"), list):
+        return entry
+    fields = {key: value for key, value in entry.items() if key != "content"}
+    return {**fields, "parts": parts}
+
+
+def _parts_of_vercel(content: Json) -> Json:
+    """Return the content of a message of Vercel's AI SDK in the parts form.
+
+    ``None`` unless it has calls or results of tools: any other content is as in OpenAI's form. With
+    them a history would not agree with the answers before it.
+    """
+    if not isinstance(content, list):
+        return None
+    parts: list[Json] = []
+    is_vercel = False
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(part, dict) and kind in _VERCEL_PARTS:
+            is_vercel = True
+            parts.append(_part_of_vercel(part, str(kind)))
+        else:
+            parts.append(part)
+    return parts if is_vercel else None
+
+
+def _part_of_vercel(part: Mapping[str, Json], kind: str) -> Json:
+    """Return a call or result in the parts form, with its other fields."""
+    names = _VERCEL_PARTS[kind]
+    converted: dict[str, Json] = {"type": kind.replace("-", "_")}
+    for key, value in part.items():
+        if key != "type":
+            converted[names.get(key, key)] = value
+    if kind == "tool-result":
+        converted["type"] = "tool_call_response"
+        response = converted.get("response")
+        # From version 5 on a result states its type.
+        if isinstance(response, dict) and response.keys() == {"type", "value"}:
+            converted["response"] = response["value"]
+    return converted
 
 
 def _from_parts(

@@ -61,9 +61,10 @@ def _of_all(part: Callable[[Convention], Iterable[_T]]) -> tuple[_T, ...]:
 _FLAT = _of_all(lambda convention: convention.flat)
 _INPUTS = _of_all(lambda convention: convention.inputs)
 _OUTPUTS = _of_all(lambda convention: convention.outputs)
+_CALLS = _of_all(lambda convention: convention.calls)
 _ARGUMENTS = _of_all(lambda convention: convention.arguments)
 _RESULTS = _of_all(lambda convention: convention.results)
-_CALL_IDS = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id")
+_CALL_IDS = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id", "ai.toolCall.id")
 _INPUT_TOKENS = _of_all(lambda convention: convention.input_tokens)
 _OUTPUT_TOKENS = _of_all(lambda convention: convention.output_tokens)
 _MODELS = _of_all(lambda convention: convention.models)
@@ -352,11 +353,10 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
         answer = flattened_chat(attributes, outputs, "assistant")
         if prompt.messages or answer.messages:
             return prompt, answer
-    given = first_of(attributes, _INPUTS)
-    listed = chats_of_listed(given)
+    input_value = first_of(attributes, _INPUTS)
+    listed = chats_of_listed(input_value)
     if listed is not None:
         return listed
-    return (
-        read_chat(given, "user"),
-        read_chat(first_of(attributes, _OUTPUTS), "assistant"),
-    )
+    answer = read_chat(first_of(attributes, _OUTPUTS), "assistant")
+    answer.add_calls(first_of(attributes, _CALLS))
+    return read_chat(input_value, "user"), answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.records import Record, RolloutRecord
@@ -18,7 +20,7 @@ from otel_bridge.translation.decode.resources import producer_of
 from otel_bridge.translation.options import TranslationOptions
 from support.otlp.genai_golden import requests_of
 from support.otlp.memory_state import MemoryState
-from support.otlp.trace_samples import rollout_pipeline
+from support.otlp.trace_samples import rollout_pipeline, span
 
 SYSTEM = "CANARY system: you are terse"
 QUESTION = "CANARY question: what is the weather in Paris?"
@@ -138,6 +140,62 @@ def test_an_agent_is_one_rollout_with_its_whole_conversation_and_its_tools(
     [tool] = [span for span in rollout.spans if span.kind == "tool"]
     assert "CANARY Paris" in str(tool.input)
     assert RESULT in str(tool.output)
+    assert not list(state.items("drop/"))
+
+
+def test_spans_of_vercels_sdk_are_one_rollout_with_its_calls_and_their_results() -> (
+    None
+):
+    call = {"toolCallId": "c1", "toolName": "add", "input": '{"a":2}'}
+    user = {"role": "user", "content": [{"type": "text", "text": "2 + 3?"}]}
+    asked = {
+        "role": "assistant",
+        "content": [{"type": "tool-call", **call, "input": {"a": 2}}],
+    }
+    result = {
+        "type": "tool-result",
+        "toolCallId": "c1",
+        "toolName": "add",
+        "output": {"type": "json", "value": {"sum": 5}},
+    }
+    replied = {"role": "tool", "content": [result]}
+    sent = {
+        "ai.generateText": {"ai.prompt": '{"prompt": "2 + 3?"}', "ai.response.text": "It is 5."},
+        "ai.generateText.doGenerate": {
+            "ai.prompt.messages": json.dumps([user]), "ai.response.toolCalls": json.dumps([call]),
+            "gen_ai.response.model": "m", "gen_ai.usage.input_tokens": 10,
+        },
+        "ai.toolCall": {"ai.toolCall.id": "c1", "ai.toolCall.args": '{"a":2}', "ai.toolCall.result": '{"sum":5}'},
+        "ai.generateText.doGenerate ": {
+            "ai.prompt.messages": json.dumps([user, asked, replied]), "ai.response.text": "It is 5.",
+            "gen_ai.response.finish_reasons": ["stop"],
+        },
+    }  # fmt: skip
+    spans = [
+        span("a", number, name.strip(), {"ai.operationId": name.strip(), **attributes}, parent=1 if number > 1 else 0)
+        for number, (name, attributes) in enumerate(sent.items(), 1)
+    ]  # fmt: skip
+    state = MemoryState()
+    rollouts = rollout_pipeline(state, TranslationOptions())
+    found = rollouts.spans(producer_of({}), "i", ScopeSpans(spans=spans), 0)
+
+    [rollout] = [
+        one for one in [*found, *rollouts.close(10)] if isinstance(one, RolloutRecord)
+    ]
+
+    assert said(rollout) == [
+        ("user", user["content"]),
+        ("assistant", [("add", '{"a":2}')]),
+        ("tool", '{"sum":5}'),
+        ("assistant", "It is 5."),
+    ]
+    assert [one.kind for one in rollout.spans] == [
+        "span",
+        "generation",
+        "tool",
+        "generation",
+    ]
+    assert (rollout.finish_reason, rollout.spans[1].model) == ("stop", "m")
     assert not list(state.items("drop/"))
 
 
