@@ -10,6 +10,28 @@ from otel_bridge.text.secret_patterns import redact_text
 _MAX_KEY_CHARS = 100
 
 MEANING: Mapping[str, str] = {
+    # Counted where records are read.
+    "evaluation/no_rollout": "evaluations of rollouts that have not come: trackers get them alone",
+    "event/no_span": "GenAI log records whose span is not named, missing, or shown already",
+    "lineage/late": "rollouts of training steps after which 64 came",
+    "media/incomplete": "media with parts that never arrived",
+    "message/invalid": "entries of lists of messages that are not messages: the others are shown",
+    "phase/late": "phases of steps after which 64 came",
+    "phase/too_many_names": "names of phases beyond 256 of a run: such a phase counts as other",
+    "phase/unclosed": "phases that a process left open when it ended",
+    "point/alternating": "values that two producers without an id send by turns: give each a service.instance.id",
+    "ranks/late": "rows of ranks for steps that are forgotten",
+    "row/incomplete": "parts of rows that did not arrive within 10 s",
+    "span/late": "spans of rollouts that were shown already",
+    "tokens/evicted": "halves of token figures beyond OTEL_BRIDGE_TOKEN_BYTES",
+    "tokens/late": "token figures of steps after which 64 came",
+    "tokens/length": "token figures whose halves have different lengths",
+    "tokens/twice": "token figures that a step has already",
+    "too_many_keys": "values of keys beyond OTEL_BRIDGE_MAX_KEYS",
+    "trace/evicted": "rollouts that are shown without the rest of their spans, since too many waited",
+    "trace/other": "traces that are not rollouts: otlp, console and file get them",
+    "translation_errors": "records that otel-bridge failed on; please report it",
+    # Counted by the program.
     "alert_level": "levels of alerts other than info, warn and error: the alert is a warn",
     "alert_limit": "alerts beyond 1,000 of one process",
     "alert_title": "alerts without a title",
@@ -133,10 +155,8 @@ def drop_line(reason: str, count: int, first_key: str) -> str:
 
     A name alone, such as "none", would look as if nothing was dropped.
     """
-    meaning = reason
-    if reason in MEANING:
-        meaning = f"{MEANING[reason]} [{reason}]"
-    line = f"dropped {count:,}: {meaning}"
+    meaning = MEANING.get(reason, "see emitting-reference.md")
+    line = f"dropped {count:,}: {meaning} [{reason}]"
     if first_key:
         line += f", first '{shown_key(first_key)}'"
     return line

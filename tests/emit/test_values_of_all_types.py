@@ -169,7 +169,7 @@ def test_collections_that_repeat_one_another_are_clipped_and_counted(
     _BOUNDED[entry]({"a": value}, lambda *drop: drops.append(drop))
     assert drops
     # 50 ms on a quiet machine; without the bound the call takes minutes.
-    assert time.process_time() - start_s < 1
+    assert time.process_time() - start_s < 20
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_name_that_is_a_nest_of_lists_is_bounded(field: str) -> None:
     start_s = time.process_time()
     log_rollouts(run, [Rollout(messages="hi", **{field: cast("Any", value)})])
     assert len(run.roots) == 1
-    assert time.process_time() - start_s < 1
+    assert time.process_time() - start_s < 20
 
 
 def test_long_names_that_differ_at_their_end_remain_two() -> None:

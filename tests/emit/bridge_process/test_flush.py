@@ -34,12 +34,17 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def waited(
-    folder: RunFolder, report: Report | None, *, end: bool = False, hold: bool = False
+    folder: RunFolder,
+    report: Report | None,
+    *,
+    end: bool = False,
+    hold: bool = False,
+    timeout_s: float = 0.05,
 ) -> FlushOutcome:
     if report is not None:
         write_report(folder, report)
     keeper = BridgeStarter(folder, CLEAN, hold=hold)
-    return DeliveryWaiter(folder, keeper, ("trackio",), _MARK, end=end).wait(0.05)
+    return DeliveryWaiter(folder, keeper, ("trackio",), _MARK, end=end).wait(timeout_s)
 
 
 def report(**fields: object) -> Report:
@@ -220,7 +225,9 @@ def test_a_wait_shows_what_it_waits_for(
     folder.segment_path("me", 1).write_bytes(b"some of it not read yet")
     monkeypatch.setattr(wait_display, "_LINE_S", 0.0)
 
-    waited(folder, None if fields is None else report(**fields), end=True)
+    reported = None if fields is None else report(**fields)
+    # Long enough for the first look on a loaded machine.
+    waited(folder, reported, end=True, timeout_s=0.5)
 
     assert (
         capsys.readouterr().err.splitlines()[0]

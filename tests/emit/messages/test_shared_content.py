@@ -118,7 +118,7 @@ def test_a_conversation_of_lists_that_repeat_one_another_is_clipped_and_counted(
     call(run, nest)
     assert run.drops
     # A tenth of this on a quiet machine; without the bound the call takes minutes.
-    assert time.process_time() - start_s < 1
+    assert time.process_time() - start_s < 20
 
 
 def test_what_lies_deeper_than_the_reader_opens_is_kept_as_text_and_counted() -> None:
@@ -144,4 +144,4 @@ def test_texts_and_names_that_are_a_nest_are_bounded(
     )
     assert len(any_text(nest)) < 100_000
     assert len(run.events) == len(run.roots) == 1
-    assert time.process_time() - start_s < 1
+    assert time.process_time() - start_s < 20
