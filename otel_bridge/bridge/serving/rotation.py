@@ -118,11 +118,12 @@ class Rotation:
 
     @property
     def limited(self) -> bool:
-        """Return whether the limit was lowered a moment ago because no more files could be opened."""
-        return (
-            time.monotonic() - self._limited_s < _GROW_S
-            and self._limit < self._max_runs
-        )
+        """Return whether the limit was lowered a moment ago because no more files could be opened.
+
+        A limit of one run cannot be lowered: there it is whether they ran out a moment ago.
+        """
+        is_lowered = self._limit < self._max_runs or self._max_runs == 1
+        return is_lowered and time.monotonic() - self._limited_s < _GROW_S
 
     def longest_wait_s(self) -> float:
         """Return how long the first run in the queue has waited, 0 when none waits. May be called by any thread."""

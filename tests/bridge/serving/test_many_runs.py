@@ -171,6 +171,29 @@ def test_a_run_that_cannot_be_opened_for_want_of_files_waits_and_the_others_go_o
     )
 
 
+def test_the_only_run_says_once_that_no_file_can_be_opened_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, failures = RecordingTracker(), iter(range(3))
+    folders, (process,) = started(tmp_path, 1)
+    process.log(1)
+    opened = RunBridge.open
+
+    def failing(folder: RunFolder, *args: Any, **options: Any) -> RunBridge:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(folder, *args, **options)
+
+    monkeypatch.setattr(RunBridge, "open", failing)
+    lines = list[str]()
+    # As a low limit of open files has it (`DescriptorShares`).
+    only = options(("memory", recorder), exporters=EVERY, max_open_runs=1)
+    with logged(tmp_path, only, lines):
+        until(lambda: rows_of(recorder, folders) == [1])
+
+    assert len(lines) == 1, lines
+
+
 def test_a_run_that_cannot_be_opened_is_tried_again_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
