@@ -169,12 +169,15 @@ def bridge_path(path: Sequence[str]) -> list[str]:
 
     A ``mlflow.py`` beside the training script is not the tracker. ``site`` adds the paths of
     editable installs again. The capture's folder and that of ``opentelemetry-instrument`` go too:
-    they would act in the bridge.
+    they would act in the bridge. So do relative folders once the working folder was deleted.
     """
     left_out = {"", *_script_folders()}
     entries: list[str] = []
     for entry in path:
-        whole = os.path.abspath(entry) if entry else ""
+        whole = ""
+        # Also in the middle of a training, where a bridge that was killed is replaced.
+        with contextlib.suppress(OSError):  # the working folder was deleted
+            whole = os.path.abspath(entry) if entry else ""
         if (
             whole in left_out
             or whole.endswith(_AUTO_INSTRUMENTATION)

@@ -256,6 +256,18 @@ def test_the_bridges_search_path_leaves_out_the_users_own_scripts(
     assert path == ["/usr/lib/python3.11", "/extra", package]
 
 
+def test_the_bridges_search_path_is_known_after_the_working_folder_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = str(Path(otel_bridge.__file__).parents[1])
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
+
+    assert bridge_path(["src", "/extra"]) == ["/extra", package]
+
+
 def test_the_bridges_environment_keeps_what_forwarding_and_trackers_need() -> None:
     env = {
         "HOME": "/root",
