@@ -509,9 +509,15 @@ class Run(RecordedFacts):
             return None
         # First, so that a call before the end that ends the run itself does not come here again.
         self._ended = True
-        for call in reversed(self._before_end):
-            call(self)
-        checkpoint = None if recorder is None else recorder.end(status)
+        checkpoint = None
+        try:
+            for call in reversed(self._before_end):
+                call(self)
+        finally:
+            # An interrupt meanwhile passes through, and no later call comes here again: without an
+            # end the process would count as killed.
+            if recorder is not None:
+                checkpoint = recorder.end(status)
         # A forked child does not wait: its records are in its segment, which the bridge delivers.
         if recorder is None or checkpoint is None or recorder.forked:
             return None

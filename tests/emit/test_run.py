@@ -436,6 +436,21 @@ def test_finish_says_the_end_once(tmp_path: Path) -> None:
     assert len(seen.rows) == 1
 
 
+def test_an_interrupt_of_what_comes_before_the_end_leaves_no_part_without_an_end(
+    tmp_path: Path,
+) -> None:
+    def interrupt(_run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with run_in(tmp_path) as run:
+        run.call_before_end(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.finish("killed")
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "killed"
+
+
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
