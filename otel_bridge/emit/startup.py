@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,23 +164,24 @@ def begin(
         # No exporter was chosen, so the program goes on.
         console.notify(console.nothing_kept(str(exc)))
         return Run(facts, None)
-    if child_env is not None:
-        # Children join this run, so the request for a new one is removed.
-        child_env.set({**variables, NEW_RUN.name: None})
-    # A process without a file to spare: its run goes on without the line.
-    with contextlib.suppress(OSError):
-        first_line, *further_lines = _destination(facts, state)
-        console.notify(
-            *console.begun(
-                identity, first_line, [*further_lines, *_notes(facts, state)]
-            )
-        )
-        problem = state.folder.ledger_problem()
-        if problem:
+    with _ended_on_error(recorder):
+        if child_env is not None:
+            # Children join this run, so the request for a new one is removed.
+            child_env.set({**variables, NEW_RUN.name: None})
+        # A process without a file to spare: its run goes on without the line.
+        with contextlib.suppress(OSError):
+            first_line, *further_lines = _destination(facts, state)
             console.notify(
-                f"rows are kept in the run folder, and not delivered: {problem}",
-                always=True,
+                *console.begun(
+                    identity, first_line, [*further_lines, *_notes(facts, state)]
+                )
             )
+            problem = state.folder.ledger_problem()
+            if problem:
+                console.notify(
+                    f"rows are kept in the run folder, and not delivered: {problem}",
+                    always=True,
+                )
     return Run(facts, recorder)
 
 
@@ -276,15 +277,30 @@ def _open(
         raise ConfigError(str(exc)) from exc
     # The segment first, the lock second: a bridge that ends checks for new segments once more after
     # its unlock.
-    if (
-        not state.launched
-        and not state.hold
-        and state.before
-        and has_what_is_missing(state.before, facts.env)
-    ):
-        take_over(state.folder)
-    starter.ensure()
+    with _ended_on_error(recorder):
+        if (
+            not state.launched
+            and not state.hold
+            and state.before
+            and has_what_is_missing(state.before, facts.env)
+        ):
+            take_over(state.folder)
+        starter.ensure()
     return recorder
+
+
+@contextlib.contextmanager
+def _ended_on_error(recorder: Recorder) -> Generator[None]:
+    """End the part of the run that *recorder* has begun, as failed, where ``init()`` raises all the same.
+
+    As after an interrupt, or a time limit of the program: nobody gets the run that could end it, and
+    it would count as running as long as this process lives.
+    """
+    try:
+        yield
+    except BaseException:
+        recorder.end("failed")
+        raise
 
 
 def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import otel_bridge
+from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.errors import ConfigError
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.locks import probe
 from support.trainers.emit_samples import (
     CLEAN,
     SeenRow,
@@ -332,3 +335,22 @@ def test_a_rank_that_cannot_be_merged_for_lack_of_the_number_of_ranks_says_so(
 
     printed = [line in done.stderr for done in (without, complete, single)]
     assert printed == [True, False, False], without.stderr
+
+
+def test_an_init_that_is_interrupted_ends_the_part_that_it_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_starter: BridgeStarter) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BridgeStarter, "ensure", interrupt)
+    with environment_of(held(tmp_path)), pytest.raises(KeyboardInterrupt):
+        otel_bridge.init("p", "n")
+
+    (seen,) = seen_in(tmp_path)
+    assert seen.event("rl.run.end").attributes["rl.run.status"] == "failed"
+    # The lock on its life file is free: the process has no part in the run any more.
+    life_path = RunFolder(tmp_path, seen.header.run_id).life_path(
+        seen.header.instance_id
+    )
+    assert not probe(life_path)

@@ -84,8 +84,9 @@ class ProcessSegment:
             self.writer = SegmentWriter(
                 self._folder.segments_dir, header, segment_bytes=self._segment_bytes
             )
-        except JournalError:
-            # An instance without a segment must not count as a living process.
+        except BaseException:
+            # An instance without a segment must not count as a living process, nor after an
+            # interrupt.
             liveness.release()
             raise
         self._liveness = liveness
