@@ -20,7 +20,11 @@ from otel_bridge.emit.bridge_process.other_python import OtherPython, find_pytho
 from otel_bridge.emit.bridge_process.shared_bridge import SharedBridges
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.bridge_process.takeover import has_what_is_missing, take_over
-from otel_bridge.emit.config.child_env import ChildEnvironment, launcher_alive
+from otel_bridge.emit.config.child_env import (
+    ChildEnvironment,
+    launcher_alive,
+    refuse_unencodable,
+)
 from otel_bridge.emit.config.exporters import (
     RequestedDestinations,
     choose,
@@ -150,6 +154,8 @@ def begin(
     base = find_base(env, cwd)
     identity = with_known_names(identity, RunFolder(base.path, identity.id))
     variables = _child_variables(identity, choice, env, base, launched=launched)
+    if child_env is not None:
+        refuse_unencodable(variables)
     facts = RunStart(identity, choice, env, cwd, variables)
     if choice.refused and not choice.names:
         console.notify(console.NONE_CHOSEN)

@@ -354,3 +354,22 @@ def test_an_init_that_is_interrupted_ends_the_part_that_it_has_begun(
         seen.header.instance_id
     )
     assert not probe(life_path)
+
+
+def test_a_name_that_the_environment_cannot_hold_is_an_error_at_init_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    script = """
+        import otel_bridge
+        try:
+            otel_bridge.init("p", "\\u65e5")
+        except otel_bridge.ConfigError as error:
+            print(error)
+        """
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    done = run_script(script, held(tmp_path, **ascii_only))
+
+    assert "OTEL_BRIDGE_RUN_NAME='\\u65e5': " in done.stdout, done.stderr
+    assert "set PYTHONUTF8=1" in done.stdout
+    assert not list(tmp_path.iterdir())

@@ -7,9 +7,11 @@ reverts `set`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from otel_bridge.emit.config.capture_env import inherited_capture
+from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.machine import start_ticks
 from otel_bridge.otlp import destination
@@ -68,6 +70,30 @@ class ChildEnvironment:
         """Restore the previous values of variables that were not changed since."""
         self._revert(os.environ)
         self.keep()
+
+
+def refuse_unencodable(variables: Mapping[str, str]) -> None:
+    """Refuse *variables* that the environment of this process cannot hold, as with names in a locale of Latin-1.
+
+    Children would not find the run under other names.
+
+    Raises:
+        ConfigError: A value has characters that this Python cannot encode for the environment.
+    """
+    for name, value in variables.items():
+        if not _is_encodable(value):
+            raise ConfigError(
+                f"{name}={value!a}: this Python's environment is in {sys.getfilesystemencoding()}, which lacks some of "
+                "these characters; set PYTHONUTF8=1 for the program, or use another name"
+            )
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # Environment variables that let a worker on another machine join this run.
