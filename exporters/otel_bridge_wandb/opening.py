@@ -72,6 +72,8 @@ from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 
 _MISSED = "online/missed"
+_STEPS_AHEAD = "online/steps_ahead"
+"""By how much W&B's step of the next line exceeds its number: 0 in a run that only bridges wrote."""
 # Then the run ends: a server that never shows what it was sent must not keep it open.
 _MAX_MISSED = 3
 _log = logging.getLogger("otel_bridge.wandb")
@@ -271,9 +273,10 @@ def _open_online(
             stored = server.stored()
     opened = _init(wandb, run, settings, ownership, alone=alone, config=parameters)
     try:
-        line_count = (
-            int(opened.starting_step) if alone else _shared_lines(existing, memory)
-        )
+        if alone:
+            line_count = _line_count(opened, server, ownership, memory)
+        else:
+            line_count = _shared_lines(existing, memory)
         # Right after init(): a kill from here on must find the run as this folder's own.
         ownership.opened(line_count)
         with as_bridge_errors("sending the files of a killed writer"):
@@ -326,6 +329,32 @@ def _existing_lines(run_id: str, line_count: int) -> str:
     if not line_count:
         return ""
     return f"W&B already holds this run ({run_id}) with {line_count:,} history lines, continuing it; {NEW_RUN_HINT}"
+
+
+def _line_count(
+    opened: Any, server: Server, ownership: RunOwnership, memory: WriterMemory
+) -> int:
+    """Return how many lines the server holds of the run that was just opened.
+
+    wandb names the step of the next line. That is the line's number only in a run that bridges alone
+    wrote: another program gives its lines steps of its own, such as 100, 200, 300.
+
+    Raises:
+        RetryableError: The server, which is asked for a run with lines of others, did not answer.
+        BlockedError: The server refuses the question.
+    """
+    next_step = int(opened.starting_step)
+    if not ownership.exists:
+        memory.delete(_STEPS_AHEAD)
+        return next_step
+    # The step and not the count, which lags behind the last lines of a bridge that was killed.
+    line_count = max(next_step - int(memory.get(_STEPS_AHEAD) or b"0"), 0)
+    if max(line_count, ownership.server_lines) > ownership.own_lines:
+        with as_bridge_errors("asking for the lines of the run"):
+            current = server.find()
+        line_count = 0 if current is None else current.lines
+        memory.put(_STEPS_AHEAD, str(next_step - line_count).encode())
+    return line_count
 
 
 def _shared_lines(existing: ServerRun | None, memory: WriterMemory) -> int:

@@ -59,6 +59,19 @@ class RunOwnership:
         return self._opened is None
 
     @property
+    def server_lines(self) -> int:
+        """Return how many lines the server has; 0 without a run."""
+        return 0 if self._found is None else self._found.lines
+
+    @property
+    def own_lines(self) -> int:
+        """Return how many lines the run may have by the bridges of this folder, and by others before them.
+
+        Announced lines count: they may have arrived just before a kill. 0 before the first opening.
+        """
+        return max(self._opened or 0, announced_before(self._memory))
+
+    @property
     def owned(self) -> bool:
         """Return whether this folder has opened the run, or may without a second writer.
 
@@ -116,11 +129,9 @@ class RunOwnership:
                 "one is dead, W&B marks the run crashed after some minutes and this one goes on",
                 help=OTHER_RUN_HELP,
             )
-        own_lines = self._opened if self._opened is not None else self._opening
-        # Announced lines count as own: they may have arrived just before a kill.
-        announced = max(own_lines or 0, announced_before(self._memory))
-        if self._found.lines > announced:
-            raise other_writers(self._found.lines - announced)
+        known_lines = max(self.own_lines, self._opening or 0)
+        if self._found.lines > known_lines:
+            raise other_writers(self._found.lines - known_lines)
 
     def opening(self) -> None:
         """Note that ``init()`` is about to be called.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,45 @@ def test_resume_allow_and_auto_go_on_in_the_run_whose_id_the_job_names(
 
     assert losses(server, run) == [1, 2, 3, 4]
     assert not list(second.folder.rglob("wandb-resume.json"))
+
+
+def logged_by_another_program(
+    server: WandbServer, run: RunInfo, *steps: int
+) -> WandbRun:
+    """Return *run* as a program left it that gave its lines these steps, and ended."""
+    key = ("stand-in", run.project, run.id)
+    left = server.store.runs.setdefault(key, WandbRun(*key, "left"))
+    left.lines += [json.dumps({"_step": step}) for step in steps]
+    left.state = "finished"
+    return left
+
+
+def test_lines_are_counted_behind_those_of_a_program_that_chose_its_steps(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
+    logged_by_another_program(server, run, 100, 200, 300)
+
+    first = open_run(server, run, memory)
+    deliver(first, rows(1, 4))
+    until(lambda: first.durable() == 4)
+    first.close()
+    again = open_run(server, run, memory)
+    write(again, 1, 6, held=again.durable() or 0)
+
+    assert "with 3 history lines" in first.found
+    assert (losses(server, run), server.lines(run.id)) == ([1, 2, 3, 4, 5, 6], 9)
+
+
+def test_lines_are_counted_behind_those_that_a_program_added_between_two_bridges(
+    server: WandbServer, run: RunInfo, memory: MemoryTable
+) -> None:
+    write(open_run(server, run, memory), 1, 2)
+    logged_by_another_program(server, run, 1_000)
+
+    again = open_run(server, run, memory)
+    write(again, 1, 4, held=again.durable() or 0)
+
+    assert (losses(server, run), again.durable()) == ([1, 2, 3, 4], 4)
 
 
 @pytest.mark.parametrize("fault", ["403", "503", "silence"])
