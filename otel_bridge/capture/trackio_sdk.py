@@ -18,7 +18,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.run import behave_as_logged
-from otel_bridge.capture.wandb.values.logged_values import LatestTexts
+from otel_bridge.capture.wandb.values.logged_values import LatestValues
 from otel_bridge.capture.wandb.values.shown_values import text_in
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
@@ -274,7 +274,7 @@ class TrackioRecording:
     def __init__(self, run: Run) -> None:
         counts.captured("trackio.init", run=run)
         self.run = run
-        self._texts = LatestTexts(run.summary, run.count_drop)
+        self._texts = LatestValues(run.summary, run.count_drop)
         self._traces = TraceReader()
         run.call_before_end(lambda _run: self._end())
         self.next_step = run.next_step()

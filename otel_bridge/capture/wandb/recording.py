@@ -18,7 +18,7 @@ from otel_bridge.capture.wandb.alerts import AlertWaits
 from otel_bridge.capture.wandb.earlier import EarlierRun, SavedRun
 from otel_bridge.capture.wandb.run_files import RunFiles
 from otel_bridge.capture.wandb.values.logged_tables import TableRecorder
-from otel_bridge.capture.wandb.values.logged_values import LatestTexts, ValueSorter
+from otel_bridge.capture.wandb.values.logged_values import LatestValues, ValueSorter
 from otel_bridge.capture.wandb.values.shown_summaries import ShownSummaries
 from otel_bridge.capture.wandb.values.shown_values import recorded_value
 from otel_bridge.capture.wandb.values.summary import ShownSummary, put_below
@@ -62,7 +62,7 @@ class WandbRecording:
         self._began = time.time()
         self._tables = TableRecorder(run)
         self._sorter = ValueSorter(run.count_drop)
-        self._texts = LatestTexts(run.summary, run.count_drop)
+        self._latest = LatestValues(run.summary, run.count_drop)
         self._summaries = ShownSummaries()
         # Also at the exit of the process, where the program has not called finish().
         run.call_before_end(lambda _run: self._end())
@@ -108,12 +108,12 @@ class WandbRecording:
         numbers beside it finds its split.
         """
         logged = self._sorter.sort(values)
+        if logged.texts or logged.media:
+            # Rows of earlier steps come before them, in the order of the calls.
+            self.rows.advance(step)
         if logged.texts:
             counts.captured("wandb.log: texts", len(logged.texts), run=self.run)
-            self._texts.note(logged.texts)
-        if logged.media:
-            # Rows of earlier steps come before the media, in the order of the calls.
-            self.rows.advance(step)
+            self._latest.note(logged.texts)
         for key, value in logged.media.items():
             self._take(key, value, step, logged.row)
         if not logged.media:
@@ -143,6 +143,8 @@ class WandbRecording:
         self.last.note({**plain, **wandb_values})
         # In place of the dicts of their keys, which may have had other kinds.
         self.last.values.update(results)
+        # Trackers show a last value in place of the row's.
+        self._latest.note_row(plain)
         self._saved.save(self.last.values)
 
     def define_metric(
@@ -219,6 +221,8 @@ class WandbRecording:
             self.last.remove(item.key)
         drop = self.run.count_drop
         values = by_text(changed, drop)
+        # Else an earlier text of a key, which waits, would be recorded after this value.
+        self._latest.forget(values)
         # No kind ends the summary that the bridge computes of a key.
         self._define_summaries(dict.fromkeys(self._summaries.forget(values), ""))
         self.run.summary(
@@ -259,13 +263,13 @@ class WandbRecording:
         self.run.finish("failed" if exit_code else "finished")
 
     def _end(self) -> None:
-        """Complete what waits: the pending row, the last texts, the names of files, the file for a resumed run.
+        """Complete what waits: the pending row, the latest values, the names of files, the file for a resumed run.
 
         Called once before the run's end: by ``finish()``, by another run in its place, or at the
         exit of the process.
         """
         self.rows.end()
-        self._texts.flush()
+        self._latest.flush()
         self._files.end()
         self._saved.save(self.last.values, at_once=True)
 

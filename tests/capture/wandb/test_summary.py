@@ -87,13 +87,41 @@ def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(
     assert (report_of(runs(tmp_path)).drops, "wandb.DataFrame" in output) == ({}, True)
 
 
+def test_the_last_value_of_a_key_is_what_was_set_or_logged_last(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e")
+    run.summary.update({"acc": 0.9, "best": 0.9, "epochs": 3})
+    for step in range(3):
+        run.log({"acc": step / 10, "state": "training", "lr": "warm-up"})
+    run.log({"lr": 0.5}, commit=False)
+    run.log({"best": 0.1})
+    run.log({"phase": 1}, step=10)
+    run.log({"phase": "last"}, step=11, commit=True)
+    run.summary.update({"best": 0.95, "state": "done"})
+    values = {key: run.summary[key] for key in ("acc", "best", "epochs", "lr", "phase", "state")}
+    assert values == {
+        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "phase": "last", "state": "done"}
+    """
+    (tmp_path / "real").mkdir()
+    offline(tmp_path / "real", code)
+
+    captured(tmp_path, code)
+
+    assert captured_summary(tmp_path) == {
+        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "phase": "last", "state": "done"
+    }  # fmt: skip
+
+
 def test_texts_of_keys_beyond_the_limit_are_counted_and_known_keys_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(logged_values, "_MAX_KEYS", 1)
-    recorded: list[dict[str, str]] = []
+    recorded: list[dict[str, str | float]] = []
     drops: list[tuple[str, int, str]] = []
-    texts = logged_values.LatestTexts(
+    texts = logged_values.LatestValues(
         lambda changed: recorded.append(dict(changed)),
         lambda reason, number, key: drops.append((reason, number, key)),
     )

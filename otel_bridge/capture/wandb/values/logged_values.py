@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -128,43 +128,67 @@ class ValueSorter:
         return is_medium or kind.__name__ == _FRAME
 
 
-class LatestTexts:
-    """Records the latest text of each key as a last value of the run, at once, then at most every 10 s.
+class LatestValues:
+    """Records the latest value of each key as a last value of the run, at once, then at most every 10 s.
 
     W&B shows a text in its history and in the summary. In a row of numbers it has no place, and a
-    text of every step would cost as much as the row.
+    text of every step would cost as much as the row. A number is noted here where its key has a
+    last value already, which it replaces in W&B's summary.
 
     Args:
         record: Records last values.
-        drop: Counts the texts of keys beyond the limit.
+        drop: Counts the values of keys beyond the limit.
     """
 
     def __init__(
-        self, record: Callable[[Mapping[str, str]], None], drop: CountKeyedDrop
+        self,
+        record: Callable[[Mapping[str, str | float]], None],
+        drop: CountKeyedDrop,
     ) -> None:
         self._record = record
         self._drop = drop
-        self._recorded: dict[str, str] = {}
-        self._pending: dict[str, str] = {}
+        self._recorded: dict[str, str | float] = {}
+        self._pending: dict[str, str | float] = {}
+        self._set: set[str] = set()
         self._due = 0.0
 
-    def note(self, texts: Mapping[str, str]) -> None:
-        """Take the texts of one call.
+    def note(self, values: Mapping[str, str | float]) -> None:
+        """Take the values of one call.
 
-        Of a new key beyond 10,000 the text is counted as ``too_many_texts``.
+        Of a new key beyond 10,000 the value is counted as ``too_many_texts``.
         """
-        for key, text in texts.items():
-            is_known = key in self._pending or key in self._recorded
+        for key, value in values.items():
+            is_known = key in self._pending or key in self._recorded or key in self._set
             # Bounds the memory of ever-new keys; the known ones go on.
             if is_known or len(self._recorded) + len(self._pending) < _MAX_KEYS:
-                self._pending[key] = text
+                self._pending[key] = value
             else:
                 self._drop("too_many_texts", 1, key)
         if time.monotonic() >= self._due:
             self.flush()
 
+    def note_row(self, row: Mapping[str, Any]) -> None:
+        """Take those numbers of a row whose key has a last value; of nearly every row, none."""
+        if not (self._set or self._recorded):
+            return
+        replaced = {
+            key: value
+            for key, value in row.items()
+            if type(value) in NUMBERS and (key in self._set or key in self._recorded)
+        }
+        if replaced:
+            self.note(replaced)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget what was noted of *keys*: the program has set their last values itself."""
+        for key in keys:
+            self._pending.pop(key, None)
+            self._recorded.pop(key, None)
+            if len(self._set) < _MAX_KEYS:
+                self._set.add(key)
+
     def flush(self) -> None:
-        """Record the texts that have changed.
+        """Record the values that have changed.
 
         Those that are equal to what was recorded last cost nothing. After the run's end nothing is
         recorded: the run counts them as late.
@@ -172,9 +196,9 @@ class LatestTexts:
         pending = self._pending
         self._pending = {}
         changed = {
-            key: text
-            for key, text in pending.items()
-            if self._recorded.get(key) != text
+            key: value
+            for key, value in pending.items()
+            if self._recorded.get(key) != value
         }
         if changed:
             self._recorded.update(changed)
