@@ -184,6 +184,21 @@ def test_what_is_known_of_the_run_is_gathered_from_its_resources() -> None:
     }  # fmt: skip
 
 
+def test_how_w_and_b_resumes_the_run_is_decided_by_the_latest_process_that_names_it() -> (
+    None
+):
+    bench = Bench()
+
+    bench.open(source("i1", rl_wandb_resume="never"))
+    bench.open(source("i2"))
+    bench.open(source("i3", rl_wandb_resume="allow"))
+    bench.open(source("i4"))
+
+    run = bench.state.get("run")
+    assert isinstance(run, dict)
+    assert run["identity"] == {"rl.wandb.resume": "allow"}
+
+
 def test_a_generated_name_never_replaces_a_given_one_and_a_given_one_replaces_it() -> (
     None
 ):

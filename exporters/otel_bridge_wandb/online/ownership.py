@@ -18,11 +18,10 @@ _OPENING = "online/opening"
 _ABSENT = -1
 """Line count of a run that did not exist."""
 _NEVER_HELP = (
-    f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or set WANDB_RESUME=allow"
+    f"give the job another id (WANDB_RUN_ID; {NEW_RUN_HINT}), or start it again with WANDB_RESUME=allow "
+    '(resume="allow" in a captured program)'
 )
-_MUST_HELP = (
-    "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or set WANDB_RESUME=allow"
-)
+_MUST_HELP = "correct WANDB_RUN_ID, WANDB_PROJECT and WANDB_ENTITY, or start the job again with WANDB_RESUME=allow"
 
 
 class RunOwnership:

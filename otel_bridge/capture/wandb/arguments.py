@@ -168,10 +168,19 @@ def begin(arguments: WandbArguments, group: str | None = None) -> Run:
             notes=arguments["notes"],
             entity=_printable(arguments["entity"]),
             job_type=_printable(arguments["job_type"]),
+            resume=_resume_at_server(arguments["resume"]),
             rank=0,
             handle=arguments.beside,
         )
     )
+
+
+def _resume_at_server(resume: Any) -> str | None:
+    """Return how the exporter wandb treats an existing run; ``None`` for the bridge's own rule.
+
+    Not *must*: a process with it may join a run of this program that no bridge has opened yet.
+    """
+    return None if resume in (None, "must") else str(resume)
 
 
 def rename(run: Run, name: object) -> bool:

@@ -68,6 +68,8 @@ def tracker_identity(identity: Identity, env: Mapping[str, str]) -> dict[str, st
             values[attribute] = redact_text(value) if is_free else value
     if identity.request.entity:
         values[semconv.WANDB_ENTITY] = identity.request.entity
+    if identity.request.resume:
+        values[semconv.WANDB_RESUME] = identity.request.resume
     return values
 
 

@@ -34,6 +34,7 @@ class RunRequest:
         beside_its_own: Whether an open run of *captured* with other names goes on: the package
             finishes the run before by itself, so that one that is open is of another thread.
         adapter: Framework whose adapter begins the run, instead of ``init()``.
+        resume: What W&B does with an existing run of its id, as its ``WANDB_RESUME``.
         generated_name: Name of a run that is another one than the process's; it counts as
             generated.
 
@@ -50,6 +51,7 @@ class RunRequest:
     notes: str | None = None
     entity: str | None = None
     job_type: str | None = None
+    resume: str | None = None
     rank: int | None = None
     system_metrics: bool = False
     exporters: object = None

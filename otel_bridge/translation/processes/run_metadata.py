@@ -2,9 +2,9 @@
 
 Owns ``run`` of the state: a map with ``id``, ``project``, ``name``, ``group``, ``tags``, ``notes``,
 ``job_type``, ``node_rank``, ``identity`` (``rl.wandb.run_id`` and its like, host, script, commit)
-and ``sources``: the origins of project and name. The first process to name a fact wins, with one
-exception. A project or name that a user gave replaces a generated one, and both replace one that
-was derived from ``service.name`` and its like.
+and ``sources``: the origins of project and name. The first process to name a fact wins, with two
+exceptions. A project or name that a user gave replaces a generated one, and both replace one that
+was derived from ``service.name`` and its like. Of ``rl.wandb.resume`` the latest counts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from otel_bridge.text.secret_patterns import redact_text
 from otel_bridge.translation.decode.attributes import int_in, text_in
 from otel_bridge.translation.decode.resources import Producer
 from otel_bridge.translation.state import TranslationState
+from otel_bridge.values.mappings import only
 
 KEY = "run"
 GIVEN = "given"
@@ -51,6 +52,8 @@ _IDENTITY = (
     semconv.PROCESS_OWNER,
     semconv.VCS_REVISION,
 )
+_LATEST = frozenset({semconv.WANDB_RESUME})
+"""What the latest process decides: a job that W&B refused is started again with another value."""
 
 
 class RunMetadata:
@@ -109,7 +112,8 @@ class RunMetadata:
         merged: dict[str, object] = {"id": self.run_id}
         merged |= _names(producer, stored)
         merged |= _facts(producer.attributes)
-        merged["identity"] = _identity(producer.attributes) | stored_identity
+        identity = _identity(producer.attributes)
+        merged["identity"] = identity | stored_identity | only(identity, _LATEST)
         merged |= stored_facts
         # Asked for each new resource, while most of them bring nothing new.
         if merged != stored:

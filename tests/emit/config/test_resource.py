@@ -104,6 +104,12 @@ def test_an_entity_given_to_init_goes_before_the_environment() -> None:
     assert seen["rl.wandb.entity"] == "mine"
 
 
+def test_how_to_resume_given_to_init_goes_before_the_environment() -> None:
+    seen = resource_of(RunRequest(name="n", resume="never"), {"WANDB_RESUME": "allow"})
+
+    assert seen["rl.wandb.resume"] == "never"
+
+
 def test_a_forked_child_says_so() -> None:
     assert resource_of(RunRequest(name="n"), {}, forked=True)["rl.forked"] is True
     assert "rl.forked" not in resource_of(RunRequest(name="n"), {})
