@@ -86,13 +86,20 @@ def test_what_was_dropped_is_said_in_words() -> None:
     report.drop_keys = {"none": "train_runtime", "trace/other": "\x1b]52;c;aGk=\x07"}
     assert warnings(report) == [
         "dropped 50: values that are None [none], first 'train_runtime'",
-        "dropped 2: trace/other, first '\\x1b]52;c;aGk=\\x07'",
+        "dropped 2: traces that are not rollouts: otlp, console and file get them [trace/other], first"
+        " '\\x1b]52;c;aGk=\\x07'",
     ]
     report.drop_keys = {}
     assert warnings(report) == [
         "dropped 50: values that are None [none]",
-        "dropped 2: trace/other",
+        "dropped 2: traces that are not rollouts: otlp, console and file get them [trace/other]",
     ]
+
+
+def test_a_reason_without_words_leads_to_the_page() -> None:
+    report = Report(drops={"undecodable": 2})
+
+    assert warnings(report) == ["dropped 2: see emitting-reference.md [undecodable]"]
 
 
 def test_what_is_forwarded_is_not_counted_in_rows() -> None:
