@@ -223,7 +223,7 @@ def _flattened_contents(entry: Mapping[str, Json]) -> list[Json]:
     """
     contents: list[Json] = []
     for fields in _numbered(entry, _CONTENTS):
-        part = {
+        part: dict[str, Json] = {
             name.removeprefix("message_content."): value
             for name, value in fields.items()
         }
