@@ -35,6 +35,7 @@ from otel_bridge_wandb.content.media import WandbMedia
 from otel_bridge_wandb.content.rollout_tables import Tables
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
+from otel_bridge_wandb.missing_parts import has_missed, missing_parts
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
 from otel_bridge_wandb.online.ownership import RunOwnership
@@ -57,7 +58,6 @@ from otel_bridge_wandb.settings import (
 )
 from otel_bridge_wandb.shared_mode.run import (
     SharedRun,
-    definitions_count,
     marker_of,
     number_lines,
     table_suffix_of,
@@ -71,11 +71,8 @@ from otel_bridge_wandb.shared_mode.writer import (
 from otel_bridge_wandb.versions import require_safe_sharing
 from otel_bridge_wandb.writer import OpenRun, RunStore, WandbRunWriter
 
-_MISSED = "online/missed"
 _STEPS_AHEAD = "online/steps_ahead"
 """By how much W&B's step of the next line exceeds its number: 0 in a run that only bridges wrote."""
-# Then the run ends: a server that never shows what it was sent must not keep it open.
-_MAX_MISSED = 3
 _log = logging.getLogger("otel_bridge.wandb")
 
 
@@ -514,7 +511,7 @@ def _writer(
                 shared.take_over(stored)
     missed = None
     if server is not None and memory is not None:
-        missed = functools.partial(_missed, server, memory, shared)
+        missed = functools.partial(missing_parts, server, memory, shared)
     refused_files = None
     # Offline, the directory is written again as a whole, its alerts too.
     alert_memory = None
@@ -569,67 +566,16 @@ def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | N
     """Return how many names are defined one by one, ``None`` for all.
 
     Offline, definitions cost nothing. In a shared run, patterns cover most names. All are sent one
-    by one, too, after an end at which the server lacked axes or config (`_missed`).
+    by one, too, after an end at which the server lacked axes or config (`missing_parts`).
     """
     if (
         settings.offline
         or settings.sharing is not None
         or memory is None
-        or memory.get(_MISSED) is not None
+        or has_missed(memory)
     ):
         return None
     return ONE_BY_ONE
-
-
-def _missed(
-    server: Server,
-    memory: WriterMemory,
-    shared: SharedRun | None,
-    names: int,
-    configured: bool,
-) -> str:
-    """Return what the server lacks of the run's axes and config, empty when nothing or it was sent often enough.
-
-    wandb gives up an upload that was answered 403, and reports nothing.
-
-    Raises:
-        RetryableError: The server did not answer.
-        BlockedError: The server refuses the question.
-    """
-    with as_bridge_errors("asking for config and axes"):
-        lacking = (
-            _lacking(server, names, configured=configured)
-            if shared is None
-            else shared.lacking()
-        )
-    if not lacking:
-        memory.delete(_MISSED)
-        return ""
-    times = int(memory.get(_MISSED) or b"0") + 1
-    # Stored, because the run is opened by a new writer, which then defines all names one by one.
-    memory.put(_MISSED, str(times).encode())
-    if times <= _MAX_MISSED:
-        return " and ".join(lacking)
-    _log.warning(
-        "W&B: the server shows less than was sent of %s of the run",
-        " and ".join(lacking),
-    )
-    return ""
-
-
-def _lacking(server: Server, names: int, *, configured: bool) -> list[str]:
-    """Return which of axes and config the server has less of than was sent; raises as `Server.stored`.
-
-    Numbers of names are compared: a resumed run may have more than this writer declared. wandb's
-    own part of the config is there in any case, and shows nothing. Empty when nothing is lacking.
-    """
-    stored = server.stored().config
-    lacking: list[str] = []
-    if definitions_count(stored) < names:
-        lacking.append("the axes")
-    if configured and not stored.keys() - {"_wandb"}:
-        lacking.append("the config")
-    return lacking
 
 
 def _listed(keys: Mapping[str, str], sharing: Sharing | None) -> Mapping[str, str]:
