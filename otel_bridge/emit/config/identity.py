@@ -59,6 +59,8 @@ _NODE_RANKS = (
 )
 # Characters that W&B accepts in an id, without those that a folder name cannot hold.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NEW_END = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+"""Form of `new_end`."""
 MAX_NAME_CHARS = 256
 
 
@@ -214,11 +216,20 @@ def _given_name(
 ) -> tuple[str, bool]:
     """Return the name of the run, empty where nothing gives it, and whether it counts as generated.
 
+    A parent that began a new run of a name leads its children to it, which ask for that name as it did.
+
     Raises:
         ConfigError: It cannot be a name.
     """
+    asked_name = _first(("name", request.name))
+    inherited_name = RUN_NAME.read(env)
+    is_same_project = request.project in {None, PROJECT.read(env)}
+    if asked_name and is_same_project and not NEW_RUN.read(env):
+        beginning, _, end = inherited_name.partition(f"{asked_name}-")
+        if not beginning and _NEW_END.fullmatch(end):
+            return inherited_name, False
     name = _first(
-        ("name", request.name),
+        ("name", asked_name),
         ("name", request.generated_name),
         (RUN_NAME.name, RUN_NAME.read(env)),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),

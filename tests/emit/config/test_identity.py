@@ -136,6 +136,27 @@ def test_another_run_is_begun_when_it_is_asked_for() -> None:
     assert found.id == run_id_of("p", found.name)
 
 
+@pytest.mark.parametrize(
+    ("asked", "env", "name"),
+    [
+        (RunRequest(project="p", name="ppo"), {}, "ppo-20261129-101112-0a1b"),
+        (RunRequest(name="ppo"), {}, "ppo-20261129-101112-0a1b"),
+        (RunRequest(project="other", name="ppo"), {}, "ppo"),
+        (RunRequest(project="p", name="dpo"), {}, "dpo"),
+        (RunRequest(name="ppo"), {"OTEL_BRIDGE_RUN_NAME": "ppo-large"}, "ppo"),
+    ],
+)
+def test_a_child_that_repeats_the_name_joins_the_new_run_of_its_parent(
+    asked: RunRequest, env: dict[str, str], name: str
+) -> None:
+    inherited = {
+        "OTEL_BRIDGE_PROJECT": "p",
+        "OTEL_BRIDGE_RUN_NAME": "ppo-20261129-101112-0a1b",
+    }
+
+    assert identify(asked, {**inherited, **env}, _CWD).name == name
+
+
 def test_under_a_launcher_the_variables_of_stock_sdks_are_not_read() -> None:
     env = {
         "OTEL_RESOURCE_ATTRIBUTES": "rl.project=theirs,a=b",
