@@ -49,7 +49,7 @@ def test_the_lines_of_finish_explain_each_reason_of_drops() -> None:
 
     assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
         "dropped 1,200: values that are None [none], first 'kl'",
-        "dropped 1: x",
+        "dropped 1: see emitting-reference.md [x]",
     ]
 
 
