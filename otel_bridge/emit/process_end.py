@@ -10,6 +10,7 @@ after the finalizers of its own package.
 from __future__ import annotations
 
 import builtins
+import gc
 import opcode
 import os
 import sys
@@ -130,13 +131,28 @@ def _outermost_frame() -> FrameType | None:
     """
     # No variable may hold all frames: this one is among them, and such a cycle would keep the
     # variables of every caller alive until a garbage collection, which trainers disable.
-    main_thread = threading.main_thread().ident or 0
-    frame = sys._current_frames().get(main_thread)  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
+    frame = _frame_of_main_thread()
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name in _PROGRAMS:
         return frame
     return None
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    """Return what the main thread runs now; ``None`` where it has ended."""
+    main_thread = threading.main_thread().ident or 0
+    if threading.get_ident() == main_thread:
+        return sys._getframe()  # pyright: ignore[reportPrivateUsage]  # documented
+    # A garbage collection within the call waits for ever if it frees a `threading.local` (CPython
+    # 3.11, gh-106883).
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(main_thread)  # pyright: ignore[reportPrivateUsage]  # documented, for debuggers
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _main_returned() -> bool:
