@@ -37,6 +37,8 @@ _COMPLETION = "gen_ai.content.completion"
 NAMES = frozenset({*_ROLES, _CHOICE, _DETAILS, _PROMPT, _COMPLETION})
 """Names of events that hold messages."""
 _BODY = "event.body"
+_MESSAGE_KEYS = frozenset({"role", "content", "parts", "tool_calls"})
+"""Fields of which a message has at least one."""
 CONTENT_SPAN = "gen_ai.content.event"
 """Name of a span that stands for a log record."""
 _P = TypeVar("_P")
@@ -219,9 +221,6 @@ def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
     if isinstance(body.get("finish_reason"), str):
         message["finish_reason"] = body["finish_reason"]
     return message
-
-
-_MESSAGE_KEYS = frozenset({"role", "content", "parts", "tool_calls"})
 
 
 def _content(value: Json) -> Json:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
+from otel_bridge.values.mappings import without
 
 _PARTS_KEYS = frozenset({"role", "parts", "name"})
 """Keys of a message of the parts form; any other is a fact of the message."""
@@ -49,6 +50,8 @@ _VERCEL_PARTS: Mapping[str, Mapping[str, str]] = {
     "tool-result": {"toolCallId": "id", "output": "response", "result": "response"},
 }  # fmt: skip
 """Types of parts of Vercel's AI SDK to the names of their fields in the parts form."""
+_VERCEL_TYPES = {"tool-call": "tool_call", "tool-result": "tool_call_response"}
+"""The same types to theirs in the parts form."""
 _OF_IMAGES = ("image", None)
 """Modalities of a ``uri`` part that is an image: a tuple, because a producer may send a list."""
 
@@ -294,47 +297,35 @@ def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
 
 
 def _with_parts_of_vercel(entry: dict[str, Json]) -> dict[str, Json]:
-    """Return a message with its `_parts_of_vercel` in place of its content, any other unchanged."""
-    parts = _parts_of_vercel(entry.get("content"))
-    if parts is None or isinstance(entry.get("parts"), list):
-        return entry
-    fields = {key: value for key, value in entry.items() if key != "content"}
-    return {**fields, "parts": parts}
+    """Return a message of Vercel's AI SDK with calls or results of tools in the parts form, any other unchanged.
 
-
-def _parts_of_vercel(content: Json) -> Json:
-    """Return the content of a message of Vercel's AI SDK in the parts form.
-
-    ``None`` unless it has calls or results of tools: any other content is as in OpenAI's form. With
-    them a history would not agree with the answers before it.
+    As other parts they would stay as they are, and a history would not agree with the answers
+    before it.
     """
-    if not isinstance(content, list):
-        return None
-    parts: list[Json] = []
-    is_vercel = False
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(part, dict) and kind in _VERCEL_PARTS:
-            is_vercel = True
-            parts.append(_part_of_vercel(part, str(kind)))
-        else:
-            parts.append(part)
-    return parts if is_vercel else None
+    content = entry.get("content")
+    if not isinstance(content, list) or isinstance(entry.get("parts"), list):
+        return entry
+    parts = [_part_of_vercel(part) for part in content]
+    if parts == content:
+        return entry
+    return {**without(entry, {"content"}), "parts": parts}
 
 
-def _part_of_vercel(part: Mapping[str, Json], kind: str) -> Json:
-    """Return a call or result in the parts form, with its other fields."""
+def _part_of_vercel(part: Json) -> Json:
+    """Return a call or result of a tool in the parts form, with its other fields; any other part unchanged."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    # A producer may send a list, which is no key.
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        return part
+    if kind not in _VERCEL_TYPES:
+        return part
     names = _VERCEL_PARTS[kind]
-    converted: dict[str, Json] = {"type": kind.replace("-", "_")}
-    for key, value in part.items():
-        if key != "type":
-            converted[names.get(key, key)] = value
-    if kind == "tool-result":
-        converted["type"] = "tool_call_response"
-        response = converted.get("response")
-        # From version 5 on a result states its type.
-        if isinstance(response, dict) and response.keys() == {"type", "value"}:
-            converted["response"] = response["value"]
+    converted = {names.get(key, key): value for key, value in part.items()}
+    converted["type"] = _VERCEL_TYPES[kind]
+    response = converted.get("response")
+    # From version 5 on a result states its type.
+    if isinstance(response, dict) and response.keys() == {"type", "value"}:
+        converted["response"] = response["value"]
     return converted
 
 

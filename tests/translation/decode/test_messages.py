@@ -287,6 +287,12 @@ def test_a_part_whose_type_is_not_a_text_stays_as_it_is(part: Any) -> None:
     assert chat.messages == [{"role": "user", "content": [part]}]
 
 
+def test_content_with_a_part_whose_type_is_not_a_text_stays_as_it_is() -> None:
+    message = {"role": "user", "content": [{"type": ["tool-call"], "text": "x"}]}
+
+    assert read_chat([message], "user").messages == [message]
+
+
 def test_what_parts_hold_beside_openais_form_is_a_fact_of_the_message() -> None:
     parts: list[Any] = [
         {"type": "text", "content": "a", "label": "l"},
