@@ -19,12 +19,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
 )
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.errors import InvalidRecordError
-from otel_bridge.translation.decode.rows import RowFragment
+from otel_bridge.translation.decode.rows import RowFragment, ScopedMetric, scoped
 from otel_bridge.translation.processes.producers import (
     ProducerContext,
     ProducerRegistry,
@@ -72,7 +72,7 @@ class ResourceMetricsInput:
 
     context: ProducerContext
     fragments: list[RowFragment]
-    metrics: list[tuple[str, Metric]]
+    metrics: list[ScopedMetric]
 
 
 class FrameReader:
@@ -198,13 +198,11 @@ def _split_metrics(
     """
     split = ResourceMetricsInput(context, [], [])
     for scope in scopes:
-        metrics: Sequence[Metric] = ()
-        if not context.producer.third_party:
-            fragments, metrics = context.decoder.read(scope)
-            split.fragments += fragments
-            if not metrics:
-                continue
-        message = ScopeMetrics.FromString(scope)
-        for metric in metrics or message.metrics:
-            split.metrics.append((message.scope.name, metric))
+        if context.producer.third_party:
+            message = ScopeMetrics.FromString(scope)
+            split.metrics += scoped(message.scope.name, message.metrics)
+            continue
+        fragments, metrics = context.decoder.read(scope)
+        split.fragments += fragments
+        split.metrics += metrics
     return split

@@ -15,11 +15,16 @@ import struct
 from collections.abc import Sequence
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ScopeMetrics
 
 from otel_bridge import semconv
 from otel_bridge.records import Value
-from otel_bridge.translation.decode.rows import RowFragment, fragments_of
+from otel_bridge.translation.decode.rows import (
+    RowFragment,
+    ScopedMetric,
+    fragments_of,
+    scoped,
+)
 
 _MAX_LEARNED_BYTES = 256 << 10
 """Most bytes of frames that one decoder learns from. It bounds memory and learning time, about 15
@@ -42,7 +47,7 @@ class RowDecoder:
         """Templates by the length of their frames."""
         self._learned_bytes = 0
 
-    def read(self, payload: bytes) -> tuple[list[RowFragment], Sequence[Metric]]:
+    def read(self, payload: bytes) -> tuple[list[RowFragment], Sequence[ScopedMetric]]:
         """Return the rows of a ``ScopeMetrics``, and the metrics that are not values of rows.
 
         A known shape is tried first, which is five times as fast; protobuf reads any other, and its
@@ -59,7 +64,7 @@ class RowDecoder:
         fragments, metrics = fragments_of(message, self._role, self._rank)
         if len(fragments) == 1 and not metrics:
             self._learn(payload, fragments[0])
-        return fragments, metrics
+        return fragments, scoped(message.scope.name, metrics)
 
     def _learn(self, payload: bytes, row: RowFragment) -> None:
         """Learn the shape of a frame, if it can be learned and there is room.

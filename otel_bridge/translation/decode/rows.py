@@ -7,7 +7,7 @@ of one row share their time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -68,6 +68,15 @@ class RowFragment:
     def whole(self) -> bool:
         """Return whether all values of the row are present."""
         return self.seq > 0 and 0 <= self.value_count <= len(self.values) + self.same
+
+
+ScopedMetric: TypeAlias = tuple[str, pb.Metric]
+"""Name of the instrumentation scope, and a metric of it."""
+
+
+def scoped(name: str, metrics: Iterable[pb.Metric]) -> list[ScopedMetric]:
+    """Return *metrics*, each with the *name* of their instrumentation scope."""
+    return [(name, metric) for metric in metrics]
 
 
 def fragments_of(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_bridge.records import Record
+from otel_bridge.translation.decode.rows import ScopedMetric
 from otel_bridge.translation.engines.pipeline import EnginePipeline
 from otel_bridge.translation.engines.points import engine_of, is_of_engine
 from otel_bridge.translation.frame_decoder import (
@@ -140,7 +141,7 @@ class MetricsPipeline:
             # A measurement taken while a process ended must not reopen the process or the run.
             if producer.system and process.status is not None:
                 continue
-            metrics: list[tuple[str, Metric]] = []
+            metrics: list[ScopedMetric] = []
             engine_metrics: list[Metric] = []
             for scope, metric in batch.metrics:
                 if is_of_engine(metric):

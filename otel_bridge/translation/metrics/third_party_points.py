@@ -34,7 +34,7 @@ from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.translation.decode.attributes import as_int, int_in, mapping_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 from otel_bridge.translation.decode.resources import Producer
-from otel_bridge.translation.decode.rows import full_key, number
+from otel_bridge.translation.decode.rows import ScopedMetric, full_key, number
 from otel_bridge.translation.decode.spans import is_rollout
 from otel_bridge.translation.metrics.dedup import Deduplicator
 from otel_bridge.translation.metrics.increments import (
@@ -64,8 +64,6 @@ AnyPoint: TypeAlias = (
 
 
 _HISTOGRAMS = (pb.HistogramDataPoint, pb.ExponentialHistogramDataPoint)
-ScopedMetric: TypeAlias = tuple[str, pb.Metric]
-"""Name of the instrumentation scope, and a metric of it."""
 ReceivedMetrics: TypeAlias = tuple[Producer, Process, Iterable[ScopedMetric]]
 """Producer, process, and the metrics that they sent."""
 
@@ -308,7 +306,7 @@ class ThirdPartyPoints:
 
 
 def _identity(point: MetricPoint) -> bytes:
-    """Return the identity of a point; without its scope where an equal value of another scope adds nothing."""
+    """Return the identity of a point. That of an increment has the scope: equal ones of two scopes both count."""
     time_ns = point.time_ns if point.step is None else None
     parts = (point.role, point.key, point.step, point.value, time_ns)
     if point.delta or isinstance(point.value, Distribution):
