@@ -99,7 +99,6 @@ class FrameworkRun:
         # Of two threads with a first record, one begins the run.
         self._lock = threading.RLock()
         self._run: Run | None = None
-        self._own = False
         self._last_own: Run | None = None
         self._stopped = False
         _recordings.add(self)
@@ -139,7 +138,7 @@ class FrameworkRun:
         """
         with self._lock:
             run = self._run
-            is_own = self._own
+            is_own = self._is_own
         if self._stopped or names == self.names or (run is not None and not is_own):
             return True
         if run is None or names.arguments.get("id") != self.names.arguments.get("id"):
@@ -206,6 +205,11 @@ class FrameworkRun:
             current is not self._run and current.facts.identity.request.adapter is None
         )
 
+    @property
+    def _is_own(self) -> bool:
+        """Return whether the run that records is one that this adapter began."""
+        return self._run is not None and self._run is self._last_own
+
     def _goes_on(self, last_run: Run, current: Run | None) -> bool:
         """Return whether records belong to *last_run*, begun last; after its end they are counted as late.
 
@@ -231,7 +235,7 @@ class FrameworkRun:
         """
         with self._lock:
             run = self._run
-            is_own = self._own
+            is_own = self._is_own
         if run is not None and is_own:
             run.finish(status)
         elif run is not None:
@@ -268,7 +272,6 @@ class FrameworkRun:
     def _take(self, run: Run, *, is_own: bool) -> Run:
         """Note *run* as the one that records, with the config and the failures that came before it, and return it."""
         self._run = run
-        self._own = is_own
         if is_own:
             self._last_own = run
         process_runs().withdraw(self)

@@ -79,6 +79,7 @@ def time_trl() -> None:
         )
 
 
+@guarded
 def time_lightning(trainer: Any) -> None:
     """Make what the profiler of a Lightning trainer measures in the loops phases, also where none is chosen, once.
 

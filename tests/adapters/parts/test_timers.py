@@ -8,12 +8,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from otel_bridge.adapters.parts.timers import time_skyrl, time_trl, time_verl
+from otel_bridge.adapters.parts.timers import (
+    time_lightning,
+    time_skyrl,
+    time_trl,
+    time_verl,
+)
 from otel_bridge.capture import hook
 from otel_bridge.emit.emit_run import set_current_run
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes
@@ -225,3 +230,7 @@ def test_an_exception_and_a_process_without_a_run_pass_through(
         ProfilingContext("GRPOTrainer.train", None),
     ):
         raise ValueError("mine")
+
+
+def test_a_profiler_of_another_shape_costs_its_phases_and_raises_nothing() -> None:
+    time_lightning(SimpleNamespace(profiler=object()))
