@@ -86,10 +86,10 @@ class Setting(Generic[T]):
             return self.parse(raw.strip())
         except ValueError as exc:
             addresses = map(without_credentials, raw.split(","))
-            seen = "…" if self.secret else repr(",".join(addresses))
+            shown_value = "…" if self.secret else repr(",".join(addresses))
             usual = self.written(self.default)
             default = f"to use the default, {usual}" if usual else "for none"
-            message = f"{self.name}={seen}: {exc}; unset it {default}"
+            message = f"{self.name}={shown_value}: {exc}; unset it {default}"
             raise ConfigError(message) from (None if self.secret else exc)
 
 

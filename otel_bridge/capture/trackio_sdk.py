@@ -162,8 +162,8 @@ def _begin(
 ) -> Run:
     """Begin the run of otel-bridge, or join the process's run of these names; without a name it is a new one.
 
-    Trackio's current run is one of each thread and task, and this one's has been finished. Every
-    process records, as in Trackio: rank 0.
+    The earlier run of this thread or task has been finished; those of others go on, as in Trackio.
+    Every process records, whatever its rank, since Trackio knows no ranks.
 
     Raises:
         ConfigError: A setting of otel-bridge cannot be used.
@@ -174,7 +174,7 @@ def _begin(
     return runs.begin(
         RunRequest(
             captured="trackio",
-            beside_its_own=True,
+            leaves_open_runs=True,
             project=project,
             name=name,
             id=id,

@@ -129,7 +129,7 @@ class ProcessRuns:
             if request.captured is not None:
                 request = self._completed(request)
             is_beside = request.handle or self._is_of_another_capture(request)
-            if is_beside or self._is_beside_its_own(request):
+            if is_beside or self._leaves_current_open(request):
                 run = self._begin_beside(request)
             else:
                 run = self._adopted(request) or self._begin_own(request)
@@ -211,13 +211,13 @@ class ProcessRuns:
             return False
         return self._captures.get(current, request.captured) != request.captured
 
-    def _is_beside_its_own(self, request: RunRequest) -> bool:
-        """Return whether the current run is one of *request*'s capture that goes on, and has another name.
+    def _leaves_current_open(self, request: RunRequest) -> bool:
+        """Return whether *request* is of another run than the current one of its capture, which goes on.
 
-        Without a name each is another one.
+        A request without a name is.
         """
         current = self.current
-        if not request.beside_its_own or current is None or not current.recording:
+        if not request.leaves_open_runs or current is None or not current.recording:
             return False
         if self._captures.get(current) != request.captured:
             return False

@@ -299,8 +299,8 @@ def _open(
 def _ended_on_error(recorder: Recorder) -> Generator[None]:
     """End the part of the run that *recorder* has begun, as failed, where ``init()`` raises all the same.
 
-    As after an interrupt, or a time limit of the program: nobody gets the run that could end it, and
-    it would count as running as long as this process lives.
+    Such as after an interrupt, or at a time limit of the program. The caller has no run that it could
+    end, and that part would count as running as long as this process lives.
     """
     try:
         yield

@@ -192,8 +192,8 @@ class JudgedReport(NamedTuple):
 def present_report(folder: RunFolder, liveness_timeout_ns: int) -> Report | None:
     """Return the last report of *folder* with the processes that are alive now.
 
-    An empty report with these processes if no bridge has written one yet; ``None`` without a
-    segment too.
+    An empty report with these processes if no bridge has written one yet; ``None`` where no process
+    has begun either.
 
     A bridge that was killed cannot correct its last report.
 

@@ -222,7 +222,7 @@ class WandbRecording:
         drop = self.run.count_drop
         values = by_text(changed, drop)
         # Else an earlier text of a key, which waits, would be recorded after this value.
-        self._latest.forget(values)
+        self._latest.note_set(values)
         # No kind ends the summary that the bridge computes of a key.
         self._define_summaries(dict.fromkeys(self._summaries.forget(values), ""))
         self.run.summary(

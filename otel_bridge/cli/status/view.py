@@ -453,8 +453,8 @@ def _trackers(state: RunState, report: Report, now_ns: int) -> Table:
 def _exporter_state(exporter: ExporterReport, report: Report, *, served: bool) -> str:
     """Return the state of an exporter.
 
-    Without a bridge nothing is delivered, so that one that worked is stopped. Once the run is ended
-    it is too: otlp has no run that it could end in a tracker.
+    Without a bridge nothing is delivered: one that worked is stopped, but for a run that has ended.
+    Then it has ended too. Others than otlp have that state already, since they end a run in a tracker.
     """
     if served or exporter.state not in _DELIVERING:
         return exporter.state

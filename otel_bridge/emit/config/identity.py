@@ -216,7 +216,8 @@ def _given_name(
 ) -> tuple[str, bool]:
     """Return the name of the run, empty where nothing gives it, and whether it counts as generated.
 
-    A parent that began a new run of a name leads its children to it, which ask for that name as it did.
+    A parent that began a new run of a name (``OTEL_BRIDGE_NEW_RUN``) leads to it children that ask for
+    that name as it did.
 
     Raises:
         ConfigError: It cannot be a name.
@@ -231,7 +232,7 @@ def _given_name(
     name = _first(
         ("name", asked_name),
         ("name", request.generated_name),
-        (RUN_NAME.name, RUN_NAME.read(env)),
+        (RUN_NAME.name, inherited_name),
         (semconv.RUN_NAME, resource.get(semconv.RUN_NAME)),
         ("WANDB_NAME", env.get("WANDB_NAME")),
     )

@@ -31,8 +31,9 @@ class RunRequest:
 
     Attributes:
         captured: Package whose calls begin the run, instead of ``init()``.
-        beside_its_own: Whether an open run of *captured* with other names goes on: the package
-            finishes the run before by itself, so that one that is open is of another thread.
+        leaves_open_runs: Whether an open run of *captured* with other names goes on. So it does of a
+            package that finishes a thread's earlier run by itself: one that is open is another
+            thread's.
         adapter: Framework whose adapter begins the run, instead of ``init()``.
         resume: What W&B does with an existing run of its id, as its ``WANDB_RESUME``.
         generated_name: Name of a run that is another one than the process's; it counts as
@@ -60,7 +61,7 @@ class RunRequest:
     otel: bool = False
     handle: bool = False
     captured: str | None = None
-    beside_its_own: bool = False
+    leaves_open_runs: bool = False
     adapter: str | None = None
     generated_name: str | None = None
 

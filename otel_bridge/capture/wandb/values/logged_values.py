@@ -179,8 +179,8 @@ class LatestValues:
         if replaced:
             self.note(replaced)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Forget what was noted of *keys*: the program has set their last values itself."""
+    def note_set(self, keys: Iterable[str]) -> None:
+        """Note that the program has set the last values of *keys* itself, which replace what was noted."""
         for key in keys:
             self._pending.pop(key, None)
             self._recorded.pop(key, None)
