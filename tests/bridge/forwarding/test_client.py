@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import certifi
@@ -19,33 +18,22 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from otel_bridge.bridge.forwarding.client import Reply, client_for
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.otlp.destination import Endpoint, endpoint_for
+from support.engines.served import answer, served
 
 
-class _Accepting(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
+def accept(handler: BaseHTTPRequestHandler) -> None:
+    """Accept a request."""
+    handler.rfile.read(int(handler.headers["Content-Length"]))
+    answer(handler, b"", **{"Content-Length": "0"})
 
 
 @contextmanager
 def tls_server(authority: trustme.CA) -> Iterator[str]:
     """Run a server that accepts everything; yield its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Accepting)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"https://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(accept, context) as address:
+        yield f"https://{address}"
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])

@@ -109,30 +109,6 @@ def test_a_run_that_no_bridge_has_read_yet_is_joined_or_resumed(
     assert lines[1] == f"otel-bridge:   {line}"
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "is_another"), [("http://head:4318", False), ("http://new:4318", True)]
-)
-def test_only_another_endpoint_is_reported_as_another_destination(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    endpoint: str,
-    is_another: bool,
-) -> None:
-    variables = {
-        **_LOUD,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-    }
-    addresses = {name: f"http://head:4318/v1/{name}" for name in SIGNALS}
-    there = ExporterReport(state="idle", destination=addresses)
-    reported(tmp_path, exporters={"otlp": there})
-
-    with run_in(tmp_path, variables, exporters="otlp"):
-        lines = capsys.readouterr().err
-
-    assert ("from now on; earlier records went to" in lines) == is_another
-
-
 def test_where_it_forwards_to_is_said_without_credentials(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +195,8 @@ def test_a_place_of_otlp_is_compared_as_the_bridge_reports_it(
         line = capsys.readouterr().err
 
     assert ("otlp delivers to" in line) is is_said
+    goes_elsewhere = "from now on; earlier records went to" in line
+    assert goes_elsewhere is (is_said and not has_bridge)
     bridge.release()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,18 +10,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def served(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """Serve answers on a port of this machine; yields host and port."""
+def served(
+    respond: Callable[[BaseHTTPRequestHandler], None],
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[str]:
+    """Serve answers to GET and POST on a port of this machine, with *tls* by HTTPS; yields host and port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             respond(self)
+
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
