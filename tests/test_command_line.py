@@ -11,6 +11,7 @@ from otel_bridge.emit import console
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.text.command_line import command_line, runnable
 from rooms import modules
+from support.parsing import parsed
 
 FOLDER = RunFolder(Path("/my runs/it's"), "0123456789abcdef")
 
@@ -47,7 +48,7 @@ def test_the_command_of_each_sentence_runs_in_a_folder_whose_name_a_shell_would_
 def test_no_module_joins_a_command_and_a_value_by_itself() -> None:
     found: list[str] = []
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path.read_text("utf-8"))):
             if not isinstance(node, ast.JoinedStr):
                 continue
             text = "".join(

@@ -22,6 +22,7 @@ from otel_bridge.journal.report import (
     Report,
 )
 from otel_bridge.translation.rollouts.statistics import Statistics
+from support.parsing import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -246,7 +247,7 @@ def test_every_reason_of_a_drop_is_on_the_page_and_every_reason_on_the_page_is_c
 def _reasons(path: Path) -> set[str]:
     """The first text given to whatever counts drops."""
     found: set[str] = set()
-    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for call in ast.walk(parsed(path.read_text("utf-8"))):
         if not isinstance(call, ast.Call):
             continue
         name = (
