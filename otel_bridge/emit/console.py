@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,8 @@ def ended(
     own_rows: int,
     report: Report | None,
     remains: Sequence[str],
+    *,
+    printed_drops: Mapping[str, int],
 ) -> list[str]:
     """Return the lines of ``finish()``: status and counts, each address, then what a person must know.
 
@@ -160,6 +162,8 @@ def ended(
         own_rows: Rows that this process logged.
         report: The bridge's last report on the whole run, if any.
         remains: Statements on undelivered records; empty: everything is delivered.
+        printed_drops: Reason of drops to the number in the line that this process has just printed:
+            an equal one of the run is not printed again.
     """
     counts = f"{counted(own_rows, 'row')} logged by this process"
     if report is not None:
@@ -181,7 +185,12 @@ def ended(
             # A finished rollout waits for the rest of its trace, or for the end of its step, and is
             # written then.
             parts.append(f"waiting: {', '.join(waiting)}; delivery is automatic")
-        parts += drop_lines(report.drops, report.drop_keys)
+        further_drops = {
+            reason: count
+            for reason, count in report.drops.items()
+            if count != printed_drops.get(reason)
+        }
+        parts += drop_lines(further_drops, report.drop_keys)
         parts += without_messages(report)
     return [*parts, *remains]
 

@@ -18,6 +18,7 @@ class Drops:
     Attributes:
         counts: Reason to number of drops.
         first_keys: Reason to the first key dropped for this reason, in printable form.
+        last_printed: Reason to the number in its last printed line.
         has_new_reason: Whether a reason was counted for the first time since the counts were last asked for.
     """
 
@@ -25,6 +26,7 @@ class Drops:
         self.counts: dict[str, int] = {}
         self.first_keys: dict[str, str] = {}
         self.has_new_reason = False
+        self.last_printed: dict[str, int] = {}
         self._printed: dict[str, int] = {}
         self._reported: dict[str, int] = {}
         # At the last report that was written, and at the last one of an earlier instance.
@@ -82,6 +84,7 @@ class Drops:
             new = number - self._printed.get(reason, 0)
             if new:
                 lines.append(drop_line(reason, new, self.first_keys.get(reason, "")))
+                self.last_printed[reason] = new
         self._printed = dict(self.counts)
         self._notify_again_s = time.monotonic() + _NOTIFY_EVERY_S
         if lines:

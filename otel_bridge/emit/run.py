@@ -538,7 +538,12 @@ class Run(RecordedFacts):
         remains = (*outcome.remains, *self._what_next(recorder, outcome))
         console.notify(
             *console.ended(
-                self.facts.identity, status, checkpoint.rows, outcome.report, remains
+                self.facts.identity,
+                status,
+                checkpoint.rows,
+                outcome.report,
+                remains,
+                printed_drops=recorder.drops.last_printed,
             )
         )
 

@@ -18,7 +18,7 @@ def test_the_line_of_finish_reports_this_process_from_the_whole_run() -> None:
         rows=1200, rollouts=1, exporters={"trackio": ExporterReport(view="tail -f log")}
     )
 
-    assert console.ended(_RUN, "finished", 300, report, ()) == [
+    assert console.ended(_RUN, "finished", 300, report, (), printed_drops={}) == [
         "maths/ppo finished: 300 rows logged by this process; the run has 1 rollout and 1,200 rows",
         "trackio: tail -f log",
     ]
@@ -29,7 +29,7 @@ def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
         rows=5, rollouts=3, derived_rows={"rollout statistics": 2, "phases": 1}
     )
 
-    (line,) = console.ended(_RUN, "finished", 2, report, ())
+    (line,) = console.ended(_RUN, "finished", 2, report, (), printed_drops={})
 
     assert line == (
         "maths/ppo finished: 3 rollouts and 5 rows, 2 of rollout statistics, 1 of phases"
@@ -39,7 +39,7 @@ def test_rows_that_the_bridge_makes_of_rollouts_and_phases_are_named() -> None:
 def test_what_waits_comes_by_itself() -> None:
     report = Report(rows=1, rollouts=0, waiting={"rows": 0, "traces": 0, "rollouts": 2})
 
-    assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
+    assert console.ended(_RUN, "finished", 1, report, (), printed_drops={})[1:] == [
         "waiting: 2 rollouts; delivery is automatic"
     ]
 
@@ -47,10 +47,20 @@ def test_what_waits_comes_by_itself() -> None:
 def test_the_lines_of_finish_explain_each_reason_of_drops() -> None:
     report = Report(rows=1, drops={"none": 1200, "x": 1}, drop_keys={"none": "kl"})
 
-    assert console.ended(_RUN, "finished", 1, report, ())[1:] == [
+    assert console.ended(_RUN, "finished", 1, report, (), printed_drops={})[1:] == [
         "dropped 1,200: values that are None [none], first 'kl'",
         "dropped 1: see emitting-reference.md [x]",
     ]
+
+
+def test_drops_that_the_process_has_just_printed_are_not_printed_again() -> None:
+    report = Report(rows=1, drops={"none": 40, "text": 7})
+    printed = {"none": 40, "text": 2}
+
+    lines = console.ended(_RUN, "finished", 1, report, (), printed_drops=printed)
+
+    assert len(lines) == 2
+    assert lines[1].startswith("dropped 7: texts")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +91,12 @@ def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_la
     )
 
     lines = console.ended(
-        _RUN, "finished", 1, Report(rows=1, exporters={"tracker": less}), ()
+        _RUN,
+        "finished",
+        1,
+        Report(rows=1, exporters={"tracker": less}),
+        (),
+        printed_drops={},
     )
 
     assert lines[1:] == [
@@ -91,7 +106,9 @@ def test_what_the_installed_tracker_cannot_do_and_what_was_left_out_is_in_the_la
 
 
 def test_a_run_of_which_nothing_is_known_says_its_own_rows() -> None:
-    assert console.ended(_RUN, "failed", 0, None, ("not delivered yet",)) == [
+    assert console.ended(
+        _RUN, "failed", 0, None, ("not delivered yet",), printed_drops={}
+    ) == [
         "maths/ppo failed: 0 rows logged by this process",
         "not delivered yet",
     ]

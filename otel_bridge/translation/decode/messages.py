@@ -314,7 +314,7 @@ def _with_parts_of_vercel(entry: dict[str, Json]) -> dict[str, Json]:
 def _part_of_vercel(part: Json) -> Json:
     """Return a call or result of a tool in the parts form, with its other fields; any other part unchanged."""
     kind = part.get("type") if isinstance(part, dict) else None
-    # A producer may send a list, which is no key.
+    # A producer may send a list, which cannot be looked up.
     if not isinstance(part, dict) or not isinstance(kind, str):
         return part
     if kind not in _VERCEL_TYPES:
