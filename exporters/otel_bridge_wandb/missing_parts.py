@@ -18,7 +18,7 @@ _MAX_MISSED = 3
 _log = logging.getLogger("otel_bridge.wandb")
 
 
-def has_missed(memory: WriterMemory) -> bool:
+def lacked_parts(memory: WriterMemory) -> bool:
     """Return whether the server lacked axes or config at the last end."""
     return memory.get(_MISSED) is not None
 

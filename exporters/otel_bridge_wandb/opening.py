@@ -35,7 +35,7 @@ from otel_bridge_wandb.content.media import WandbMedia
 from otel_bridge_wandb.content.rollout_tables import Tables
 from otel_bridge_wandb.definitions import ONE_BY_ONE, Definitions
 from otel_bridge_wandb.errors import as_bridge_errors
-from otel_bridge_wandb.missing_parts import has_missed, missing_parts
+from otel_bridge_wandb.missing_parts import lacked_parts, missing_parts
 from otel_bridge_wandb.offline.store import OfflineStore
 from otel_bridge_wandb.online.line_ledger import LineLedger, held_before
 from otel_bridge_wandb.online.ownership import RunOwnership
@@ -572,7 +572,7 @@ def _one_by_one(settings: WandbSettings, memory: WriterMemory | None) -> int | N
         settings.offline
         or settings.sharing is not None
         or memory is None
-        or has_missed(memory)
+        or lacked_parts(memory)
     ):
         return None
     return ONE_BY_ONE

@@ -87,7 +87,7 @@ def encode_row(
     names = tuple(numbers)
     figures = list(numbers.values())
     begin = 0
-    # All but the last numbers of a wide row, a layout at a time.
+    # A wide row takes several layouts; the row's own gauge is in the last one.
     while len(names) - begin > _LAYOUT_KEYS:
         end = begin + _LAYOUT_KEYS
         layout = _layout(names[begin:end], kinds[begin:end], len(suffix), 0)
@@ -117,7 +117,7 @@ def _encode_distributions(
 
 
 class _Layout:
-    """Packs gauges of the same names and types of numbers, and the row's own behind them.
+    """Packs gauges of the same names and types of numbers, and behind them the row's own, ``rl.row``.
 
     One call of `struct` packs all of them: with one for each, wide rows take a fifth more.
 
@@ -125,7 +125,8 @@ class _Layout:
         names: Names of the gauges.
         kinds: Types of their numbers.
         suffix_bytes: Size of the attributes of their points.
-        row_bytes: Size of the attributes of the row's own point; 0 for parts that others follow.
+        row_bytes: Size of the attributes of the row's own point; 0 without its gauge, as in a part of
+            a row that other parts follow.
     """
 
     __slots__ = ("_fields", "_pack")
@@ -160,7 +161,15 @@ class _Layout:
         row_suffix: bytes = b"",
         count: int = 0,
     ) -> bytes:
-        """Return the gauges of *numbers*, to which *count* is appended if the row's own is among them."""
+        """Return the gauges of *numbers*, and with *row_suffix* the row's own.
+
+        Args:
+            numbers: A number for each name, in their order; *count* is appended.
+            time_unix_ns: Time of every point.
+            suffix: Attributes of their points.
+            row_suffix: Attributes of the row's own point.
+            count: Number of the row's values, which is the value of the row's own gauge.
+        """
         if row_suffix:
             numbers.append(count)
         fields = self._fields.copy()
