@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -347,7 +348,7 @@ def _require_active(connection: Connection, mlflow_run: Any) -> None:
         run_id = str(mlflow_run.info.run_id)
         raise BlockedError(
             f"MLflow run {run_id} ({mlflow_run.info.run_name!r}) was deleted in {connection.shown}",
-            help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow runs restore --run-id {run_id}",
+            help=_command(connection, f"runs restore --run-id {run_id}"),
         )
 
 
@@ -378,8 +379,16 @@ def _experiment(connection: Connection, run: RunInfo) -> str:
 def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError:
     return BlockedError(
         f"MLflow experiment {experiment.name!r} was deleted in {connection.shown}",
-        help=f"MLFLOW_TRACKING_URI={connection.shown} mlflow experiments restore -x {experiment.experiment_id}",
+        help=_command(
+            connection, f"experiments restore -x {experiment.experiment_id}"
+        ),
     )
+
+
+def _command(connection: Connection, arguments: str) -> str:
+    """Return the line of a shell that runs MLflow with *arguments* on the store of *connection*."""
+    # Quoted, because the folder of a database may have a space in its name.
+    return f"MLFLOW_TRACKING_URI={shlex.quote(connection.shown)} mlflow {arguments}"
 
 
 def _artifacts(connection: Connection, name: str) -> str | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 import sqlite3
 from importlib.metadata import version
 from pathlib import Path
@@ -218,6 +219,23 @@ def test_a_run_that_was_deleted_blocks_the_bridge_that_wrote_it_and_no_other(
     opened(uri, run, memory if with_memory else None)
 
     assert (tagged(uri, run) == run_id) is with_memory
+
+
+def test_the_command_that_restores_what_was_deleted_is_one_of_a_shell_where_the_folder_has_a_space(
+    run: RunInfo, tmp_path: Path
+) -> None:
+    (tmp_path / "my runs").mkdir()
+    uri = mlflow_reading.database(tmp_path / "my runs")
+    memory = MemoryTable()
+    opened(uri, run, memory)
+    mlflow_reading.client(uri).delete_run(tagged(uri, run))
+
+    with pytest.raises(BlockedError) as raised:
+        opened(uri, run, memory)
+
+    variable, *command = shlex.split(raised.value.help)
+    assert variable == f"MLFLOW_TRACKING_URI={uri}"
+    assert command[:3] == ["mlflow", "runs", "restore"]
 
 
 def test_rows_into_a_deleted_run_block_and_arrive_once_it_is_restored(
