@@ -122,7 +122,7 @@ class TrackioSettings:
         if self.remote is not None:
             return "trackio: a server keeps no event times, rows and traces get the time of their arrival"
         if self.inbox:
-            return f"trackio: {self.directory} is shared over a network, rows appear while `trackio show` runs"
+            return f"trackio: {self.directory} gets an inbox, rows appear while `trackio show` runs"
         return ""
 
     def view(self, run: RunInfo) -> str:
