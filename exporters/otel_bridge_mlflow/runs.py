@@ -379,9 +379,7 @@ def _experiment(connection: Connection, run: RunInfo) -> str:
 def _deleted_experiment(connection: Connection, experiment: Any) -> BlockedError:
     return BlockedError(
         f"MLflow experiment {experiment.name!r} was deleted in {connection.shown}",
-        help=_command(
-            connection, f"experiments restore -x {experiment.experiment_id}"
-        ),
+        help=_command(connection, f"experiments restore -x {experiment.experiment_id}"),
     )
 
 

@@ -13,6 +13,7 @@ from otel_bridge.emit.config.exporters import installed
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.drop_reasons import drop_lines
 from otel_bridge.errors import ConfigError, any_error_but_signals
+from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import Report, sampled_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
@@ -244,19 +245,30 @@ def blocked_is_kept(base: Path, names: Sequence[str]) -> str:
 
 
 def found(report: Report) -> Sequence[str]:
-    """Return statements on content that trackers already held, and on records that later ones miss."""
+    """Return statements on content that trackers already held, and on records that they miss or refused."""
     lines: list[str] = []
     for name, exporter in report.exporters.items():
         if exporter.found:
             lines.append(exporter.found)
         if exporter.missed:
             lines.append(missed_line(name, exporter.missed))
+        if exporter.dead_letters:
+            lines.append(refused_line(name, exporter.dead_letters))
     return lines
 
 
 def missed_line(name: str, count: int) -> str:
     """Return a statement on an exporter that was named after *count* records had been deleted."""
     return f"{name} was named later: it lacks {counted(count, 'record')} that had been deleted by then"
+
+
+def refused_line(name: str, count: int) -> str:
+    """Return a statement on *count* records that an exporter refused for good, and where to read of them."""
+    # What otlp forwards is in no ledger, from which it could be listed or tried again.
+    advice = "see bridge.log"
+    if name != OTLP:
+        advice = "otel-bridge dead-letters list"
+    return f"{name} refused {counted(count, 'record')} for good: {advice}"
 
 
 def degraded(report: Report) -> Sequence[str]:

@@ -74,6 +74,10 @@ def test_drops_that_the_process_has_just_printed_are_not_printed_again() -> None
                 "trackio was named later: it lacks 1 record that had been deleted by then"
             ],
         ),
+        (
+            ExporterReport(dead_letters=2),
+            ["trackio refused 2 records for good: otel-bridge dead-letters list"],
+        ),
     ],
 )
 def test_what_a_tracker_held_before_and_what_it_never_gets_is_said(

@@ -21,6 +21,7 @@ from otel_bridge.emit.console import (
     derived_counts,
     drain_command,
     missed_line,
+    refused_line,
     without_messages,
 )
 from otel_bridge.emit.drop_reasons import drop_lines
@@ -117,12 +118,7 @@ def _warnings_of(name: str, exporter: ExporterReport) -> Iterator[str]:
     if exporter.missed:
         yield missed_line(name, exporter.missed)
     if exporter.dead_letters:
-        refused = counted(exporter.dead_letters, "record")
-        # What otlp forwards is in no ledger, from which it could be listed or tried again.
-        advice = "see bridge.log"
-        if name != OTLP:
-            advice = "otel-bridge dead-letters list"
-        yield f"{name} refused {refused} for good: {advice}"
+        yield refused_line(name, exporter.dead_letters)
 
 
 def owed_line(name: str, count: int) -> str:
