@@ -52,7 +52,8 @@ class CsvRunWriter(RunWriter):
         self._file.truncate(self._size)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
-        new = [row for row in rows if row.position > self._through]
+        # A dead letter that is tried again has position 0.
+        new = [row for row in rows if not 0 < row.position <= self._through]
         data = "".join(map(_lines, new)).encode("utf-8", "replace")
         try:
             if self._file.write(data) != len(data):
@@ -62,7 +63,8 @@ class CsvRunWriter(RunWriter):
             self._file.truncate(self._size)
             raise RetryableError(f"csv: {exc}") from exc
         if new:
-            self._remember(new[-1].position, self._size + len(data))
+            through = max(new[-1].position, self._through)
+            self._remember(through, self._size + len(data))
 
     def durable(self) -> Position | None:
         return self._through

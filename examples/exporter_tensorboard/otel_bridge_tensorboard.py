@@ -110,7 +110,8 @@ class TensorBoardRunWriter:
         made: list[tuple[str | None, bytes]] = []
         last, refused = self._through, None
         for record in records:
-            if record.position <= self._through:
+            # A dead letter that is tried again has position 0.
+            if 0 < record.position <= self._through:
                 continue
             try:
                 made.append(encode(record))
@@ -119,7 +120,7 @@ class TensorBoardRunWriter:
                     f"tensorboard: {record.id}: {exc}", position=record.position
                 )
                 break
-            last = record.position
+            last = max(record.position, last)
         self._append(made)
         self._through = last
         if made:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import samples
-from otel_bridge.testing.contract.compare import written
+from otel_bridge.testing.contract.compare import same_scalars, written
 from otel_bridge.testing.contract.fixtures import ContractFixtures, Open, ReadBack
 from otel_bridge.testing.delivery import deliver
 
@@ -47,6 +48,19 @@ class RedeliveryContract(ContractFixtures):
         written(opened(), records)
 
         self.holds(read_back(run), records)
+
+    def test_a_dead_letter_that_is_tried_again_is_written(
+        self, opened: Open, run: RunInfo, read_back: ReadBack
+    ) -> None:
+        rows = samples.placed(samples.rows(4))
+        writer = opened()
+        deliver(writer, rows[:3])
+
+        # As `otel-bridge dead-letters retry` gives it: without a position.
+        deliver(writer, [replace(rows[3], position=0)])
+        writer.close()
+
+        same_scalars(read_back(run), rows)
 
     def test_a_killed_writer_loses_nothing_and_doubles_nothing(
         self,
