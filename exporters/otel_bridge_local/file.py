@@ -271,7 +271,7 @@ class FileRunWriter(RunWriter):
             raise
 
     def _roll(self) -> None:
-        """Open the next file, and delete the oldest ones: `_FILES` remain.
+        """Open the next file, and delete the oldest ones until it has room within the limit.
 
         Raises as `_open`; the file before stays the open one then.
         """
@@ -282,8 +282,13 @@ class FileRunWriter(RunWriter):
         self._number += 1
         # After the new file is open: a full disk or a kill in between leaves one file too many, no
         # gap.
-        for old in sorted(self._folder.glob(_PATTERN))[: -_FILES + 1]:
-            old.unlink(missing_ok=True)
+        # By size and not by number: files may be larger than a share of the limit, which media and
+        # a lower setting reduce, and so may a single record.
+        room_bytes = self._file_limit_bytes() * (_FILES - 1)
+        for path in sorted(self._folder.glob(_PATTERN), reverse=True):
+            room_bytes -= _size_bytes(path)
+            if room_bytes < 0:
+                path.unlink(missing_ok=True)
 
     def _open(self, number: int) -> int:
         """Open the file with *number* without a torn last line; returns its descriptor.

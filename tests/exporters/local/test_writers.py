@@ -147,6 +147,19 @@ def test_a_batch_larger_than_the_bound_keeps_to_it_too(tmp_path: Path) -> None:
     assert writer.durable() == 800
 
 
+def test_files_of_a_former_larger_bound_make_room_too(tmp_path: Path) -> None:
+    run = samples.run_info(tmp_path)
+    records = samples.placed(samples.rows(420))
+    opened(run, tmp_path).write_rows(records[:400])
+    writer = opened(run, tmp_path, OTEL_BRIDGE_FILE_BYTES="64KiB")
+
+    writer.write_rows(records[400:])
+
+    files = list((run.folder / "file").iterdir())
+    assert sum(file.stat().st_size for file in files) <= 64 << 10
+    assert [line["position"] for line in lines(run)][-1] == 420
+
+
 def test_a_copy_that_a_user_made_is_not_deleted_as_the_oldest_file(
     tmp_path: Path,
 ) -> None:
