@@ -151,8 +151,7 @@ class Report:
         missing_rows: Number of rows that are missing by their sequence numbers.
         steps: Axis to the highest step of its role's current attempt; a row that arrives late does
             not lower it.
-        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows
-            without a step.
+        rows_by_axis: Axis to the number of rows that its role logged, with a step or without.
         row_times: Axis to the time of its last row, in ns.
         derived_rows: Number of rows that the bridge made, by the data they are made of, e.g.
             ``rollout statistics``.

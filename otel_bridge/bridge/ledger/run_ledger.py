@@ -31,7 +31,7 @@ from otel_bridge.bridge.ledger.queries import (
     put_source,
 )
 from otel_bridge.bridge.ledger.timeline import TimelineStore
-from otel_bridge.records import Position, Record, RolloutRecord, Row
+from otel_bridge.records import Position, Record, RolloutRecord, Row, axis_of
 from otel_bridge.translation.phases.timeline import TimelinePhase
 
 DEAD_LETTERS_KEPT = 10_000
@@ -59,8 +59,7 @@ class RecordCounts:
     Attributes:
         rows: Number of rows.
         rollouts: Number of rollouts.
-        rows_by_axis: Axis to the number of rows that its role logged; an empty axis for rows
-            without a step.
+        rows_by_axis: Axis to the number of rows that its role logged, with a step or without.
         row_times: Axis to the time of the row committed last, in ns.
         derived_rows: Number of rows that the translation made, by the data they are made of.
     """
@@ -95,11 +94,13 @@ class RecordCounts:
         for record in records:
             if isinstance(record, Row):
                 rows += 1
-                times[record.axis or ""] = record.time_unix_ns
+                # A row without a step is of its role too: `status` shows the rows of each role.
+                axis = record.axis or axis_of(record.role)
+                times[axis] = record.time_unix_ns
                 if record.is_derived:
                     derived[record.derived_from] += 1
                 else:
-                    by_axis[record.axis or ""] += 1
+                    by_axis[axis] += 1
             elif isinstance(record, RolloutRecord):
                 rollouts += 1
         return RecordCounts(rows, rollouts, dict(by_axis), times, dict(derived))

@@ -147,6 +147,16 @@ def test_rows_that_the_translation_made_are_counted_by_their_source_also_after_a
     assert again.counts.rows_by_axis == {logged.axis: 1}
 
 
+def test_rows_without_a_step_count_for_their_role(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    stepped, stock = rows(2)
+
+    ledger.commit([stepped, replace(stock, role="svc", step=None, axis=None)])
+
+    assert ledger.counts.rows_by_axis == {stepped.axis: 1, "svc/step": 1}
+    assert ledger.counts.row_times["svc/step"] == stock.time_unix_ns
+
+
 def test_pages_that_one_call_left_go_though_nothing_more_is_deleted(
     tmp_path: Path,
 ) -> None:
