@@ -227,6 +227,9 @@ def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
         line["message"] for line in lines if line["level"] == "warning"
     ).startswith("no exporter is chosen")
     assert code == 1
+    remaining = next(line for line in lines if line.get("run") == RUN)
+    assert remaining["level"] == "warning"
+    assert not remaining["message"].startswith(RUN)
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,7 @@ class _Service:
         code = 0
         for run in remaining.values():
             for line in undelivered(run, self._host.hanging):
-                self._log.log_line(f"{run.run_id}: {line}", level="warning")
+                self._log.log_run_line(f"{run.run_id}: {line}", level="warning")
                 code = 1
         rest = "nothing remains"
         if code:

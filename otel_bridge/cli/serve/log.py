@@ -50,14 +50,14 @@ class ServiceLog(logging.Handler):
             facts,
         )
 
-    def log_run_line(self, line: str) -> None:
-        """Write a line of the bridge supervisor, which begins with the run's id."""
+    def log_run_line(self, line: str, *, level: str = "info") -> None:
+        """Write a line that begins with a run's id, which is ``run`` with JSON."""
         run, colon, rest = line.partition(": ")
         # An id has no space; other lines may have a colon too.
         if colon and " " not in run and self._as_json:
-            self.log_line(rest, run=run)
+            self.log_line(rest, level=level, run=run)
         else:
-            self.log_line(line)
+            self.log_line(line, level=level)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a log record, with the traceback of its exception.
