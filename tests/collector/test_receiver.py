@@ -317,8 +317,14 @@ def test_other_paths_and_methods_are_not_found(receiver: Receiver) -> None:
         receiver.http_endpoint.removeprefix("http://"), timeout=ANSWER_S
     )
     connection.request("GET", "/v1/metrics")
+    answer = connection.getresponse()
 
-    assert connection.getresponse().status == 405
+    assert (answer.status, answer.getheader("Allow")) == (405, "POST")
+    assert b"GET /v1/metrics: expected POST" in answer.read()
+    connection.request("POST", "/metrics")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Allow")) == (405, "GET")
+    assert b"POST /metrics: expected GET" in answer.read()
     assert post(receiver, b"", path="/v1/profiles")[0] == 404
 
 

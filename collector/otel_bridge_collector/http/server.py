@@ -208,8 +208,8 @@ class HttpServer:
         # Not from `url`, which contains the client's header `Host`.
         path: str = request.scope["path"]
         if isinstance(exc, HTTPException) and exc.status_code == 405:
-            error = MethodError(f"{request.method} {path}: OTLP goes by POST")
             allowed = "POST" if path in PATHS else "GET"
+            error = MethodError(f"{request.method} {path}: expected {allowed}")
             return self._refusal(request, error, "HTTP", Allow=allowed)
         return self._refusal(request, no_such_path(path[:_SHOWN]), "HTTP")
 
