@@ -206,7 +206,7 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
         """Read the one message of a call.
 
         Raises:
-            InvalidRecordError: It did not come in time, or the client sent none.
+            InvalidRecordError: It did not come in time, the client sent none, or gRPC refused it.
         """
         try:
             # `grpc.aio.EOF` where the client sent no message.
@@ -218,8 +218,10 @@ class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no gene
                 f"the message did not come within {BODY_S:.0f} s"
             ) from exc
         if not isinstance(message, bytes):
+            # gRPC has answered the client itself, and does not say here that it has.
             raise InvalidRecordError(
-                "the client sent no message; expected an export request"
+                "no message came: the client sent none, or gRPC refused it "
+                f"(over {self._serving.request_bytes} bytes, or neither gzip nor deflate)"
             )
         return message
 

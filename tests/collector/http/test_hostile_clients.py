@@ -24,6 +24,7 @@ from otel_bridge_collector import Receiver, ReceiverSettings, grpc_server
 from otel_bridge_collector.error_table import TooLargeError
 from otel_bridge_collector.export_request import check_well_formed
 from otel_bridge_collector.http import server
+from support.bridge.bridge_doubles import until
 from support.collector.service_process import Service, service
 from support.trainers.command_runs import environment
 from support.waiting import ANSWER_S, HANG_S
@@ -153,6 +154,25 @@ def test_over_grpc_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
     receiver.stop()
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+
+
+def test_over_grpc_the_log_of_a_message_that_grpc_refused_names_the_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"OTEL_BRIDGE_REQUEST_BYTES": "1000"}
+    receiver = Receiver(ReceiverSettings.from_environment(env, tmp_path))
+
+    address = receiver.grpc_endpoint.partition("://")[2]
+    with (
+        grpc.insecure_channel(address) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        channel.unary_unary(EXPORT)(bytes(1001), timeout=ANSWER_S)
+    until(lambda: receiver.counters.refused)
+    receiver.stop()
+
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    assert "over 1000 bytes" in caplog.text
 
 
 @pytest.mark.slow
