@@ -7,6 +7,7 @@ interpreter once.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ def _lacking(other_python: OtherPython, names: Sequence[str]) -> str:
     )
     extras = ",".join(lacking)
     return (
-        f"that environment lacks {', '.join(modules)}: {other_python.path} -m pip install 'otel-bridge[{extras}]', "
+        f"that environment lacks {', '.join(modules)}: "
+        f"{shlex.quote(other_python.path)} -m pip install 'otel-bridge[{extras}]', "
         f"or uv tool install 'otel-bridge[{extras}]'"
     )
 
@@ -174,7 +176,8 @@ def _checked(python: str, answer: Mapping[str, object]) -> OtherPython:
         else:
             problem = "otel-bridge is not installed there"
         raise ConfigError(
-            f"{python}: {problem} ({answer['error']}); install it: {python} -m pip install --upgrade 'otel-bridge[all]'"
+            f"{python}: {problem} ({answer['error']}); install it: "
+            f"{shlex.quote(python)} -m pip install --upgrade 'otel-bridge[all]'"
         )
     formats = cast("Mapping[str, int]", answer.get("formats") or {})
     # The bridge there reads what this process appends here.

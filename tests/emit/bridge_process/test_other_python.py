@@ -130,6 +130,18 @@ def test_an_interpreter_that_cannot_run_the_bridge_is_an_error(
 
 
 @pytest.mark.parametrize(
+    "answer", [{"error": "ImportError: no"}, {"missing": {"wandb": ["wandb"]}}]
+)
+def test_the_command_that_repairs_an_environment_is_quoted_for_a_shell(
+    tmp_path: Path, answer: dict[str, object]
+) -> None:
+    python = interpreter(tmp_path / "an other", **answer)
+
+    with pytest.raises(ConfigError, match=f"'{python}' -m pip install"):
+        find_python({"OTEL_BRIDGE_PYTHON": python}, ["wandb"], NEEDS)
+
+
+@pytest.mark.parametrize(
     "named", ["python3", "/nowhere/python", "/etc/passwd", "/bin/echo", "/bin/false"]
 )
 def test_what_is_not_an_interpreter_is_an_error(tmp_path: Path, named: str) -> None:
