@@ -156,8 +156,8 @@ class Report:
         derived_rows: Number of rows that the bridge made, by the data they are made of, e.g.
             ``rollout statistics``.
         rows_per_s: Rows read per second, over the last half minute.
-        waiting: Numbers of ``rows``, ``traces`` and ``rollouts`` that are incomplete or wait for
-            their step.
+        waiting: Numbers of ``rows``, ``traces``, ``rollouts`` and ``steps`` that wait for what is
+            late.
         status: ``running``, ``finished``, ``failed`` or ``killed``.
         ended: Whether everything of the run is delivered and the run is ended in every tracker.
         owed: Exporters that the run's processes requested and this bridge was not given, to the
