@@ -44,11 +44,13 @@ def test_every_pipeline_file_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
-    folders = {
-        f"{who}_QUEUE": str(tmp_path / who)
-        for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES")
-    }
+def test_the_collector_finds_it_valid_also_with_little_memory(
+    name: str, tmp_path: Path
+) -> None:
+    chosen: dict[str, str] = {}
+    for who in ("AGENT", "GATEWAY", "KAFKA", "EXISTING", "ENGINES"):
+        chosen[f"{who}_QUEUE"] = str(tmp_path / who)
+        chosen[f"{who}_MEMORY_MIB"] = "100"
     command = [
         program("otelcol"),
         "validate",
@@ -58,7 +60,7 @@ def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
 
     done = subprocess.run(
         command,
-        env=collector_environment(**folders),
+        env=collector_environment(**chosen),
         capture_output=True,
         text=True,
         timeout=HANG_S,
@@ -66,6 +68,17 @@ def test_the_collector_finds_it_valid(name: str, tmp_path: Path) -> None:
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_limit_of_a_queue_and_of_memory_is_a_variable(name: str) -> None:
+    whole = config(name)
+    limits = [one.get("limit_mib") for one in whole.get("processors", {}).values()]
+    for exporter in on_the_way(name).values():
+        limits.append(exporter["sending_queue"].get("queue_size"))
+
+    for limit in filter(None, limits):
+        assert str(limit).startswith("${env:")
 
 
 @pytest.mark.parametrize("name", PIPELINES)
