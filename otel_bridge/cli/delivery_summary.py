@@ -98,8 +98,10 @@ def undelivered_reason(
     lines += _not_received(report, requested)
     if not report.ended:
         lines = [*report.troubles(), *lines]
-        if remaining is not None and remaining.living:
-            lines.append(f"its processes have not ended: {remaining.living}")
+        # Not `living`: a process of another machine counts as living for minutes after its end.
+        open_processes = sum(role.alive for role in report.roles.values())
+        if remaining is not None and open_processes:
+            lines.append(f"its processes have not ended: {open_processes}")
         lines = lines or ["its delivery was stopped early"]
     return "; ".join(lines)
 
