@@ -171,6 +171,8 @@ class RunFolder:
             JournalError: The folder cannot be created, is not writable, or belongs to another user.
         """
         self.check_owner()
+        # Before anything is made in it: a newer version may have another layout.
+        self.check_format()
         try:
             _make_base(self.base)
             self.check_owner()  # another user may have created it between the check and mkdir
@@ -181,7 +183,6 @@ class RunFolder:
                 self.control_dir,
             ):
                 path.mkdir(mode=0o700, exist_ok=True)
-            self.check_format()
             if not self.format_path.exists():
                 facts = orjson.dumps({"format": FORMAT, "run_id": utf8(self.run_id)})
                 put_file(self.format_path, facts)

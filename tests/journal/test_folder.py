@@ -162,8 +162,11 @@ def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_s
         moved.check_format()
 
 
-def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
+def test_a_folder_made_by_a_newer_version_is_refused_at_once_and_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path, "r1")
+    folder.path.mkdir()
     folder.format_path.write_text('{"format": 2, "run_id": "r1"}')
 
     with pytest.raises(
@@ -171,6 +174,8 @@ def test_a_folder_made_by_a_newer_version_is_refused_at_once(tmp_path: Path) -> 
         match="has format 2, this version knows up to 1; upgrade otel-bridge",
     ):
         folder.create()
+
+    assert list(folder.path.iterdir()) == [folder.format_path]
 
 
 def test_a_garbled_folder_file_does_not_close_the_folder(tmp_path: Path) -> None:
