@@ -16,11 +16,12 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge import semconv
 from otel_bridge.records import Value, axis_of, key_of
+from otel_bridge.translation.decode.attributes import as_int, value_of
 from otel_bridge.translation.decode.histograms import explicit, exponential
 
 _Attributes: TypeAlias = Mapping[str, AnyValue]
-_Point: TypeAlias = tuple[int, _Attributes, Value | None]
-"""Time, attributes and value of a point; ``None``: it has no value."""
+_Point: TypeAlias = tuple[int, int, _Attributes, Value | None]
+"""Time, step, attributes and value of a point; ``None``: it has no value."""
 
 
 def full_key(role: str | None, key: str, *, rank: int = 0, suffix: str = "") -> str:
@@ -98,7 +99,7 @@ def fragments_of(
             other_metrics.append(metric)
             continue
         name = metric.name
-        for time_ns, attributes, value in points:
+        for time_ns, step, attributes, value in points:
             # A point without a value begins no row: it would be shown with nothing in it.
             if value is None:
                 continue
@@ -107,11 +108,12 @@ def fragments_of(
                 point_role = attributes[semconv.ROLE].string_value or None
             fragment = fragments.get((time_ns, point_role))
             if fragment is None:
-                step = attributes[semconv.STEP].int_value
                 fragment = RowFragment(point_role, step, time_ns)
                 fragments[time_ns, point_role] = fragment
-            if name == semconv.ROW and isinstance(value, int):
-                fragment.value_count = value
+            # A producer in JavaScript, which has no integers, may send the number as a double.
+            value_count = as_int(value) if name == semconv.ROW else None
+            if value_count is not None:
+                fragment.value_count = value_count
                 fragment.seq = _positive(attributes, semconv.SEQ)
                 fragment.own_ns = _positive(attributes, semconv.ROW_TIME)
             else:
@@ -129,25 +131,34 @@ def _row_points(metric: pb.Metric) -> list[_Point]:
     A summary never is: our emitter sends none.
     """
     kind = metric.WhichOneof("data")
-    value_of = _VALUE_READERS.get(kind or "")
-    if kind is None or value_of is None:
+    value_reader = _VALUE_READERS.get(kind or "")
+    if kind is None or value_reader is None:
         return []
     points: list[_Point] = []
     for point in getattr(metric, kind).data_points:
         attributes = {pair.key: pair.value for pair in point.attributes}
+        step = _integer(attributes, semconv.STEP)
         time_ns = point.time_unix_nano
         # One point without a step: the metric as a whole is read as third-party ones are.
-        if semconv.STEP not in attributes or not time_ns:
+        if step is None or not time_ns:
             return []
-        points.append((time_ns, attributes, value_of(point)))
+        points.append((time_ns, step, attributes, value_reader(point)))
     return points
 
 
 def _positive(attributes: _Attributes, key: str) -> int:
     """Return the integer under *key*, 0 without one or for a negative one."""
-    if key not in attributes:
-        return 0
-    return max(attributes[key].int_value, 0)
+    return max(_integer(attributes, key) or 0, 0)
+
+
+def _integer(attributes: _Attributes, key: str) -> int | None:
+    """Return the integer under *key*, ``None`` without one; whole doubles and digits count."""
+    value = attributes.get(key)
+    if value is None:
+        return None
+    # A value that is not an integer reads as 0, which is falsy: only such values take the longer
+    # way.
+    return value.int_value or as_int(value_of(value))
 
 
 def number(point: pb.NumberDataPoint) -> int | float | None:

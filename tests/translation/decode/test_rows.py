@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
 from otel_bridge.emit.encode.row import encode_row
@@ -86,3 +89,29 @@ def test_a_message_of_many_rows_is_read_as_many_rows_in_the_order_of_their_times
         RowFragment("trainer", seq, T0 + seq, seq, 1, {"trainer/a": float(seq)})
         for seq in (1, 2)
     ]
+
+
+@pytest.mark.parametrize("number", [{"double_value": 7.0}, {"string_value": "7"}])
+def test_a_row_is_read_from_a_producer_whose_numbers_are_doubles_or_texts(
+    number: dict[str, Any],
+) -> None:
+    scope = row(7, {"loss": 1.0})
+    for metric in scope.metrics:
+        for attribute in metric.gauge.data_points[0].attributes:
+            attribute.value.CopyFrom(AnyValue(**number))
+    scope.metrics[-1].gauge.data_points[0].as_double = 1.0
+
+    (fragment,) = fragments(scope.SerializeToString(), None)
+
+    assert (fragment.step, fragment.seq, fragment.values) == (7, 7, {"loss": 1.0})
+    assert fragment.whole
+
+
+def test_a_value_whose_step_is_not_a_whole_number_belongs_to_no_row() -> None:
+    scope = row(7, {"loss": 1.0})
+    for metric in scope.metrics:
+        metric.gauge.data_points[0].attributes[0].value.double_value = 7.5
+
+    rows, others = fragments_of(scope, None, 0)
+
+    assert (rows, [metric.name for metric in others]) == ([], ["loss", "rl.row"])
