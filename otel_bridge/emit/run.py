@@ -235,7 +235,7 @@ class Run(RecordedFacts):
     @counts_unknown
     def log_reward(
         self,
-        rollout_id: str | None = None,
+        rollout_id: Rollout | str | None = None,
         value: object = None,
         name: str = "reward",
         explanation: str | None = None,
@@ -249,7 +249,7 @@ class Run(RecordedFacts):
         ``evaluation_value``.
 
         Args:
-            rollout_id: Your own id of the rollout, or its trace id.
+            rollout_id: The rollout, your own id of it, or its trace id.
             value: A number; a text is a label.
             name: ``reward``, ``advantage``, or a part's name.
             explanation: Reason for the value.

@@ -15,6 +15,7 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.messages.content_filter import ContentFilter
+from otel_bridge.emit.rollouts.identity import id_of
 from otel_bridge.emit.rollouts.spans import CallContext, trace_id_bytes
 from otel_bridge.journal.frames import Signal
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
@@ -43,7 +44,7 @@ class EvaluationContext(NamedTuple):
 def log_values(
     run: EmitRun, values: Iterable[tuple[object, object]], shared: EvaluationContext
 ) -> None:
-    """Append one event for each id and value, many in one record.
+    """Append one event for each rollout, or its id, and value, many in one record.
 
     A value without an id is counted as ``evaluation_id``, one that is neither a number nor a text
     as ``evaluation_value``; the others are recorded. Each event has a number of its process, by
@@ -55,8 +56,8 @@ def log_values(
     content_filter = ContentFilter(limits.policy, limits.rollout_bytes)
     shared_pairs = _shared(run, shared, content_filter)
     events: list[bytes] = []
-    for raw_id, value in values:
-        rollout_id = coerce.name(raw_id)
+    for rollout, value in values:
+        rollout_id = id_of(rollout)
         if rollout_id is None:
             run.count_drop("evaluation_id")
             continue

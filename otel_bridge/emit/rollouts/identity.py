@@ -31,7 +31,7 @@ def rollout_ids(run: EmitRun, rollouts: object, reason: str) -> list[str | None]
     """
     ids: list[str | None] = []
     for entry in _entries(run, rollouts, reason):
-        rollout_id = entry if type(entry) is str else _id_of(entry)
+        rollout_id = entry if type(entry) is str else id_of(entry)
         if not rollout_id:
             run.count_drop(f"{reason}_rollout_id")
         ids.append(rollout_id or None)
@@ -74,7 +74,7 @@ def _entries(run: EmitRun, rollouts: object, reason: str) -> Iterable[object]:
     return entries[:_MAX_ROLLOUTS]
 
 
-def _id_of(entry: object) -> str | None:
+def id_of(entry: object) -> str | None:
     """Return the id of a rollout, of a mapping with ``id``, or an id itself, as text.
 
     ``None`` without one.

@@ -457,6 +457,16 @@ def test_a_late_reward_is_an_event_with_the_trace_id_of_its_rollout() -> None:
     }
 
 
+def test_a_late_reward_names_its_rollout_by_the_rollout_itself() -> None:
+    run = MemoryRun()
+
+    log_reward(run, rollout(id="r1"), 0.5)
+    log_reward(run, rollout(), 0.5)
+
+    assert [event.trace_id.hex() for event in run.events] == [trace_id_of("run1", "r1")]
+    assert run.drops == {"evaluation_id": 1}
+
+
 def test_many_evaluations_are_one_record() -> None:
     run = MemoryRun()
 
