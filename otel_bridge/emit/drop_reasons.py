@@ -93,7 +93,7 @@ MEANING: Mapping[str, str] = {
     "token_limit": "rollouts in annotate() beyond 16,777,216 tokens: in the statistics, without a token view",
     "token_no_rollouts": "calls of annotate() with something else than rollouts or ids",
     "token_not_finite": "values of tokens that are nan or inf: left out",
-    "token_rollout_id": "rollouts in annotate() without an id: they cannot be identified",
+    "token_rollout_id": "rollouts with values of tokens, but without an id: they cannot be identified",
     "token_streams": "streams of annotate() beyond 12",
     "token_text": "rollouts whose texts of tokens hold what is redacted: they have none",
     "token_too_many": "calls of annotate() with more than 100,000 rollouts: the rest",
