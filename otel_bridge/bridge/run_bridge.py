@@ -242,14 +242,17 @@ class RunBridge:
     def _commit(self, batch: ReadBatch) -> None:
         """Commit *batch*, and wake the writers when it held anything.
 
-        Raises `JournalError` when it was not committed. The writers are woken after the commit,
-        since they read from the ledger.
+        Raises `JournalError` when it was not committed.
         """
         self.reader.commit(batch)
         if batch.frames or batch.records:
-            self.pipeline.report.set_due()
-            self.shutdown.on_data()
-            self.workers.notify(flush=batch.flush)
+            self.on_data(flush=batch.flush)
+
+    def on_data(self, *, flush: bool = False) -> None:
+        """Wake the writers after a commit, since they read from the ledger."""
+        self.pipeline.report.set_due()
+        self.shutdown.on_data()
+        self.workers.notify(flush=flush)
 
     def drain(self) -> None:
         """Release all waiting data once everything is read, though processes live.

@@ -58,8 +58,10 @@ class StrayTraces:
         while len(self._closed) > _CLOSED_RUNS:
             del self._closed[next(iter(self._closed))]
 
-    def move(self, readers: Mapping[str, SegmentReader], *, now: bool = False) -> bool:
-        """Move what is due, or with *now* everything; return whether anything was moved.
+    def move(
+        self, readers: Mapping[str, SegmentReader], *, now: bool = False
+    ) -> set[str]:
+        """Move what is due, or with *now* everything; return the ids of the runs that got spans.
 
         Args:
             readers: The reader of each active run, by the run's id.
@@ -68,27 +70,27 @@ class StrayTraces:
         # One run has no other that its strays could belong to; that is the usual bridge.
         is_alone = len(readers) + len(self._closed) < 2
         if is_alone or not (now or time.monotonic() >= self._next_s):
-            return False
-        moved = False
+            return set()
+        owners: set[str] = set()
         for run_id, reader in readers.items():
             # A batch that is not committed may yet be taken back, with the strays in it.
             strays = (
                 reader.translator.rollouts.strays() if reader.consistent else set[str]()
             )
             if strays:
-                moved |= self._move_from(run_id, readers, strays)
+                owners |= self._move_from(run_id, readers, strays)
         self._next_s = time.monotonic() + _EVERY_S
-        return moved
+        return owners
 
     def _move_from(
         self, run_id: str, readers: Mapping[str, SegmentReader], strays: set[str]
-    ) -> bool:
-        """Move *strays* of one run to the runs that own them; return whether any was moved.
+    ) -> set[str]:
+        """Move *strays* of one run to the runs that own them; return the ids of those that got some.
 
         A closed run that owns some is opened again, and gets them in a later round. A stray without
         an owner waits on in its own run.
         """
-        moved = False
+        owners: set[str] = set()
         for closed_id, closed in list(self._closed.items()):
             is_owner = closed_id not in readers and not strays.isdisjoint(
                 closed.trace_ids
@@ -104,8 +106,9 @@ class StrayTraces:
                 # The first owner gets them: the same spans must not be shown in two runs.
                 strays -= owned
                 for trace_id in owned:
-                    moved |= _move(trace_id, readers[run_id], owner)
-        return moved
+                    if _move(trace_id, readers[run_id], owner):
+                        owners.add(owner_id)
+        return owners
 
 
 def _move(trace_id: str, reader: SegmentReader, owner: SegmentReader) -> bool:

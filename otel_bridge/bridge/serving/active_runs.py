@@ -339,7 +339,11 @@ class ActiveRuns:
         if self._strays is None:
             return False
         readers = {run.folder.run_id: run.reader for run in self._runs.values()}
-        return self._strays.move(readers, now=now)
+        owners = self._strays.move(readers, now=now)
+        for run in self._runs.values():
+            if run.folder.run_id in owners:
+                run.on_data()
+        return bool(owners)
 
     def _poll_run(self, path: Path, run: RunBridge) -> bool:
         """Poll one folder once; return whether there is more to do at once.

@@ -1,8 +1,9 @@
-"""Spans of a rollout that arrive in another run, after the run of the rollout was closed."""
+"""Spans of a rollout that arrive in another run, after the rollout was written."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,30 @@ def test_a_closed_run_is_opened_again_for_spans_of_its_rollouts(tmp_path: Path) 
 
     [(kind, _), late] = spans_shown(folder)
     assert (kind, late) == ("rollout", ("trace", ["llm_request"]))
+
+
+def test_spans_of_another_run_are_shown_although_the_run_of_the_rollout_is_silent(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    job = Process.start(folder, "file")
+    job.append(
+        Signal.TRACES, sample.scope_spans(sample.rollout_spans("a")).SerializeToString()
+    )
+    settings = options(exporter_env=ExporterEnvironment({}, tmp_path))
+    settings = replace(
+        settings, translation=replace(settings.translation, step_startup_ns=0)
+    )
+    host = BridgeSupervisor(tmp_path, settings, may_join=lambda _run, _other: True)
+    host.start()
+    try:
+        # The statistics of its step are the last that the run brings by itself.
+        until(lambda: [one["kind"] for one in records(folder)] == ["rollout", "row"])
+
+        server_spans(tmp_path)
+        until(lambda: len(spans_shown(folder)) == 2)
+    finally:
+        job.end()
+        host.stop(5.0)
+
+    assert spans_shown(folder)[1] == ("trace", ["llm_request"])
