@@ -119,7 +119,7 @@ def read_evaluation(
     trace_id = log_record.trace_id.hex()
     if not is_trace_id(log_record.trace_id):
         # A scorer outside the trace names the rollout by its id.
-        trace_id = text_in(attributes, semconv.ROLLOUT_ID)
+        trace_id = text_in(attributes, semconv.ROLLOUT_ID).lower()
         if _TRACE_ID.fullmatch(trace_id) is None:
             return None
     score = EvaluationScore(

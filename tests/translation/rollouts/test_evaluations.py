@@ -255,6 +255,21 @@ def test_a_value_without_trace_name_or_value_is_counted(spoil: str) -> None:
     assert bench.counted() == {"evaluation/invalid": 1}
 
 
+def test_a_value_names_its_rollout_by_hex_digits_of_either_case() -> None:
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+    event = sample.evaluation("a", "judge", 0.5)
+    event.trace_id = b""
+    event.attributes.extend(
+        sample.pairs({"rl.rollout.id": sample.trace_id("a").upper()})
+    )
+
+    [value] = late_in(bench.evaluate(event))
+
+    assert (value.rollout_id, value.value) == (sample.trace_id("a"), 0.5)
+    assert bench.counted() == {}
+
+
 def test_endless_names_for_one_rollout_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
