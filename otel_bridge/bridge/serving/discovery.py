@@ -187,8 +187,8 @@ class Discovery:
         """Return whether a folder, which changed since it was last checked, has something to read or to write.
 
         A folder that was never read here has more if it holds segments, or a report that is not
-        ended or lacks an exporter that this host was given. A report that cannot be read counts as
-        none.
+        ended or lacks an exporter that this host was given. Without a readable report the ledger
+        shows what is left.
         """
         changed_ns = folder.segments_changed_ns()
         # One `stat` for each folder: a directory may hold thousands that ended long ago.
@@ -198,11 +198,10 @@ class Discovery:
             has_more = closed.read.anything_new()
         elif folder.segments():
             has_more = True
+        elif (report := read_report(folder)) is not None:
+            has_more = not report.ended or self._names_more(report)
         else:
-            report = read_report(folder)
-            has_more = report is not None and (
-                not report.ended or self._names_more(report)
-            )
+            has_more = folder.ledger_path.exists()
         # Without a free file every folder looks empty: then it is looked at again.
         if changed_ns is not None and (has_more or not exhausted()):
             self._checked[folder.path] = changed_ns

@@ -12,9 +12,19 @@ from otel_bridge.bridge.serving.active_runs import ActiveRuns
 from otel_bridge.bridge.serving.discovery import ClosedRun
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.serving.stall_watch import StallWatch
+from otel_bridge.errors import RetryableError
 from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.report import read_report
 from otel_bridge.journal.segment import SegmentWriter
-from support.bridge.bridge_doubles import open_bridge, options, run_folder
+from support.bridge.bridge_doubles import (
+    Process,
+    open_bridge,
+    options,
+    run_folder,
+    served,
+    written,
+)
+from support.bridge.recording_tracker import RecordingTracker
 from support.otlp.journal_samples import header, no_files_left
 
 
@@ -94,6 +104,29 @@ def test_a_segment_that_comes_while_no_file_is_free_is_read_later(
 
     assert list(bridge.reader.tails) == [header().instance_id]
     bridge.close(time.monotonic())
+
+
+def test_records_of_the_ledger_are_delivered_although_the_report_is_damaged(
+    tmp_path: Path,
+) -> None:
+    folder = run_folder(tmp_path)
+    process = Process.start(folder, "memory")
+    process.log(2)
+    process.end()
+    recorder = RecordingTracker()
+    how = options(("memory", recorder), retry_after_exit_s=0.0)
+    recorder.fail(RetryableError("down"), times=None)
+    served(tmp_path, how)
+    recorder.heal()
+    # As after a loss of power; the bridge has deleted the segments that it had read.
+    folder.report_path.write_bytes(b"")
+
+    served(tmp_path, how)
+
+    report = read_report(folder)
+    assert written(recorder) == process.row_ids
+    assert report is not None
+    assert report.ended
 
 
 def test_what_is_kept_of_a_run_stays_while_its_folder_is_there_though_it_is_not_listed(
