@@ -30,6 +30,7 @@ from otel_bridge.emit.config.exporters import (
     choose,
     installed,
     missing_here,
+    variables_of_choice,
 )
 from otel_bridge.emit.config.identity import WORLD_SIZE, Identity, identify
 from otel_bridge.emit.config.misspelt import misspelt
@@ -66,7 +67,6 @@ from otel_bridge.otlp import destination
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
-    EXPORTERS,
     GENERATED_NAME,
     GENERATED_PROJECT,
     LAUNCHER,
@@ -153,7 +153,7 @@ def begin(
     choice = choose(request.exporters, env, cwd, launched=launched, elsewhere=True)
     base = find_base(env, cwd)
     identity = with_known_names(identity, RunFolder(base.path, identity.id))
-    variables = _child_variables(identity, choice, env, base, launched=launched)
+    variables = _child_variables(identity, env, base, launched=launched)
     if child_env is not None:
         refuse_unencodable(variables)
     facts = RunStart(identity, choice, env, cwd, variables)
@@ -367,7 +367,6 @@ def _header_maker(facts: RunStart, state: _FolderState) -> MakeHeader:
 
 def _child_variables(
     identity: Identity,
-    choice: RequestedDestinations,
     env: Mapping[str, str],
     base: BaseDir,
     *,
@@ -390,9 +389,7 @@ def _child_variables(
         variables[RUN_ID.name] = identity.id
     if not launched:
         # Under a launcher its own choice reaches all children.
-        variables[EXPORTERS.name] = ",".join(choice.names) or env.get(
-            EXPORTERS.name, ""
-        )
+        variables |= variables_of_choice(identity.request.exporters, env)
     return {name: value for name, value in variables.items() if value}
 
 

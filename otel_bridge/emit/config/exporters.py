@@ -140,6 +140,21 @@ def choose(
     )
 
 
+def variables_of_choice(argument: object, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a child chooses the same exporters for each signal; empty ones are not set.
+
+    Args:
+        argument: ``init(exporters=)``, which `choose` has checked.
+        env: The environment.
+    """
+    variables = {
+        setting.name: env.get(setting.name, "") for setting in _BY_SIGNAL.values()
+    }
+    # An exporter of one signal here would be one of all signals: the others have their own.
+    variables[EXPORTERS.name] = ",".join(_requested(argument) or EXPORTERS.read(env))
+    return variables
+
+
 def missing_here(choice: RequestedDestinations) -> dict[str, str]:
     """Return the exporters of *choice* whose tracker this environment lacks, each with a message.
 

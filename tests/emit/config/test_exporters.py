@@ -10,7 +10,11 @@ from otel_bridge.emit.config.child_env import (
     launcher_environment,
     launcher_mark,
 )
-from otel_bridge.emit.config.exporters import RequestedDestinations, choose
+from otel_bridge.emit.config.exporters import (
+    RequestedDestinations,
+    choose,
+    variables_of_choice,
+)
 from otel_bridge.errors import ConfigError
 
 _CWD = Path("/work")
@@ -84,6 +88,26 @@ def test_an_endpoint_that_is_all_that_is_set_chooses_otlp() -> None:
         "traces": ("otlp",),
         "logs": (),
     }
+
+
+@pytest.mark.parametrize("argument", [None, "console", []])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"OTEL_BRIDGE_EXPORTERS": "file"},
+        {"OTEL_TRACES_EXPORTER": "file"},
+        {"OTEL_BRIDGE_EXPORTERS": "file", "OTEL_METRICS_EXPORTER": "none"},
+        {"OTEL_METRICS_EXPORTER": "file", "OTEL_LOGS_EXPORTER": "prometheus"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c"},
+    ],
+)
+def test_a_child_chooses_the_same_exporters_for_each_signal(
+    argument: object, env: dict[str, str]
+) -> None:
+    of_child = {**env, **variables_of_choice(argument, env)}
+
+    assert chosen(None, of_child) == chosen(argument, env)
 
 
 def test_stock_names_of_otlp_are_ours() -> None:
