@@ -134,7 +134,7 @@ class MergedRows:
             row: The other values of the call, which may hold the step metric.
         """
         group = self.axes.group_of(key)
-        explicit_step = None if step is None else to_step(step, count_nothing)
+        explicit_step = to_step(step, count_nothing)
         return group.role, self.axes.step_of(
             group, self._counter if explicit_step is None else explicit_step, row or {}
         )
@@ -148,7 +148,7 @@ class MergedRows:
         that cannot be read is counted as ``bad_step``, and the row gets the counter's. What the
         callback raises is raised.
         """
-        explicit_step = None if step is None else to_step(step, self._run.count_drop)
+        explicit_step = to_step(step, self._run.count_drop)
         # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:
@@ -175,7 +175,7 @@ class MergedRows:
         Without a step, or with a lower one, nothing happens.
         """
         with self._lock:
-            self._advance(None if step is None else to_step(step, count_nothing))
+            self._advance(to_step(step, count_nothing))
 
     def end(self) -> None:
         """Complete the pending row."""

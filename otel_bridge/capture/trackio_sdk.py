@@ -297,7 +297,7 @@ class TrackioRecording:
                 )
             else:  # counted by its kind; Trackio writes an empty row
                 self.run.log(metrics)
-            number = None if step is None else to_step(step, self.run.count_drop)
+            number = to_step(step, self.run.count_drop)
             row_step = self.next_step if number is None else number
             self.next_step = max(self.next_step, row_step + 1)
             self._record(values, row_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.values import to_step
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -85,14 +85,12 @@ class EmitRun(Protocol):
 def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
     """Return the step of a call: for ``None`` that of the next row of *role*.
 
-    So too for what is not a number, which is counted as ``bad_step``.
+    So too for what is not a number, which is counted (`to_step`).
     """
-    number = None if step is None else coerce.integer(step)
-    if number is not None:
-        return number
-    if step is not None:
-        run.count_drop("bad_step")
-    return run.next_step(role)
+    number = to_step(step, run.count_drop)
+    if number is None:
+        return run.next_step(role)
+    return number
 
 
 # The run begun by ``init()``, looked up by spans that belong to no rollout.

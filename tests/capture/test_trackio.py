@@ -226,7 +226,7 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
     ]
     assert alerts == [("it diverges", "warn")]
     found = report_of(runs(tmp_path))
-    expected = {"rollout_unreadable": "traces", "bad_step": ""}
+    expected = {"rollout_unreadable": "traces", "bad_step": "soon"}
     assert {
         reason: found.drop_keys.get(reason, "") for reason in found.drops
     } == expected

@@ -61,7 +61,7 @@ def encode_row(
     Args:
         values: Result of `otel_bridge.emit.encode.values.flatten`.
         time_unix_ns: Time of every point.
-        step: Step, masked to 64 bits.
+        step: Step, of 64 bits.
         role: Role, when it differs from the resource's.
         seq: Number of the row in this process; ``None`` if parts follow.
         earlier_values: Number of values in the parts before.
@@ -206,7 +206,7 @@ def _point_attributes(field: int, step: int, role: str | None) -> bytes:
 
 
 def _int_attribute(field: int, key: bytes, number: int) -> bytes:
-    """Encode an integer attribute, masked to 64 bits; each row has two, so all but the number's bytes are kept."""
+    """Encode an integer attribute; each row has two, so all but the number's bytes are kept."""
     digits = varint(number)
     return _int_attribute_head(field, key, len(digits)) + digits
 

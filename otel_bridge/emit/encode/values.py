@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
+from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import (
     Histogram,
@@ -42,6 +43,7 @@ from otel_bridge.values.reading import (
 )
 from otel_bridge.values.scalars import (
     Array,
+    any_text,
     is_array,
     is_missing,
     is_scalar,
@@ -351,26 +353,31 @@ def _reason(value: object) -> str:
     return "object"
 
 
-def to_step(step: object, drop: CountDrop) -> int | None:
-    """Return *step* as an integer without a fraction.
+def to_step(
+    step: object, drop: CountKeyedDrop, *, reason: str = "bad_step"
+) -> int | None:
+    """Return *step* as an integer of 64 bits: the one reader of steps of rows, phases and rollouts.
 
-    ``None``, counted as ``bad_step``, when *step* is not a finite number: the caller gives the row
-    the next step.
+    ``None`` for ``None``, and, counted as *reason*, when *step* is not a number within 64 bits: the
+    caller takes another step.
 
-    An array of one number and an object with ``__index__`` are that number, as in W&B. A fraction
-    is cut off, counted as ``fractional_step``.
+    An array of one number and an object with ``__index__`` are that number, as in W&B, and so is a
+    text of digits, as from JSON. A fraction is cut off, counted as ``fractional_step``.
     """
-    if isinstance(step, int):
-        return int(step)
+    # Nearly every step, of each row of a training.
+    if step is None or (type(step) is int and -_INT64 <= step < _INT64):
+        return step
     number = to_value(single_of(step), count_nothing)
+    if isinstance(step, str):
+        number = coerce.integer(step)
     if isinstance(number, float) and math.isfinite(number):
         if not number.is_integer():
-            drop("fractional_step", 1)
-        return math.trunc(number)
-    if not isinstance(number, int):
-        drop("bad_step", 1)
+            drop("fractional_step", 1, any_text(step))
+        number = math.trunc(number)
+    if not isinstance(number, int) or not -_INT64 <= number < _INT64:
+        drop(reason, 1, any_text(step))
         return None
-    return number
+    return int(number)
 
 
 # Arrays and lists of numbers -> distributions, with numpy when the program itself imported numpy.

@@ -21,6 +21,7 @@ from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
 from otel_bridge.emit.emit_run import current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
+from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.live_registry import closed, opened
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
@@ -213,7 +214,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
 
         It is within that of its own run and process, if one is open here. A name that is not a text
         becomes one or ``phase`` (counted as ``phase_name``), a step that is not a number is as none
-        (``bad_step``). Without a step it has that of the phase around it if that is of the same
+        (see `to_step`). Without a step it has that of the phase around it if that is of the same
         role, else that of the role's next row. May raise what the program's own objects raise.
         """
         name = coerce.name(self._name)
@@ -221,9 +222,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
             run.count_drop("phase_name")
             name = "phase"
         name = name[:_MAX_NAME_CHARS]
-        step = coerce.integer(self._step)
-        if step is None and self._step is not None:
-            run.count_drop("bad_step", 1, name)
+        step = to_step(self._step, run.count_drop)
         role = role_of(self._role)
         if role == run.role:
             role = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_bridge.emit.encode.values import CountDrop, to_step
+from otel_bridge.emit.encode.values import to_step
+from otel_bridge.values.plain import CountKeyedDrop
 
 
 class LastSteps:
@@ -20,32 +21,27 @@ class LastSteps:
         self._open: set[str | None] = set()
 
     def take(
-        self, step: object, role: str | None, drop: CountDrop, *, commits: bool
+        self, step: object, role: str | None, drop: CountKeyedDrop, *, commits: bool
     ) -> int:
         """Return the step of a row, which is the last one of *role* from now on.
 
         It may be below the one before: a program that goes back to a checkpoint says so.
 
         Args:
-            step: The step that the call gives. One that is not a number is counted as ``bad_step``,
-                and its row gets the step of a row without one.
+            step: The step that the call gives. One that `to_step` cannot read has the row get the
+                step of a row without one.
             role: Role of the row.
             drop: Counts a step that cannot be used.
             commits: Whether the next row without a step gets the step after this one.
         """
-        number = step if type(step) is int else self._number(step, role, drop)
+        number = to_step(step, drop)
+        if number is None:
+            number = self.after_last(role)
         self.by_role[role] = number
         if not commits:
             self._open.add(role)
         elif self._open:
             self._open.discard(role)
-        return number
-
-    def _number(self, step: object, role: str | None, drop: CountDrop) -> int:
-        """Return the step that a call gives, else that of `after_last`."""
-        number = None if step is None else to_step(step, drop)
-        if number is None:
-            return self.after_last(role)
         return number
 
     def after_last(self, role: str | None) -> int:

@@ -9,8 +9,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.live_registry import Track, open_steps
-from otel_bridge.emit.rollouts.events import SampledRollout, append_sampled_out
+from otel_bridge.emit.rollouts.events import (
+    BAD_STEP,
+    SampledRollout,
+    append_sampled_out,
+)
 from otel_bridge.emit.rollouts.finished import encode_rollout
 from otel_bridge.emit.rollouts.rollout import (
     TRUNCATED_REASONS,
@@ -147,14 +152,10 @@ def _defaults_in(
     call: without a step it would never be sampled. The trainer does not use rollouts of a *state*:
     it is their split in place of ``train``, and stands behind any other split, as ``eval/stale``.
     """
-    step = fields.get("step")
+    step = to_step(fields.get("step"), run.count_drop, reason=BAD_STEP)
     split = coerce.name(fields.get("split"))
     if step is not None:
-        number = coerce.integer(step)
-        if number is None:
-            run.count_drop("rollout_step")
-        else:
-            defaults = defaults._replace(step=number)
+        defaults = defaults._replace(step=step)
     if split is not None:
         defaults = defaults._replace(split=split)
     if state is None:
@@ -172,9 +173,7 @@ def defaults_of(
     counted as ``rollout_step``, and replaced in the same way.
     """
     role_name = coerce.name(role)
-    number = None if step is None else coerce.integer(step)
-    if number is None and step is not None:
-        run.count_drop("rollout_step")
+    number = to_step(step, run.count_drop, reason=BAD_STEP)
     return RolloutDefaults(
         run.last_step(role_name) if number is None else number,
         coerce.name(split),

@@ -14,6 +14,7 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.row import SCOPE
+from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.identity import id_of
 from otel_bridge.emit.rollouts.spans import CallContext, trace_id_bytes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # Values that arrive after their rollout -> events ``gen_ai.evaluation.result`` with the rollout's
 # trace id.
 
+BAD_STEP = "rollout_step"
 _MAX_LABEL_CHARS = 256
 _EVENTS_A_RECORD = 1000
 
@@ -114,7 +116,7 @@ def _shared(
     cut, as ``clipped``. The role is left out when it is the resource's, which the bridge reads
     anyway.
     """
-    step = coerce.integer(shared.step)
+    step = to_step(shared.step, run.count_drop, reason=BAD_STEP)
     role = coerce.name(shared.role)
     pairs: dict[str, Attribute] = {
         semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward",
@@ -127,8 +129,6 @@ def _shared(
         )
         if content_filter.clipped_bytes:
             content_filter.losses.add(CLIPPED, 1, "explanation")
-    if step is None and shared.step is not None:
-        content_filter.losses.add("rollout_step", 1, any_text(shared.step))
     return pairs
 
 

@@ -303,6 +303,7 @@ def test_odd_names_and_steps_are_counted_and_nothing_raises() -> None:
         ("x" * 300, 2.0),
         ("train", object()),
         ("train", 1 << 64),
+        ("train", 7.5),
     ):
         with Phase(run, name, step):
             pass
@@ -310,9 +311,9 @@ def test_odd_names_and_steps_are_counted_and_nothing_raises() -> None:
 
     assert names(run) == [
         ("phase", None, 1), ("phase", None, 1), ("phase", None, 1), ("7", None, 8), ("x" * 128, None, 2),
-        ("train", None, 8), ("train", None, 8),
+        ("train", None, 8), ("train", None, 8), ("train", None, 7),
     ]  # fmt: skip
-    assert run.drops == {"phase_name": 3, "bad_step": 2}
+    assert run.drops == {"phase_name": 3, "bad_step": 2, "fractional_step": 1}
 
 
 def test_a_phase_does_not_jump_with_the_clock_of_the_machine(

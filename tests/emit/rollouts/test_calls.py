@@ -570,10 +570,12 @@ def test_what_an_evaluation_cannot_hold_is_counted() -> None:
 
     log_reward(run, "a", 1.0, step="abc", explanation="x" * 5000)
     log_reward(run, "b", "long " * 100)
+    log_reward(run, "c", 1.0, step=7.5)
 
     assert run.keyed_drops == [
-        ("clipped", 1, "explanation"),
         ("rollout_step", 1, "abc"),
+        ("clipped", 1, "explanation"),
         ("clipped", 1, "b"),
+        ("fractional_step", 1, "7.5"),
     ]
-    assert len(run.events) == 2
+    assert len(run.events) == 3
