@@ -124,8 +124,8 @@ class Chat:
 def read_chat(value: Json, role: str) -> Chat:
     """Read the messages of one attribute value.
 
-    Never raises: text that is not JSON is one message of *role*; a value without messages gives an
-    empty chat.
+    Never raises: a text without a message in it is one message of *role*; any other value without
+    messages gives an empty chat.
 
     Args:
         value: JSON text or a structured value: a list of messages, one message, ``{"messages":
@@ -149,6 +149,9 @@ def read_chat(value: Json, role: str) -> Chat:
             chat.add(entry, role)
     elif parsed is not None and parsed != "":
         chat.add(parsed, role)
+    # An answer may be JSON without any message in it, such as an object that a program asked for.
+    if isinstance(value, str) and parsed and not chat.messages:
+        return Chat([{"role": role, "content": value}])
     return chat
 
 

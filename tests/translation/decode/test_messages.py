@@ -171,6 +171,16 @@ def test_nothing_is_not_a_message_and_broken_json_is_a_text(
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ['{"city": "Rome"}', "[1, 2]", "7", '[{"city": "Rome"}]']
+)
+def test_an_answer_that_is_json_without_a_message_is_the_text_of_one(text: str) -> None:
+    chat = read_chat(text, "assistant")
+
+    assert chat.messages == [{"role": "assistant", "content": text}]
+    assert chat.skipped == 0
+
+
 def test_system_instructions_are_parts_or_a_text() -> None:
     assert system_message(
         '[{"type": "text", "content": "a"}, {"type": "text", "content": "b"}]'
