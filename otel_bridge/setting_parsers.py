@@ -237,8 +237,11 @@ def absolute_path(name: str, value: str, cwd: Path) -> Path:
     """Return the path that the variable *name* has as its *value*: below *cwd*, with ``~`` as a home folder.
 
     Raises:
-        ConfigError: The home of a ``~`` is not known.
+        ConfigError: The home of a ``~`` is not known, or *value* is no path.
     """
+    # An argument may hold one, a variable cannot.
+    if "\0" in value:
+        raise ConfigError(f"{name}={value!r}: expected a path without a zero byte")
     try:
         expanded = Path(value).expanduser()
     except RuntimeError as exc:

@@ -117,6 +117,11 @@ def test_the_home_of_an_unknown_user_is_refused(tmp_path: Path) -> None:
         find_base({"OTEL_BRIDGE_DIR": "~unknown-user/runs"}, tmp_path)
 
 
+def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without a zero byte"):
+        find_base({"OTEL_BRIDGE_DIR": "a\0b"}, tmp_path)
+
+
 def test_a_named_state_folder_goes_first(tmp_path: Path) -> None:
     mountinfo = ROOT + mounted(str(tmp_path / "net"), "beegfs")
     environment = {

@@ -8,7 +8,7 @@ from operator import attrgetter
 from rich.text import Text
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
-from otel_bridge.text.printable import shown
+from otel_bridge.text.printable import printable, shown
 from otel_bridge.translation.phases.slow_ranks import slow_rank_of
 from otel_bridge.translation.phases.step_times import (
     PREFIX,
@@ -116,7 +116,9 @@ def _legend(names: Iterable[str]) -> Text:
     """Return the line with the sign of each phase; from the ninth phase on signs repeat."""
     legend = Text(" " * 22)
     for index, name in enumerate(names):
-        legend.append(f"{_FILLS[index % 8]} {shown(name)}  ", style=_STYLES[index % 8])
+        legend.append(
+            f"{_FILLS[index % 8]} {printable(shown(name))}  ", style=_STYLES[index % 8]
+        )
     legend.append(f"{_IDLE} idle", style="dim")
     return legend
 
@@ -128,5 +130,7 @@ def _slow_rank(values: dict[str, float | int]) -> str:
     """
     slow = slow_rank_of(values)
     if slow:
-        return f"  rank {slow.rank}: {slow.ratio:.1f}x in {shown(slow.phase)}"
+        return (
+            f"  rank {slow.rank}: {slow.ratio:.1f}x in {printable(shown(slow.phase))}"
+        )
     return ""

@@ -185,3 +185,11 @@ def test_a_bar_has_the_shares_of_its_phases_and_names_a_slow_rank() -> None:
     assert (
         bars_of([TimelineStep("explorer", 1, [span("rollout", "a", 0, 1)])], 20) == []
     )
+
+
+def test_a_name_with_a_line_break_stays_in_its_line() -> None:
+    step = TimelineStep("trainer", 1, [phase("a\nb", 0, 1)])
+
+    legend, _ = [line.plain for line in bars_of([step], 20)]
+
+    assert legend.split() == ["█", r"a\nb", "·", "idle"]
