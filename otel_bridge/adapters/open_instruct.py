@@ -22,7 +22,7 @@ from otel_bridge.adapters.parts.calling_object import calling_object
 from otel_bridge.adapters.parts.framework_run import guarded
 from otel_bridge.adapters.parts.training_batch import log_training_batch
 from otel_bridge.capture.counts import counts
-from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.messages.reader import messages_of
 from otel_bridge.values.mappings import present
 
 if TYPE_CHECKING:

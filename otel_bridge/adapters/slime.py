@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 from otel_bridge.adapters.parts.calling_object import calling_argument
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
 from otel_bridge.adapters.parts.training_batch import is_number, log_training_batch
-from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.messages.reader import messages_of
 
 ROLE = "rollout"
 """Role of the rollouts, the same as of slime's metrics ``rollout/*``, unless the run of the process has one."""

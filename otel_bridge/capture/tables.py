@@ -11,8 +11,8 @@ from otel_bridge.capture.media import media_of
 from otel_bridge.capture.metric_axes import whole
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.media.values import Html, Markdown, Media, Table, media_in
-from otel_bridge.emit.messages.fields import plain
-from otel_bridge.emit.messages.reader import is_message
+from otel_bridge.messages.fields import plain
+from otel_bridge.messages.reader import is_message
 from otel_bridge.values import scalars
 
 _PROMPT = re.compile(

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from otel_bridge.capture.tables import is_missing
-from otel_bridge.emit.messages.fields import entries_of
-from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
+from otel_bridge.messages.fields import entries_of
+from otel_bridge.messages.reader import first_role, messages_of
 from otel_bridge.values.scalars import any_text
 
 _FIELDS = (

@@ -18,8 +18,8 @@ from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.encode.coerce import name
 from otel_bridge.emit.encode.summary import summary_of
 from otel_bridge.emit.encode.values import flatten
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.rollout import Rollout
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.translation.metrics.configs import TOO_LARGE, Configs
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent
 from otel_bridge.values.plain import CountKeyedDrop

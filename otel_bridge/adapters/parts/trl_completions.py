@@ -22,8 +22,8 @@ from otel_bridge.adapters.parts.training_batch import (
     row_of,
     token_streams,
 )
-from otel_bridge.emit.messages.reader import messages_of
 from otel_bridge.emit.rollouts.rollout import Rollout
+from otel_bridge.messages.reader import messages_of
 from otel_bridge.tokens.names import LOSS_MASK
 from otel_bridge.values.mappings import present
 

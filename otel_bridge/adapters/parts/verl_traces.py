@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.adapters.parts.framework_import import framework_class
 from otel_bridge.adapters.parts.framework_run import FrameworkRun, RunNames, guarded
-from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.messages.reader import messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.rollouts.live import LiveRollout

@@ -34,7 +34,7 @@ from otel_bridge.adapters.parts.training_batch import (
     token_streams,
 )
 from otel_bridge.adapters.parts.verl_traces import install_traces, rollouter_run
-from otel_bridge.emit.messages.reader import messages_of
+from otel_bridge.messages.reader import messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run

@@ -18,8 +18,8 @@ from otel_bridge.content.user_function import hooked
 from otel_bridge.emit.media.pictures import MediaDropped, file_bytes, image_bytes
 from otel_bridge.emit.media.sounds import audio_bytes, video_bytes
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.records import Json
 from otel_bridge.text.secret_patterns import MARGIN_CHARS, REDACTED, may_be_secret
 from otel_bridge.values.plain import PlainReader, ReadingRules, dumps

@@ -1,1 +1,1 @@
-"""Reads conversations of every framework, for every call and adapter that takes messages."""
+"""Conversations of programs -> GenAI messages, for every call and adapter that takes messages."""

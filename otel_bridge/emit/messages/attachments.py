@@ -9,11 +9,10 @@ from typing import Any, cast
 from otel_bridge.emit.media.pictures import MediaDropped, is_picture
 from otel_bridge.emit.media.values import Audio, Image, Media, Table, Video, media_in
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.messages.parts import UNREAD
 from otel_bridge.records import Json
 from otel_bridge.values.plain import Losses
 
-UNREAD = "rollout_message"
-"""Reason of values in no known shape, which are kept as text."""
 MAX_MEDIUM_BYTES = 32 << 20
 _MAX_MEDIA = 100
 """Most media of one rollout: the training loop waits for their encoding."""

@@ -16,9 +16,9 @@ from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import Utf8
 from otel_bridge.emit.messages.conversation import Content
-from otel_bridge.emit.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.emit.rollouts.rollout import Rollout, turns_of
 from otel_bridge.emit.rollouts.spans import ASSISTANT, BAD_FIELD, Pairs
+from otel_bridge.messages.parts import ToolAnswer, ToolCall
 from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import Losses
 

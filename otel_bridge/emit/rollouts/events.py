@@ -15,10 +15,10 @@ from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.row import SCOPE
 from otel_bridge.emit.encode.values import to_step
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.rollouts.identity import id_of
 from otel_bridge.emit.rollouts.spans import CallContext, trace_id_bytes
 from otel_bridge.journal.frames import Signal
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.text.secret_patterns import MARGIN_CHARS
 from otel_bridge.values.plain import CLIPPED
 from otel_bridge.values.scalars import any_text

@@ -7,7 +7,6 @@ from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.messages.reader import first_role, messages_of
 from otel_bridge.emit.rollouts import batch
 from otel_bridge.emit.rollouts.columns import (
     Column,
@@ -22,6 +21,7 @@ from otel_bridge.emit.rollouts.columns import (
 )
 from otel_bridge.emit.rollouts.events import SampledRollout
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
+from otel_bridge.messages.reader import first_role, messages_of
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

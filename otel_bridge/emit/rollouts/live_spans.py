@@ -40,7 +40,6 @@ from otel_bridge.emit.emit_run import EmitRun, current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import MessageLimits, content_of
 from otel_bridge.emit.rollouts.child_spans import token_counts
 from otel_bridge.emit.rollouts.open_trace import (
@@ -58,6 +57,7 @@ from otel_bridge.emit.rollouts.spans import (
 )
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.values.plain import dumps
 
 

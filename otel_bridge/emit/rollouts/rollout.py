@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from otel_bridge.emit.messages.fields import plain
+from otel_bridge.messages.fields import plain
 from otel_bridge.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.values.reading import entries_of
 

@@ -15,7 +15,6 @@ from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import Utf8, utf8_array
 from otel_bridge.emit.messages.attachments import media_facts
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import (
     Content,
     EncodedMessage,
@@ -24,6 +23,7 @@ from otel_bridge.emit.messages.conversation import (
 )
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.records import trace_id_of
 from otel_bridge.values.plain import CLIPPED, Losses, dumps
 from otel_bridge.values.scalars import key_text, own_text

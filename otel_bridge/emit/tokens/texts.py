@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 from otel_bridge.emit.tokens.streams import (
@@ -20,6 +19,7 @@ from otel_bridge.emit.tokens.streams import (
     TokenRollout,
     first_within,
 )
+from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.tokens.names import TOKEN_IDS
 
 if TYPE_CHECKING:

@@ -1,12 +1,8 @@
 """GenAI messages in any known form -> OpenAI chat messages.
 
-Accepted forms, as JSON text or structured values:
-
-* The parts form of the GenAI conventions: ``text``, ``reasoning``, ``tool_call``,
-  ``tool_call_response`` (with ``response`` or ``result``), ``blob``, ``file``, ``uri`` and generic
-  parts.
-* OpenAI's own form.
-* The flattened attributes of older instrumentations.
+Accepted, as JSON text or structured values, are the parts form of the GenAI conventions, OpenAI's own
+form, and the shapes of all libraries that `otel_bridge.messages` reads for programs too, which become
+the parts form; and the flattened attributes of older instrumentations.
 
 Pure. Never raises: entries that are not messages are counted. Source: OpenTelemetry GenAI
 conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.json``.
@@ -14,12 +10,31 @@ conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.js
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
+import orjson
+
+from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.messages.content_filter import ContentFilter
+from otel_bridge.messages.fields import first
+from otel_bridge.messages.parts import Parts
+from otel_bridge.messages.parts_form import parts_form
+from otel_bridge.messages.reader import Message as LibraryMessage
+from otel_bridge.messages.reader import read
+from otel_bridge.messages.shapes import (
+    DOCUMENTS,
+    FINISH_KEYS,
+    KINDS,
+    MODALITIES,
+    ROLE_KEYS,
+    ROLES,
+)
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
-from otel_bridge.values.mappings import without
+from otel_bridge.values.plain import dumps
 
 _PARTS_KEYS = frozenset({"role", "parts", "name"})
 """Keys of a message of the parts form; any other is a fact of the message."""
@@ -41,17 +56,14 @@ _READ_KEYS: Mapping[str, frozenset[str]] = {
 }
 """Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
 are."""
+_OPENAI_TYPES = frozenset({"text", "file"})
+"""Types of parts of OpenAI's chat messages that other libraries have too."""
+_LIBRARY_TYPES = frozenset({*KINDS, *MODALITIES, *DOCUMENTS})
+_AS_RECEIVED = ContentPolicy(secrets=False)
+"""Changes no text: the policy was applied to the spans."""
 _MAX_FLATTENED = 10_000
 _CALLS = "tool_calls."
 _CONTENTS = "contents."
-_IMAGE_URL = "image.image.url"
-_VERCEL_PARTS: Mapping[str, Mapping[str, str]] = {
-    "tool-call": {"toolCallId": "id", "toolName": "name", "input": "arguments", "args": "arguments"},
-    "tool-result": {"toolCallId": "id", "output": "response", "result": "response"},
-}  # fmt: skip
-"""Types of parts of Vercel's AI SDK to the names of their fields in the parts form."""
-_VERCEL_TYPES = {"tool-call": "tool_call", "tool-result": "tool_call_response"}
-"""The same types to theirs in the parts form."""
 _OF_IMAGES = ("image", None)
 """Modalities of a ``uri`` part that is an image: a tuple, because a producer may send a list."""
 
@@ -71,54 +83,60 @@ class Chat:
     skipped: int = 0
 
     def add(self, entry: Json, role: str) -> None:
-        """Add the message or messages of one entry; *role* is the role of a bare text.
+        """Add the message or messages of one entry; *role* is the role of a bare text, or of what names none.
 
-        An entry that is neither a text nor a map with a role is counted in `skipped`.
+        The shapes are those of `otel_bridge.messages`. An entry in no shape is counted in `skipped`, and so
+        is an object without a role that nothing wraps: it may be data of any kind.
 
         Tool results inside a message of the parts form become messages of their own, as OpenAI's
         form has them.
         """
         if isinstance(entry, str):
             self.messages.append({"role": role, "content": entry})
-            return
-        entry_role = None
-        if isinstance(entry, dict):
-            entry_role = entry.get("role")
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry_role, str)
-            or not entry_role
-        ):
-            # Counted and left out: the other messages of the attribute are read.
+        elif isinstance(entry, dict) and _is_plain(entry):
+            self._add_plain(entry)
+        elif not too_deep(entry):
+            self._read(entry, role)
+        elif isinstance(entry, dict) and _has_role(entry):
+            # A message for certain; what is too deep in it becomes text.
+            self._add_plain(entry)
+        else:
             self.skipped += 1
-            return
-        reason = entry.get("finish_reason")
-        if isinstance(reason, str) and reason:
-            self.finish_reason = reason
-        entry = _with_parts_of_vercel(entry)
+
+    def _read(self, entry: Json, role: str) -> None:
+        """Add the messages of an entry in the shape of any library."""
+        content_filter = ContentFilter(_AS_RECEIVED, sys.maxsize)
+        for message in read(entry, content_filter.items):
+            fields = message.fields
+            if fields is None or (fields is entry and not _names_role(message)):
+                self.skipped += 1
+                continue
+            for facts in message.wrappers:
+                self._note_reason(facts)
+            if _is_plain(fields):
+                self._add_plain(fields)
+                continue
+            whole = message._replace(role=message.role or role)
+            # Arguments of calls are encoded in it.
+            form = dumps(parts_form(whole, Parts(content_filter)))
+            self._add_plain(orjson.loads(form))
+        self.skipped += sum(content_filter.losses.counts.values())
+
+    def _add_plain(self, entry: Mapping[str, Json]) -> None:
+        """Add a message of the parts form or of OpenAI's."""
+        self._note_reason(entry)
+        role = cast("str", entry["role"])
+        role = ROLES.get(role, role)
         parts = entry.get("parts")
         if isinstance(parts, list):
-            self.messages.extend(_from_parts(entry_role, parts, entry))
+            self.messages.extend(_from_parts(role, parts, entry))
         else:
-            self.messages.append(_from_chat(entry_role, entry))
+            self.messages.append(_from_chat(role, entry))
 
-    def add_calls(self, value: Json) -> None:
-        """Add tool calls that are beside the messages to the last message, which may have no text.
-
-        Anything but a list of Vercel's tool calls is ignored.
-        """
-        entries = parsed_json(value)
-        calls: list[Json] = []
-        for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, dict):
-                arguments = entry.get("input", entry.get("args"))
-                calls.append(
-                    tool_call(entry.get("toolCallId"), entry.get("toolName"), arguments)
-                )
-        if calls:
-            if not self.messages:
-                self.messages.append({"role": "assistant", "content": None})
-            self.messages[-1]["tool_calls"] = calls
+    def _note_reason(self, fields: Mapping[str, Json]) -> None:
+        reason = first(fields, FINISH_KEYS)
+        if isinstance(reason, str) and reason:
+            self.finish_reason = reason
 
 
 def read_chat(value: Json, role: str) -> Chat:
@@ -128,22 +146,12 @@ def read_chat(value: Json, role: str) -> Chat:
     messages gives an empty chat.
 
     Args:
-        value: JSON text or a structured value: a list of messages, one message, ``{"messages":
-            […]}``, ``{"choices": [{"message": …}]}`` or a bare text.
+        value: JSON text or a structured value: messages in the shape of any library, or what holds
+            them, such as a request or a response; or a bare text.
         role: Role of a bare text.
     """
     chat = Chat()
     parsed = parsed_text(value)
-    # A dict with a role is one message; any other may wrap a list of them.
-    if isinstance(parsed, dict) and "role" not in parsed:
-        for key in ("messages", "choices", "input", "output"):
-            inner = parsed.get(key)
-            if isinstance(inner, list):
-                parsed = [_choice(entry) for entry in inner]
-                break
-            if isinstance(inner, str) and key == "input":
-                parsed = inner
-                break
     if isinstance(parsed, list):
         for entry in parsed:
             chat.add(entry, role)
@@ -153,6 +161,49 @@ def read_chat(value: Json, role: str) -> Chat:
     if isinstance(value, str) and parsed and not chat.messages:
         return Chat([{"role": role, "content": value}])
     return chat
+
+
+def _is_plain(entry: Mapping[str, Json]) -> bool:
+    """Return whether *entry* is a message of the parts form or of OpenAI's.
+
+    It names its role, and its parts and calls are of known types of that form, or of types that no library is
+    known to have. Such messages are nearly all, and stay as they are.
+    """
+    if not _has_role(entry):
+        return False
+    parts = entry.get("parts")
+    if isinstance(parts, list):
+        return not _holds_other_types(parts, _READ_KEYS)
+    content = entry.get("content")
+    if isinstance(content, list) and _holds_other_types(content, _OPENAI_TYPES):
+        return False
+    calls = entry.get("tool_calls")
+    if isinstance(calls, list):
+        return all(isinstance(call, dict) and "function" in call for call in calls)
+    return "content" in entry
+
+
+def _names_role(message: LibraryMessage) -> bool:
+    """Return whether a message says its role, by a text or by its type."""
+    role = first(message.fields or {}, ROLE_KEYS)
+    return bool(message.role) and (role is None or isinstance(role, str))
+
+
+def _has_role(entry: Mapping[str, Json]) -> bool:
+    role = entry.get("role")
+    return isinstance(role, str) and bool(role)
+
+
+def _holds_other_types(parts: list[Json], types: Container[str]) -> bool:
+    """Return whether one of *parts* has a type of another library than the one that has *types*, or none."""
+    for part in parts:
+        if isinstance(part, dict):
+            kind = part.get("type")
+            if kind is None or (
+                isinstance(kind, str) and kind in _LIBRARY_TYPES and kind not in types
+            ):
+                return True
+    return False
 
 
 def system_message(value: Json) -> Message | None:
@@ -233,9 +284,10 @@ def _flattened_contents(entry: Mapping[str, Json]) -> list[Json]:
             name.removeprefix("message_content."): value
             for name, value in fields.items()
         }
-        if part.keys() <= {"type", _IMAGE_URL} and _IMAGE_URL in part:
-            url = part[_IMAGE_URL]
-            part = {"type": "image_url", "image_url": {"url": url}}
+        for modality in MODALITIES:
+            address = part.pop(f"{modality}.{modality}.url", None)
+            if address is not None:
+                part["url"] = address
         contents.append(part)
     return contents
 
@@ -269,19 +321,6 @@ def tool_call(call_id: Json, name: Json, arguments: Json) -> Json:
     return call
 
 
-def _choice(entry: Json) -> Json:
-    """Return the message of an entry of ``choices``, with its finish reason.
-
-    Return any other entry unchanged.
-    """
-    inner = None
-    if isinstance(entry, dict):
-        inner = entry.get("message")
-    if not isinstance(entry, dict) or not isinstance(inner, dict):
-        return entry
-    return {"role": "assistant", "finish_reason": entry.get("finish_reason"), **inner}
-
-
 def _content(value: Json) -> Json:
     if value is None or isinstance(value, str):
         return value
@@ -297,39 +336,6 @@ def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
         if key not in message and value is not None and not too_deep(value):
             message[key] = value
     return message
-
-
-def _with_parts_of_vercel(entry: dict[str, Json]) -> dict[str, Json]:
-    """Return a message of Vercel's AI SDK with calls or results of tools in the parts form, any other unchanged.
-
-    As other parts they would stay as they are, and a history would not agree with the answers
-    before it.
-    """
-    content = entry.get("content")
-    if not isinstance(content, list) or isinstance(entry.get("parts"), list):
-        return entry
-    parts = [_part_of_vercel(part) for part in content]
-    if parts == content:
-        return entry
-    return {**without(entry, {"content"}), "parts": parts}
-
-
-def _part_of_vercel(part: Json) -> Json:
-    """Return a call or result of a tool in the parts form, with its other fields; any other part unchanged."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    # A producer may send a list, which cannot be looked up.
-    if not isinstance(part, dict) or not isinstance(kind, str):
-        return part
-    if kind not in _VERCEL_TYPES:
-        return part
-    names = _VERCEL_PARTS[kind]
-    converted = {names.get(key, key): value for key, value in part.items()}
-    converted["type"] = _VERCEL_TYPES[kind]
-    response = converted.get("response")
-    # From version 5 on a result states its type.
-    if isinstance(response, dict) and response.keys() == {"type", "value"}:
-        converted["response"] = response["value"]
-    return converted
 
 
 def _from_parts(

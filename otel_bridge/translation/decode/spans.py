@@ -358,5 +358,9 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
     if listed is not None:
         return listed
     answer = read_chat(first_of(attributes, _OUTPUTS), "assistant")
-    answer.add_calls(first_of(attributes, _CALLS))
+    calls = parsed_json(first_of(attributes, _CALLS))
+    # Vercel's AI SDK has them beside the text of the answer.
+    if isinstance(calls, list) and calls:
+        message = answer.messages.pop() if answer.messages else {"role": "assistant"}
+        answer.add({**message, "tool_calls": calls}, "assistant")
     return read_chat(input_value, "user"), answer

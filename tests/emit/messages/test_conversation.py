@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.content_filter import ContentFilter
 from otel_bridge.emit.messages.conversation import (
     MessageLimits,
     content_of,
@@ -17,6 +16,7 @@ from otel_bridge.emit.messages.conversation import (
 )
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
+from otel_bridge.messages.content_filter import ContentFilter
 from support.trainers.emit_rollout_doubles import (
     ANSWER,
     CONVERSATION,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.messages.conversation import MessageLimits, content_of
-from otel_bridge.emit.messages.reader import first_role, is_message, messages_of
+from otel_bridge.messages.reader import first_role, is_message, messages_of
 from otel_bridge.translation.decode.messages import read_chat
 from support.media_samples import png
 from support.trainers.emit_rollout_doubles import unread

@@ -155,7 +155,7 @@ def test_what_is_not_a_message_is_skipped_and_counted() -> None:
     )
 
     assert chat.messages == [{"role": "user", "content": "q"}]
-    assert chat.skipped == 4
+    assert chat.skipped == 3  # nothing is lost with None
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,105 @@ def test_nothing_is_not_a_message_and_broken_json_is_a_text(
     assert chat.messages == [
         {"role": "assistant", "content": content} for content in read
     ]
+
+
+CALL = [
+    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+]
+CALLING = {"role": "assistant", "content": "yo", "tool_calls": CALL}
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ({"contents": "hi", "model": "gemini"}, [{"role": "user", "content": "hi"}]),
+        ({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}, [{"role": "user", "content": "hi"}]),
+        (
+            {"candidates": [{"content": {"role": "model", "parts": [
+                {"text": "yo"}, {"function_call": {"id": "c1", "name": "f", "args": {"a": 1}}},
+            ]}, "finishReason": "STOP"}]},
+            [CALLING],
+        ),
+        ([[{"type": "human", "content": "hi", "additional_kwargs": {}}]], [{"role": "user", "content": "hi"}]),
+        (
+            {"generations": [[{"text": "yo", "message": {
+                "type": "ai", "content": "yo", "tool_calls": [{"name": "f", "args": {"a": 1}, "id": "c1"}],
+            }}]]},
+            [CALLING],
+        ),
+        ({"input": "hi", "model": "gpt"}, [{"role": "user", "content": "hi"}]),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+            [{"role": "user", "content": "hi"}],
+        ),
+        (
+            {"output": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "think"}]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yo"}]},
+                {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'},
+            ]},
+            [
+                {"role": "assistant", "content": None, "reasoning_content": "think"},
+                {"role": "assistant", "content": "yo"},
+                {"role": "assistant", "content": None, "tool_calls": CALL},
+            ],
+        ),
+        (
+            {"output": {"message": {"role": "assistant", "content": [
+                {"text": "yo"}, {"toolUse": {"toolUseId": "c1", "name": "f", "input": {"a": 1}}},
+            ]}}, "stopReason": "tool_use"},
+            [CALLING],
+        ),
+        (
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "yo"}, {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}},
+            ]},
+            [CALLING],
+        ),
+        (
+            {"messages": [{"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "7"},
+            ]}]},
+            [{"role": "tool", "content": "7", "tool_call_id": "c1"}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "image", "source": {
+                "type": "base64", "media_type": "image/png", "data": "iVBO",
+            }}]},
+            [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}},
+            ]}],
+        ),
+        ({"choices": [{"message": {"content": "yo"}}]}, [{"role": "assistant", "content": "yo"}]),
+        ({"message": {"role": "assistant", "content": "yo"}, "done": True}, [{"role": "assistant", "content": "yo"}]),
+        ([{"from": "human", "value": "hi"}], [{"role": "user", "content": "hi"}]),
+        ({"role": "USER", "message": "hi"}, [{"role": "user", "content": "hi"}]),
+    ],
+)  # fmt: skip
+def test_requests_and_responses_of_every_library_hold_messages(
+    value: Any, read: list[Any]
+) -> None:
+    # Requests name what is said to the model, responses what it said.
+    role = "assistant" if "choices" in value else "user"
+
+    chat = read_chat(json.dumps(value), role)
+
+    assert chat.messages == read
+    assert chat.skipped == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "yo"}}]},
+        {"candidates": [{"finishReason": "stop", "content": {"role": "model", "parts": [{"text": "yo"}]}}]},
+        {"role": "assistant", "stop_reason": "stop", "content": "yo"},
+        {"stopReason": "stop", "output": {"message": {"role": "assistant", "content": [{"text": "yo"}]}}},
+        {"done_reason": "stop", "message": {"role": "assistant", "content": "yo"}},
+    ],
+)  # fmt: skip
+def test_the_finish_reason_of_every_library_is_read(value: Any) -> None:
+    assert read_chat(json.dumps(value), "assistant").finish_reason == "stop"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +331,7 @@ def test_parts_that_lie_flat_in_attributes_are_the_content_of_their_message() ->
     parts = [
         {"type": "text", "text": "see"},
         {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
-        {"type": "audio", "audio.audio.url": "https://x/y.wav"},
+        {"type": "uri", "modality": "audio", "uri": "https://x/y.wav"},
     ]
     assert chat.messages == [{"role": "user", "content": parts, "odd.fact": 1}]
 

@@ -18,10 +18,24 @@ CONTAINERS = (
     "candidates",
     "output",
     "generations",
+    "contents",
+    "input",
 )
-"""Keys of many messages: a row of a data set, OpenAI's and Gemini's responses, LangChain's prompts and results."""
-WRAPPERS = ("message", "data", "kwargs", "content")
-"""Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``, Gemini's ``Candidate``."""
+"""Keys of many messages: a row of a data set, OpenAI's and Gemini's requests and responses, LangChain's prompts
+and results."""
+WRAPPERS = ("message", "data", "kwargs", "content", "output")
+"""Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``, Gemini's ``Candidate``,
+Bedrock's Converse."""
+PROMPT_KEYS = ("prompt", "input", "contents")
+"""Keys of a bare text that is a message: of Vercel's AI SDK, OpenAI's Responses API, Gemini."""
+FINISH_KEYS = (
+    "finish_reason",
+    "finishReason",
+    "stop_reason",
+    "stopReason",
+    "done_reason",
+)
+"""Keys of the reason for which a model stopped: of OpenAI, Gemini, Anthropic, Bedrock, Ollama."""
 EXTRAS = "additional_kwargs"
 """Key under which LangChain keeps what its own fields do not have: calls of older models, reasoning."""
 ROLE_KEYS = ("role", "from")

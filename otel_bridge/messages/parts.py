@@ -1,6 +1,6 @@
 """Content, tool calls and tool answers of one message -> GenAI parts.
 
-Source: as in ``conversation.py``.
+Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from otel_bridge.emit.media.pictures import image_bytes, is_picture
-from otel_bridge.emit.media.values import Media
-from otel_bridge.emit.messages import shapes
-from otel_bridge.emit.messages.attachments import MAX_MEDIUM_BYTES, UNREAD, parts_of
-from otel_bridge.emit.messages.content_filter import ContentFilter
-from otel_bridge.emit.messages.fields import (
+from otel_bridge.messages import shapes
+from otel_bridge.messages.content_filter import ContentFilter
+from otel_bridge.messages.fields import (
     ReadFields,
     entries_of,
     fields_of,
@@ -26,12 +23,13 @@ from otel_bridge.emit.messages.fields import (
     plain,
     text_or_none,
 )
-from otel_bridge.emit.messages.shapes import ANSWER, CALL, REASONING, TEXT
-from otel_bridge.errors import any_error_but_signals
+from otel_bridge.messages.shapes import ANSWER, CALL, REASONING, TEXT
 from otel_bridge.records import Json
 from otel_bridge.values.plain import CLIPPED, dumps
 from otel_bridge.values.scalars import any_text
 
+UNREAD = "rollout_message"
+"""Reason of values in no known shape, which are kept as text."""
 MAX_NAME_CHARS = 256
 _TEXT_TYPES = ("text", "reasoning")
 _TEXT_KEYS = frozenset({"type", "content"})
@@ -60,8 +58,8 @@ class ToolAnswer(NamedTuple):
 class Parts:
     """Collects the parts of one message, in the order added.
 
-    What the program's own objects raise while they are read is raised: `encode` in
-    ``conversation.py`` then keeps the type of the entry alone, and counts it as ``rollout_message``.
+    Objects of programs that JSON does not have, as pictures, are read by a subclass. What they raise while they are
+    read is raised.
 
     Attributes:
         content_filter: Filter of every text.
@@ -142,13 +140,10 @@ class Parts:
         """
         for medium in entries_of(media):
             fields = fields_of(medium)
-            if isinstance(medium, Media):
-                self._add_object(medium)
-            else:
-                self._add_with_facts(
-                    {kind: medium} if fields is None else fields,
-                    partial(self._add_medium, kind),
-                )
+            self._add_with_facts(
+                {kind: medium} if fields is None else fields,
+                partial(self._add_medium, kind),
+            )
 
     def add_answer(
         self, call_id: str | None, content: object, name: str | None = None
@@ -181,7 +176,7 @@ class Parts:
             if content is None:
                 return ""
             return self.content_filter.json(content)
-        inner = Parts(self.content_filter)
+        inner = type(self)(self.content_filter)
         inner.add_content(cast("object", content))
         texts: list[str] = []
         for part in inner.parts:
@@ -257,17 +252,8 @@ class Parts:
                 part[f"part.{key}" if key in part else key] = fact
 
     def _add_object(self, value: object) -> None:
-        """Add an object without fields as a medium, or as text.
-
-        That is counted as ``rollout_message`` unless it is a number or ``None``.
-        """
-        if isinstance(value, Media):
-            self.add_content(parts_of([value], self.content_filter.losses))
-            return
-        picture = self._picture(value)
-        if picture is not None:
-            self.parts.append(picture)
-        elif isinstance(value, (bool, int, float)) or value is None:
+        """Add a value without fields as text, counted as ``rollout_message`` unless it is a number or ``None``."""
+        if isinstance(value, (bool, int, float)) or value is None:
             self.add_text("text", str(value))
         else:
             self.add_unread(value)
@@ -318,7 +304,7 @@ class Parts:
         else:
             call_id = text_or_none(first(fields, shapes.CALL_ID_KEYS))
             name = text_or_none(first(fields, shapes.CALL_NAME_KEYS))
-            self.add_answer(call_id, first(fields, shapes.ANSWER_KEYS), name)
+            self.add_answer(call_id, _answer_in(fields), name)
 
     def _add_thoughts(self, fields: ReadFields) -> None:
         """Add reasoning, and its summary where it has both.
@@ -405,7 +391,7 @@ class Parts:
                 first(inner, shapes.MIME_KEYS)
                 or f"{modality}/{inner.get('format', '*')}"
             )
-            return self._blob(str(mime), modality, data)
+            return self.blob(str(mime), modality, data)
         address = source if isinstance(source, str) else first(inner, shapes.URL_KEYS)
         if isinstance(address, str):
             return self._address(address, modality)
@@ -427,25 +413,14 @@ class Parts:
                 "uri": self.content_filter.text(address),
             }
         mime, _, data = address[5:].partition(",")
-        return self._blob(mime.partition(";")[0], modality, data)
+        return self.blob(mime.partition(";")[0], modality, data)
 
-    def _picture(self, value: object) -> dict[str, Json] | None:
-        """Encode the bytes of an image file, a picture of pillow, or pixels.
+    def _picture(self, value: object) -> dict[str, Json] | None:  # noqa: ARG002  # of a subclass
+        """Return the part of a picture that is an object of the program; ``None`` for anything else."""
+        return None
 
-        ``None`` for anything else, and for what cannot be encoded: the caller counts it.
-        """
-        if not (
-            isinstance(value, bytes) or is_picture(value) or hasattr(value, "__array__")
-        ):
-            return None
-        try:
-            mime, data = image_bytes(value, MAX_MEDIUM_BYTES)
-        except any_error_but_signals():
-            # A broken picture costs itself alone, not its message.
-            return None
-        return self._blob(mime, "image", base64.b64encode(data).decode())
-
-    def _blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:
+    def blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:
+        """Return the part of a medium whose content, *data*, is base64."""
         return {
             "type": "blob",
             "mime_type": mime,
@@ -469,3 +444,14 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
         if mime.startswith(modality):
             return modality
     return "document"
+
+
+def _answer_in(fields: Mapping[str, Any]) -> object:
+    """Return what a tool answered; ``None`` without an answer."""
+    answer = first(fields, shapes.ANSWER_KEYS)
+    if isinstance(answer, dict):
+        typed = cast("dict[str, object]", answer)
+        # Vercel's AI SDK states the type of a result from version 5 on.
+        if sorted(typed) == ["type", "value"]:
+            return typed["value"]
+    return cast("object", answer)

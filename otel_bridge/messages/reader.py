@@ -12,9 +12,10 @@ from collections import UserString
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from otel_bridge.emit.messages import shapes
-from otel_bridge.emit.messages.fields import fields_of, first, parsed, plain
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.messages import shapes
+from otel_bridge.messages.fields import fields_of, first, parsed, plain
+from otel_bridge.values.mappings import without
 from otel_bridge.values.reading import ReadBudget, items_of
 
 _MAX_NESTING = 8
@@ -32,11 +33,26 @@ class Message(NamedTuple):
         role: Role, by the names of GenAI; empty when the message names none.
         fields: Its fields; ``None`` when *value* has no known shape.
         value: What the program gave, where it has no fields.
+        wrappers: Facts beside the message in what holds it (usage, model), from inside outwards; of
+            several messages in one wrapper the first has them.
     """
 
     role: str
     fields: Mapping[str, Any] | None
     value: object = None
+    wrappers: tuple[Mapping[str, Any], ...] = ()
+
+    def unwrapped(self) -> Message:
+        """Return the message with the facts of its wrappers among its fields.
+
+        A name that it has itself, or that means something else in a message, follows ``wrapper.``.
+        """
+        fields = self.fields
+        if fields is None:
+            return self
+        for facts in self.wrappers:
+            fields = _with_facts(fields, facts)
+        return self._replace(fields=fields, wrappers=())
 
 
 def messages_of(value: object, role: str = "user") -> list[object]:
@@ -214,6 +230,9 @@ def _of_fields(
         yield from _by_role(role_name, cast("Sequence[object]", parts), fields)
     elif role_name or _has_content(fields):
         yield Message(role_name, fields)
+    elif isinstance(prompt := first(fields, shapes.PROMPT_KEYS), str):
+        facts = without(fields, shapes.PROMPT_KEYS)
+        yield Message("", {"content": prompt}, wrappers=(facts,))
     elif fields:
         yield Message("", None, value)
 
@@ -272,9 +291,8 @@ def _key_inside(fields: Mapping[str, Any]) -> str | None:
 def _with_wrapper(
     messages: Iterator[Message], wrapper: Mapping[str, Any], key: str
 ) -> Iterator[Message]:
-    """Yield *messages*, the first that has fields with those of the wrapper (usage, model) beside *key*.
+    """Yield *messages*, the first that has fields with what the wrapper has beside *key*.
 
-    A name that it has itself, or that means something else in a message, follows ``wrapper.``.
     Without such a message the facts are yielded alone, and are kept as text.
     """
     facts = {
@@ -284,7 +302,7 @@ def _with_wrapper(
     }
     for message in messages:
         if facts and message.fields is not None:
-            yield message._replace(fields=_with_facts(message.fields, facts))
+            yield message._replace(wrappers=(*message.wrappers, facts))
             facts = {}
         else:
             yield message
