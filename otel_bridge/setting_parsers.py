@@ -237,7 +237,7 @@ def absolute_path(name: str, value: str, cwd: Path) -> Path:
     """Return the path that the variable *name* has as its *value*: below *cwd*, with ``~`` as a home folder.
 
     Raises:
-        ConfigError: The home of a ``~`` is not known, or *value* is no path.
+        ConfigError: The home of a ``~`` is not known, or *value* is not a path.
     """
     # An argument may hold one, a variable cannot.
     if "\0" in value:

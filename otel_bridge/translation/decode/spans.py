@@ -357,10 +357,16 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
     listed = chats_of_listed(input_value)
     if listed is not None:
         return listed
+    return read_chat(input_value, "user"), _answer_in(attributes)
+
+
+def _answer_in(attributes: Mapping[str, Json]) -> Chat:
+    """Return the messages of a span's output, the last one with the calls that stand beside it (Vercel's AI SDK)."""
     answer = read_chat(first_of(attributes, _OUTPUTS), "assistant")
     calls = parsed_json(first_of(attributes, _CALLS))
-    # Vercel's AI SDK has them beside the text of the answer.
     if isinstance(calls, list) and calls:
-        message = answer.messages.pop() if answer.messages else {"role": "assistant"}
+        message: Message = {"role": "assistant"}
+        if answer.messages:
+            message = answer.messages.pop()
         answer.add({**message, "tool_calls": calls}, "assistant")
-    return read_chat(input_value, "user"), answer
+    return answer
