@@ -38,8 +38,6 @@ _MUST = "must"
 _NEVER = "never"
 _RESUME = (_MUST, "allow", _NEVER)
 _NOT_ALLOWED = "allow_val_change"
-_RESERVED = frozenset({"project", "run", "timestamp", "step", "time", "metrics"})
-"""Keys of a row that Trackio renames (trackio 0.37, ``utils.RESERVED_KEYS``)."""
 _HISTOGRAM = "trackio.histogram"
 _NEUTRAL_MODULE = ("save", "freeze", "sync")
 _CONTEXT_OFF = ("current_server", "current_space_id", "current_server_write_token")
@@ -312,11 +310,7 @@ class TrackioRecording:
         row: dict[str, Any] = {}
         texts: dict[str, str] = {}
         rollouts: list[Rollout] = []
-        for name, value in values.items():
-            if name in _RESERVED or name.startswith("__"):
-                key = f"__{name}"
-            else:
-                key = name
+        for key, value in values.items():
             traces = _traces(value)
             text = text_in(value)
             if text is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +131,7 @@ def test_every_call_arrives_with_trackios_steps_and_nothing_lands_in_its_store(
     folder = only_folder(runs(tmp_path))
     assert values(folder) == {
         "loss": [(0, 1.0), (1, 0.5), (7, 0.25), (8, 0.125), (3, 9.0), (9, 10.0)],
-        "__time/gen": [(7, 2)],  # one of Trackio's own names, which it renames
+        "time/gen": [(7, 2)],
     }
     assert {"lr": 0.1, "batch": 8, "seed": 3}.items() <= config_of(tmp_path).items()
     assert (statuses(folder), report_of(runs(tmp_path)).name) == (["finished"], "one")
@@ -269,6 +272,35 @@ def test_the_bridges_own_writer_is_the_real_trackio(tmp_path: Path) -> None:
     assert [name for name in stored(tmp_path) if name.endswith(".db")] != []
     assert report_of(runs(tmp_path)).exporters["trackio"].rows >= 2
     assert len(run_folders(runs(tmp_path))) == 1
+
+
+def test_reserved_keys_have_the_names_in_trackios_store_that_it_gives_them_itself(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import trackio
+    trackio.init(project="p", name="e")
+    trackio.log({"loss": 1.0, "step": 2, "time": 3, "__own": 4})
+    trackio.finish()
+    """
+    folders = [tmp_path / name for name in ("captured", "real")]
+    for folder in folders:
+        folder.mkdir()
+
+    captured(folders[0], code, exporters="trackio")
+    script = program(folders[1], "train.py", code)
+    real = call([PYTHON, script], cwd=folders[1], env=environment(folders[1]))
+
+    assert real.returncode == 0, real.stderr
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        with closing(sqlite3.connect(folder / "store" / "p.db")) as store:
+            ((metrics,),) = store.execute("SELECT metrics FROM metrics")
+            rows.append(json.loads(metrics))
+    captured_row, real_row = rows
+    # The name of a row's axis, as every tracker shows it.
+    assert captured_row.pop("step_value") == real_row.pop("__step")
+    assert captured_row == real_row
 
 
 def test_a_bridge_that_the_captured_program_starts_is_not_captured(
