@@ -218,7 +218,7 @@ def test_a_row_logged_inside_a_row_is_written_after_it(tmp_path: Path) -> None:
 
         class Logging(float):
             def __float__(self) -> float:
-                run.log({"inner": 2.0}, step=2)
+                run.log({"inner": 2.0, "lengths": [3, 5]}, step=2)
                 return 1.0
 
         run.log({"outer": Logging(1)}, step=1)
@@ -226,7 +226,7 @@ def test_a_row_logged_inside_a_row_is_written_after_it(tmp_path: Path) -> None:
         (seen,) = seen_in(tmp_path)
         assert [(row.step, row.values, row.seq) for row in seen.rows] == [
             (1, {"outer": 1.0}, 1),
-            (2, {"inner": 2.0}, 2),
+            (2, {"inner": 2.0, "lengths": (2, 8.0, 3.0, 5.0)}, 2),
         ]
 
 

@@ -290,6 +290,9 @@ def _other(value: object, drop: CountDrop) -> Value | None:
     """
     if isinstance(value, Histogram):
         return _of_histogram(value, drop)
+    # Of a row that was read before it is written, as one inside another call is.
+    if isinstance(value, HistogramPoint | BucketPoint):
+        return value
     if tuple(value.shape) if is_array(value) else is_sequence(value):
         return distribution(value, drop)
     number = number_of(value)
