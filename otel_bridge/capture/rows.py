@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from otel_bridge.capture.metric_axes import Group, MetricAxes
-from otel_bridge.emit.encode.values import to_step
+from otel_bridge.emit.encode.values import flatten, to_step
 from otel_bridge.emit.recording.recorder import OpenRow, Recorder
 from otel_bridge.emit.run import Run
-from otel_bridge.values.plain import count_nothing
+from otel_bridge.values.plain import CountKeyedDrop, count_nothing
 
 _KEPT = frozenset({int, float, bool, str, type(None), dict})
 RowCompleted: TypeAlias = Callable[[Mapping[str, Any], int], None]
@@ -53,8 +53,8 @@ class _PendingStep:
         # after.
         self._steps: dict[str, Any] = {}
 
-    def add(self, values: Mapping[str, Any]) -> None:
-        """Append values, and keep the plain ones.
+    def add(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+        """Append *row*, the values as they are recorded, and keep the plain *values*.
 
         Nothing is appended where the run records nothing; the values are kept all the same, for the
         summary. Arrays are appended only, so that they are not kept in memory until the row is
@@ -62,11 +62,11 @@ class _PendingStep:
         """
         plain = {key: value for key, value in values.items() if type(value) in _KEPT}
         self.values.update(plain)
-        self._steps |= self._axes.of_row(values)
-        for group, part in self._axes.split(values):
+        self._steps |= self._axes.of_row(row)
+        for group, part in self._axes.split(row):
             if part and self._recorder is not None:
-                row = self._rows.setdefault(group, OpenRow(group.role))
-                self._recorder.add_part(row, part, self._step_of(group))
+                open_row = self._rows.setdefault(group, OpenRow(group.role))
+                self._recorder.add_part(open_row, part, self._step_of(group))
 
     def end(self) -> None:
         """Complete the rows; the last value of a step metric in them is their step.
@@ -136,7 +136,9 @@ class MergedRows:
         group = self.axes.group_of(key)
         explicit_step = to_step(step, count_nothing)
         return group.role, self.axes.step_of(
-            group, self._counter if explicit_step is None else explicit_step, row or {}
+            group,
+            self._counter if explicit_step is None else explicit_step,
+            self._with_joined_keys(row or {}, count_nothing),
         )
 
     def log(
@@ -152,19 +154,21 @@ class MergedRows:
         # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:
+            # The summary shows nested values as they are given.
+            row = self._with_joined_keys(values, self._run.count_drop)
             # W&B drops a step below its counter; here each such call is a row of its own.
             if explicit_step is not None and explicit_step < self._counter:
-                self._write(values, explicit_step)
+                self._write(row, explicit_step)
                 return
             self._advance(explicit_step)
             # After the row of the step before: these values are not its steps.
-            self.axes.note(values)
+            self.axes.note(row)
             if commits and self._pending is None:
                 # Nearly every call: a whole row with its number, in one record.
-                self._write(values, self._counter)
+                self._write(row, self._counter)
                 self._completed(values, self._counter)
             else:
-                self._add(values)
+                self._add(values, row)
             if commits:
                 self._end_pending()
                 self._counter += 1
@@ -192,6 +196,14 @@ class MergedRows:
             self._end_pending()
             self._counter = step
 
+    def _with_joined_keys(
+        self, values: Mapping[str, Any], drop: CountKeyedDrop
+    ) -> Mapping[str, Any]:
+        """Return *values* with the keys of definitions, which nested values may have."""
+        if not self.axes.defined:  # nearly every program
+            return values
+        return flatten(values, drop)
+
     def _write(self, values: Mapping[str, Any], counter: int) -> None:
         """Record values as whole rows, one for each group.
 
@@ -202,10 +214,10 @@ class MergedRows:
                 step = self.axes.step_of(group, counter, values)
                 self._run.log(part, step, role=group.role)
 
-    def _add(self, values: Mapping[str, Any]) -> None:
+    def _add(self, values: Mapping[str, Any], row: Mapping[str, Any]) -> None:
         if self._pending is None:
             self._pending = _PendingStep(self._run.recorder, self.axes, self._counter)
-        self._pending.add(values)
+        self._pending.add(values, row)
 
     def _end_pending(self) -> None:
         """Complete the pending row, if there is one, and show it.

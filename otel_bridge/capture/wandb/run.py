@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -265,11 +266,20 @@ def record_changes(run: Any, recording: WandbRecording) -> None:
 def _define_metric(recording: WandbRecording, record: Any) -> None:
     """Note the definition that a ``MetricRecord`` of W&B holds, which ``define_metric()`` has checked."""
     summary = [field.name for field, chosen in record.summary.ListFields() if chosen]
-    name = record.glob_name or record.name
-    step_metric = record.step_metric or None
     recording.define_metric(
-        name, step_metric, summary, overwrite=bool(record._control.overwrite)
+        _key_of(record.glob_name or record.name),
+        _key_of(record.step_metric) or None,
+        summary,
+        overwrite=bool(record._control.overwrite),
     )
+
+
+def _key_of(name: str) -> str:
+    """Return W&B's *name* of a metric as a key of rows.
+
+    A dot in it is a level of nested values, unless a backslash stands before it (wandb-core 0.31).
+    """
+    return re.sub(r"(\\?)\.", lambda dot: "." if dot[1] else "/", name)
 
 
 def _settable(name: str, real: property) -> property:

@@ -9,6 +9,7 @@ import pytest
 from support.trainers.captured_wandb import (
     captured,
     captured_points,
+    captured_summary,
     comparable,
     offline,
     points_of,
@@ -47,6 +48,31 @@ def test_a_row_has_the_value_of_its_step_metric_and_not_that_of_the_next_row(
     assert found["val/late"] == [(10, 1)]
     for key in ("train/loss", "train/acc", "val/acc"):
         assert comparable(found)[key] == comparable(truth)[key]
+
+
+def test_dots_in_the_name_of_a_metric_are_levels_of_nested_values_unless_escaped(
+    tmp_path: Path,
+) -> None:
+    code = r"""
+    import os
+    import wandb
+    run = wandb.init(project="p", name="e")
+    run.define_metric("train.*", step_metric="train.step", summary="min")
+    run.define_metric("plain\\.acc", step_metric="plain\\.step", summary="min")
+    for step in (30, 10, 20):
+        run.log({"train": {"loss": step, "step": step}, "plain.acc": step, "plain.step": step})
+    assert run.summary["plain.acc"]["min"] == 10
+    if "OTEL_BRIDGE_CAPTURE" not in os.environ:
+        assert run.summary["train"]["loss"]["min"] == 10
+    """
+    (tmp_path / "real").mkdir()
+    offline(tmp_path / "real", code)
+
+    captured(tmp_path, code)
+
+    found = captured_points(tmp_path)
+    assert found["train/loss"] == found["plain.acc"] == [(30, 30), (10, 10), (20, 20)]
+    assert captured_summary(tmp_path) == {"train/loss.min": 10, "plain.acc.min": 10}
 
 
 def test_media_have_the_step_of_their_row_and_a_step_below_the_counter_leaves_the_pending_row_alone(
