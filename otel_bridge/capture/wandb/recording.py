@@ -280,16 +280,19 @@ class WandbRecording:
         ``rollout_unreadable``. Any other object becomes a medium of its own record, as rows hold
         numbers only; one that is not known, such as a plot, is counted as ``not_captured``.
         """
-        medium: Any = value[0] if type(value) in {list, tuple} else value
-        kind = cast("type[object]", type(medium))
+        entries: Any = value if type(value) in {list, tuple} else [value]
+        kind = cast("type[object]", type(entries[0]))
         name = f"wandb.{kind.__name__}"
         place = self.rows.step_of(key, step, row)
         try:
             is_table = any(base.__name__.endswith("Table") for base in kind.__mro__)
             logged = (*self.last.values, *self.rows.pending_keys)
             if is_table and self._tables.record(
-                key, medium, place, logged=logged, row_keys=(row, self._row)
+                key, entries[0], place, logged=logged, row_keys=(row, self._row)
             ):
+                # As with media: one key has one table, by which rows of before are found.
+                if len(entries) > 1:
+                    self.run.count_drop("media_mixed", len(entries) - 1, key)
                 return
         except any_error_but_signals():  # what the program put into the table
             self.run.count_drop("rollout_unreadable", key=key)

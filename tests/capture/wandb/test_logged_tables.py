@@ -44,6 +44,24 @@ def test_tables_of_pictures_and_numbers_arrive_as_tables_and_rows_of_texts_as_ro
     assert report_of(runs(tmp_path)).drops == {}
 
 
+def test_of_several_tables_in_a_list_the_first_is_recorded_and_the_others_are_counted(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import wandb
+    wandb.init(project="p", name="e")
+    tables = [wandb.Table(columns=["prompt", "response"], data=[[f"q{n}", "a"]]) for n in range(3)]
+    wandb.log({"t": tables})
+    wandb.log({"one": tables[1:2]})
+    """
+
+    captured(tmp_path, code)
+
+    keys = [one["metadata"]["wandb_key"] for one in rollouts(tmp_path)]
+    assert keys == ["t", "one"]
+    assert report_of(runs(tmp_path)).drops == {"media_mixed": 2}
+
+
 def test_rollouts_beyond_the_limit_of_a_step_are_named_with_the_setting(
     tmp_path: Path,
 ) -> None:
