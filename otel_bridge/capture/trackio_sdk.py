@@ -18,8 +18,7 @@ from otel_bridge.capture.counts import counts
 from otel_bridge.capture.media import media_of
 from otel_bridge.capture.trackio_traces import TraceReader
 from otel_bridge.capture.wandb.run import behave_as_logged
-from otel_bridge.capture.wandb.values.logged_values import LatestValues
-from otel_bridge.capture.wandb.values.shown_values import text_in
+from otel_bridge.capture.wandb.values.logged_values import LatestValues, ValueSorter
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
 from otel_bridge.emit.config.run_request import RunRequest
@@ -272,6 +271,7 @@ class TrackioRecording:
     def __init__(self, run: Run) -> None:
         counts.captured("trackio.init", run=run)
         self.run = run
+        self._sorter = ValueSorter(run.count_drop)
         self._texts = LatestValues(run.summary, run.count_drop)
         self._traces = TraceReader()
         run.call_before_end(lambda _run: self._end())
@@ -307,23 +307,21 @@ class TrackioRecording:
 
         Raises what an object of the program raises; `log` counts it, and the rest of the call is lost.
         """
-        row: dict[str, Any] = {}
-        texts: dict[str, str] = {}
+        traceless_values: dict[str, Any] = {}
         rollouts: list[Rollout] = []
         for key, value in values.items():
             traces = _traces(value)
-            text = text_in(value)
-            if text is not None:
-                texts[key] = text
-            elif value is not None and not traces:  # nothing to show, as in Trackio
-                row[key] = self._value(value)
+            if not traces:
+                traceless_values[key] = value
             for trace in traces:
                 self._take(trace, key, rollouts)
-        if texts:
-            counts.captured("trackio.log: texts", len(texts), run=self.run)
-            self._texts.note(texts)
+        logged = self._sorter.sort(traceless_values)
+        if logged.texts:
+            counts.captured("trackio.log: texts", len(logged.texts), run=self.run)
+            self._texts.note(logged.texts)
+        row = {**logged.row, **logged.media}
         if row:
-            self.run.log(row, step)
+            self.run.log({key: self._value(row[key]) for key in row}, step)
         if rollouts:
             self.run.log_rollouts(rollouts, step=step)
 
