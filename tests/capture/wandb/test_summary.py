@@ -87,6 +87,22 @@ def test_the_latest_text_of_a_key_is_a_last_value_and_a_frame_is_a_table(
     assert (report_of(runs(tmp_path)).drops, "wandb.DataFrame" in output) == ({}, True)
 
 
+def test_a_medium_that_the_program_sets_in_the_summary_is_counted_and_leaves_no_last_value(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import wandb
+    run = wandb.init(project="p", name="e")
+    run.summary.update({"hist": wandb.Histogram([1, 2]), "best": 1})
+    assert run.summary["hist"]["_type"] == "histogram"
+    """
+
+    captured(tmp_path, code)
+
+    assert captured_summary(tmp_path) == {"best": 1}
+    assert report_of(runs(tmp_path)).drops == {"not_captured": 1}
+
+
 def test_the_last_value_of_a_key_is_what_was_set_or_logged_last(
     tmp_path: Path,
 ) -> None:

@@ -70,6 +70,9 @@ def recorded_value(value: Any, key: str, drop: CountKeyedDrop) -> Any:
 def _with_lists_as_texts(plain: Json) -> Json:
     """Return a value with its lists as JSON. Last values of trackers are numbers and texts."""
     if isinstance(plain, dict):
+        # What is left of a medium, which is counted, says nothing in a tracker.
+        if "_type" in plain:
+            return {}
         return {key: _with_lists_as_texts(value) for key, value in plain.items()}
     if isinstance(plain, list):
         return dumps(plain).decode()
