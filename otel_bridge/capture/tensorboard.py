@@ -9,6 +9,7 @@ event file.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -46,6 +47,13 @@ def install(module: ModuleType, mode: str) -> None:
     real: Callable[[Any, Any], None] = writer.add_event
     if getattr(real, _MARK, False):
         return
+    real_init: Callable[..., None] = writer.__init__
+
+    @functools.wraps(real_init)
+    def init(self: Any, *positional: Any, **keywords: Any) -> None:
+        """Open the event file, and remember its writer; raises what opening it raises."""
+        real_init(self, *positional, **keywords)
+        _open_writers.add(self)
 
     def add_event(self: Any, event: Any) -> None:
         """Write the event to its file, and record its scalars."""
@@ -55,6 +63,7 @@ def install(module: ModuleType, mode: str) -> None:
 
     add_event.__dict__[_MARK] = True
     writer.add_event = add_event
+    writer.__init__ = init
 
 
 def sync(run: Run) -> None:
@@ -233,12 +242,28 @@ def _prefix(run: Run, folder: str) -> str:
     It is the part of the path that the first folder of *run* does not share, and nothing for that
     folder. A folder above the first one shares all of its path: it has its own name.
     """
-    first_folder = _first_folders.setdefault(run, folder)
+    if run not in _first_folders:
+        _first_folders[run] = _top_folder(folder)
+    first_folder = _first_folders[run]
     if folder == first_folder:
         return ""
     parts = os.path.relpath(folder, first_folder).split(os.sep)
     below = [part for part in parts if part != os.pardir]
     return "".join(f"{part}/" for part in below or [os.path.basename(folder)])
+
+
+def _top_folder(folder: str) -> str:
+    """Return the topmost folder of an open writer that *folder* is in; *folder* itself where none is above it.
+
+    ``add_hparams()`` and ``add_scalars()`` of a ``SummaryWriter`` write to folders below its own, by
+    writers of their own (torch 2.15, tensorboardX 2.6). Programs call the first before any scalar.
+    """
+    top = folder
+    for writer in list(_open_writers):
+        opened = os.path.abspath(str(writer.get_logdir()))
+        if f"{top}{os.sep}".startswith(f"{opened}{os.sep}"):
+            top = opened
+    return top
 
 
 class _Beginning:
@@ -257,6 +282,7 @@ os.register_at_fork(after_in_child=_Beginning.begin_in_child)
 _left_out: set[str] = set()
 _begins_no_run = threading.Event()
 """Set when no scalar begins the process's run any more."""
+_open_writers: weakref.WeakSet[Any] = weakref.WeakSet()
 # Weak keys: runs are not kept in memory.
 _first_folders: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
 _synced: weakref.WeakKeyDictionary[Run, None] = weakref.WeakKeyDictionary()

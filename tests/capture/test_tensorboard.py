@@ -122,6 +122,27 @@ def test_the_scalars_of_a_program_that_writes_on_its_last_rank_are_rows(
     assert found["loss"] == scalars_of(tmp_path / "events")["loss"]
 
 
+def test_hyperparameters_and_groups_before_the_first_scalar_leave_the_keys_of_the_program_as_they_are(
+    tmp_path: Path,
+) -> None:
+    # Both write to folders below the writer's own, by writers of their own.
+    code = """
+    from tensorboardX import SummaryWriter
+    with SummaryWriter("logs/tensorboard") as writer:
+        writer.add_hparams({"lr": 0.1}, {"best": 0.5}, name="trial")
+        writer.add_scalars("losses", {"actor": 2.0}, 1)
+        writer.add_scalar("train/loss", 1.0, 1)
+    """
+
+    captured(tmp_path, code)
+
+    assert values(only_folder(runs(tmp_path))) == {
+        "trial/best": [(0, 0.5)],
+        "losses/actor/losses": [(1, 2.0)],
+        "train/loss": [(1, 1.0)],
+    }
+
+
 def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
     code = """
     from tensorboardX import SummaryWriter
