@@ -137,9 +137,7 @@ class DeliveryWaiter:
         if not self._is_read(mine) or (mine is not None and mine.waiting_rows):
             return False
         # A launcher chooses its exporters itself.
-        if not self._is_kept_open(report) and not report.exporters.keys() >= set(
-            self._exporters
-        ):
+        if not self._is_kept_open(report) and not self._has_exporters(report):
             return False
         if self._position is None:
             # Noted once: what arrives later is not awaited.
@@ -147,6 +145,15 @@ class DeliveryWaiter:
         if not self._is_written(report, mine, self._position):
             return False
         return not self._end or self._has_ended(report)
+
+    def _has_exporters(self, report: Report) -> bool:
+        """Return whether *report* shows what each exporter of this process has.
+
+        One that only this process requested leaves the run with it, once nothing is owed to it: the
+        other processes of the run may name other exporters.
+        """
+        departed = report.former.keys() - report.owed.keys()
+        return report.exporters.keys() | departed >= {*self._exporters}
 
     def _is_kept_open(self, report: Report) -> bool:
         """Return whether a launcher keeps the run open until its command ends."""

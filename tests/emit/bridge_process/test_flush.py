@@ -191,6 +191,23 @@ def test_a_process_that_is_not_the_last_does_not_wait_for_the_end_of_the_run(
     assert waited(folder, report(processes=both), end=True).written
 
 
+def test_an_exporter_that_left_the_run_with_the_process_is_waited_for_while_it_is_owed_records(
+    folder: RunFolder,
+) -> None:
+    left = report(
+        processes={
+            "me": ProcessReport(segment=1, offset=500),
+            "other": ProcessReport(alive=True),
+        },
+        exporters={"file": ExporterReport(written=7)},
+        former={"trackio": ExporterReport(written=6)},
+    )
+
+    assert waited(folder, left, end=True) == FlushOutcome(True, left)
+    left.owed = {"trackio": 1}
+    assert not waited(folder, left, end=True).written
+
+
 def test_held_nothing_is_waited_for(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "held")
     folder.create()
