@@ -115,7 +115,7 @@ def command(
     choice = choose(None, env, cwd)
     capture = capture_of(captured, {**env, **(inherited or {})}, choice, tee=tee)
     table = CaptureTable(capture)
-    identity = identify(RunRequest(), env, cwd)
+    identity = identify(RunRequest(), env, cwd, script=_script_of(cmd))
     bridge_env = {**bridge_environment(env)}
     options = replace(
         BridgeOptions.read(bridge_env, cwd),
@@ -162,6 +162,14 @@ def command(
     table.show(Terminal(stderr=True), recorded=records)
     # A writer that hangs must not delay this process's exit, which others may wait for.
     end_process(code, hangs=bool(host.hanging or host.alive))
+
+
+def _script_of(cmd: tuple[str, ...]) -> str:
+    """Return the first Python file of CMD, which launchers such as torchrun start, else its program."""
+    for word in cmd:
+        if word.endswith(".py"):
+            return word
+    return cmd[0]
 
 
 class _InterruptHandler:

@@ -132,7 +132,12 @@ class Identity:
 
 
 def identify(
-    request: RunRequest, env: Mapping[str, str], cwd: Path, *, launched: bool = False
+    request: RunRequest,
+    env: Mapping[str, str],
+    cwd: Path,
+    *,
+    launched: bool = False,
+    script: str = "",
 ) -> Identity:
     """Determine the identity of the run; what nothing names is derived or generated.
 
@@ -145,6 +150,7 @@ def identify(
         cwd: The working folder.
         launched: Whether a launcher lives; then ``OTEL_*`` variables are intended for stock SDKs
             and not read.
+        script: File whose name begins a generated one; empty: that of this process.
 
     Raises:
         ConfigError: A name, id or rank cannot be used.
@@ -162,7 +168,11 @@ def identify(
     # No other run has a name that was generated for this request.
     if not name or name != request.generated_name:
         name = _completed_name(
-            name, run_id, env, launcher_end=LAUNCHER_NEW.read(env) if launched else ""
+            name,
+            run_id,
+            env,
+            launcher_end=LAUNCHER_NEW.read(env) if launched else "",
+            script=script,
         )
     role = _first(
         ("role", request.role),
@@ -242,7 +252,7 @@ def _given_name(
 
 
 def _completed_name(
-    name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str
+    name: str, run_id: str, env: Mapping[str, str], *, launcher_end: str, script: str
 ) -> str:
     """Return *name* with what makes it that of a new run where one is asked for.
 
@@ -254,12 +264,13 @@ def _completed_name(
         env: The environment.
         launcher_end: End of the name of a new run, from ``otel-bridge run --new``; it applies to
             any name.
+        script: See `identify`.
     """
     is_new = NEW_RUN.read(env)
     if run_id and not name and not is_new:
         return run_id  # the same in every process that knows only the id
     if is_new or not name:
-        return f"{name or _script()}-{launcher_end or new_end()}"
+        return f"{name or _script_name(script)}-{launcher_end or new_end()}"
     if launcher_end and not name.endswith(launcher_end):
         return f"{name}-{launcher_end}"
     return name
@@ -267,7 +278,7 @@ def _completed_name(
 
 def new_name() -> str:
     """Return a name that no other run has: the script's, and the time."""
-    return f"{_script()}-{new_end()}"
+    return f"{_script_name()}-{new_end()}"
 
 
 def new_end() -> str:
@@ -356,12 +367,12 @@ def _job_name(env: Mapping[str, str]) -> str:
     return ""
 
 
-def _script() -> str:
-    """Return the name of the script as a part of a run's name.
+def _script_name(script: str = "") -> str:
+    """Return the name of *script*, by default that of this process, as a part of a run's name.
 
     ``python`` where there is none, as in an interactive session.
     """
-    stem = Path(sys.argv[0] if sys.argv else "").stem
+    stem = Path(script or "".join(sys.argv[:1])).stem
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
     return cleaned[:64] or "python"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -280,6 +281,22 @@ def test_children_that_name_nothing_share_one_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert values(folder) == {"trainer/loss": LOSS, "explorer/loss": LOSS}
     assert statuses(folder) == ["finished"]
+
+
+@pytest.mark.parametrize(("starter", "name"), [("python", "train"), ("sh", "sh")])
+def test_a_run_that_nothing_names_is_named_after_the_script_of_the_command(
+    tmp_path: Path, starter: str, name: str
+) -> None:
+    train = program(tmp_path, "train.py", TRAIN)
+    arguments = {"python": [train, "trainer"], "sh": ["-c", f"python {train} trainer"]}
+    command = ["run", "--exporters", "file", "--", starter, *arguments[starter]]
+
+    done = otel_bridge(*command, cwd=tmp_path, env=environment(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        name + r"-\d{8}-\d{6}-[0-9a-f]{4}", report_of(runs(tmp_path)).name
+    )
 
 
 def test_a_child_that_names_another_run_is_served_too(tmp_path: Path) -> None:
