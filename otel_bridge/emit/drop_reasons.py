@@ -76,7 +76,7 @@ MEANING: Mapping[str, str] = {
     "media_unreadable": "media that raised when they were read",
     "mlflow_media": "MLflow objects: MlflowClient().log_artifact(run.id_in('mlflow'), …) or its like takes them",
     "none": "values that are None",
-    "not_a_mapping": "calls of log() with something else than a dict",
+    "not_a_mapping": "calls of log() or summary() with something else than a dict",
     "not_captured": "calls and values of a captured tracker that have no counterpart here",
     "not_finite_in_distribution": "nan and inf within a distribution",
     "not_written": "records that could not be appended: the directory must be writable",
