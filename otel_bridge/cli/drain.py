@@ -34,9 +34,8 @@ from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.cli.delivery_summary import undelivered_reason
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.output import end_process, work_without_output
-from otel_bridge.cli.run_folders import existing_folders
+from otel_bridge.cli.run_folders import existing_folders, headers_of
 from otel_bridge.cli.serve.directory_lock import service_of
-from otel_bridge.cli.status.unread import headers_of
 from otel_bridge.cli.status.view import show
 from otel_bridge.cli.terminal import Terminal
 from otel_bridge.emit.bridge_process.spawn import bridge_environment

@@ -14,12 +14,16 @@ from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.terminal import echo
 from otel_bridge.journal.base_dir import base_dir
 from otel_bridge.journal.folder import RunFolder, run_folders
+from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import read_report
+from otel_bridge.journal.segment import header_in
 from otel_bridge.text.counts import first_ones
 
 _NAME_ANOTHER = "pass the folder that holds run folders, or set OTEL_BRIDGE_DIR"
 _RUNS_NAMED = 20
 """Most runs that a message lists: a directory may hold thousands."""
+_HEADERS_READ = 8
+"""Segments whose headers are read: processes of a run rarely differ in exporters."""
 
 
 def folders_of(directory: Path | None) -> list[RunFolder]:
@@ -73,8 +77,6 @@ def existing_folders(directory: Path | None, run: str | None = None) -> list[Run
 def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or those of the *run*: a name or the beginning of an id.
 
-    A name is known once a bridge has read the folder, because it stands in the report.
-
     When the folder of the environment has no run, that is printed, and nothing is returned.
 
     Raises:
@@ -116,12 +118,19 @@ def only_one(folders: list[RunFolder]) -> list[RunFolder]:
     return folders
 
 
+def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
+    """Return the headers of the first segments of *folder*, ``None`` for an unreadable one."""
+    return [header_in(segment.path) for segment in folder.segments()[:_HEADERS_READ]]
+
+
 def _name_of(folder: RunFolder) -> str:
-    """Return the name of a run; empty if no bridge has read it yet."""
+    """Return the name of a run; without a report, as of an offline run, that of its first process."""
     report = read_report(folder)
-    if report is None:
-        return ""
-    return report.name
+    if report is not None:
+        return report.name
+    for header in filter(None, headers_of(folder)):
+        return header.run_name
+    return ""
 
 
 def _directories_with_runs(base: Path) -> list[Path]:

@@ -9,6 +9,9 @@ import pytest
 
 from otel_bridge.cli.errors import WrongCallError
 from otel_bridge.cli.run_folders import chosen_folders, only_one
+from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.segment import SegmentWriter
+from support.otlp.journal_samples import header, run_folder
 from support.trainers.command_runs import OTEL_BRIDGE, environment, otel_bridge
 
 LISTENING = ["--grpc", "off", "--http", "off"]
@@ -67,6 +70,17 @@ def test_a_run_that_is_not_there_is_answered_with_some_runs_and_the_number_of_ot
         chosen_folders(tmp_path, "dqn")
     with pytest.raises(WrongCallError, match=r"^22 runs match; .* and 2 more$"):
         only_one(chosen_folders(tmp_path, "run"))
+
+
+def test_a_run_that_no_bridge_has_read_is_found_by_its_name(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    SegmentWriter(folder.segments_dir, header(run_name="ppo-7b")).close()
+    other = RunFolder(folder.base, "other")
+    other.create()
+
+    (chosen,) = chosen_folders(folder.base, "ppo-7b")
+
+    assert chosen.path == folder.path
 
 
 @pytest.mark.parametrize("run", ["", " "])

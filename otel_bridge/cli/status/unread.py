@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_bridge.cli.run_folders import headers_of
 from otel_bridge.cli.status.run_state import RunState
 from otel_bridge.emit.console import drain_command
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.header import SegmentHeader
 from otel_bridge.journal.report import end_of_log
-from otel_bridge.journal.segment import header_in
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.printable import printable
 
@@ -21,10 +20,6 @@ _STARTING_S = 10
 
 An idle machine needs half a second.
 """
-
-
-_HEADERS_READ = 8
-"""Segments whose headers are read for exporters: processes of a run rarely differ in them."""
 
 
 class Unread(NamedTuple):
@@ -69,11 +64,6 @@ def _names_exporters(folder: RunFolder) -> bool:
     return not headers or any(
         header is None or any(header.exporters.values()) for header in headers
     )
-
-
-def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
-    """Return the headers of the first segments of *folder*, ``None`` for an unreadable one."""
-    return [header_in(segment.path) for segment in folder.segments()[:_HEADERS_READ]]
 
 
 def _starting(folder: RunFolder) -> bool:
