@@ -509,13 +509,13 @@ def _former(report: Report) -> Iterator[str]:
         # The exporter otlp forwards bytes, in which rows and rollouts are not counted.
         contents = "what was forwarded"
         if name != OTLP:
-            contents = f"{exporter.rows:,} rows and {exporter.rollouts:,} rollouts"
+            contents = f"{counted(exporter.rows, 'row')} and {counted(exporter.rollouts, 'rollout')}"
         line = f"{name}, no longer named, has {contents}"
         lacking = _waiting(report, exporter)
         # What the run requested has a line of its own, with how much that is.
         if lacking and name not in report.owed:
             command = f"`drain --exporters {name}`"
-            line += f"; {lacking:,} records did not reach it: {command} delivers those that are kept"
+            line += f"; {counted(lacking, 'record')} did not reach it: {command} delivers what is kept"
         yield line
 
 

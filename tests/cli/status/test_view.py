@@ -60,6 +60,17 @@ def test_what_was_refused_leads_to_dead_letters_where_these_can_be_listed() -> N
     assert next_commands(replace(run, report=forwarded), here=True) == []
 
 
+def test_one_row_of_a_tracker_that_is_no_longer_named_is_in_the_singular() -> None:
+    former = {"mlflow": ExporterReport(rows=1, written=1)}
+    run = replace(LIVE, report=Report(position=2, former=former))
+    console = Console(file=io.StringIO(), width=200)
+
+    console.print(overview_view(Overview("", [run])))
+
+    said = cast("io.StringIO", console.file).getvalue()
+    assert "has 1 row and 0 rollouts; 1 record did not reach it" in said
+
+
 @pytest.mark.parametrize("owed", [{}, {"mlflow": 12}])
 def test_what_a_tracker_that_is_no_longer_named_lacks_is_counted_in_one_line(
     owed: dict[str, int],
