@@ -527,6 +527,31 @@ def test_the_exporter_none_records_nothing_and_everything_works(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda run: run.log_rollouts([{"messages": "q"}], step=1),
+        lambda run: run.log_reward("id", 1.0),
+        lambda run: run.train_on(1, ["id"]),
+        lambda run: run.phase("generate", step=1).__enter__(),
+    ],
+)
+def test_a_record_after_finish_is_said_whatever_it_is(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    record: Callable[[Run], object],
+) -> None:
+    with run_in(tmp_path) as run:
+        run.finish(timeout_s=0)
+        capsys.readouterr()
+
+        record(run)
+
+    assert capsys.readouterr().err.startswith(
+        "otel-bridge: a record arrived after finish() and was not recorded;"
+    )
+
+
 def test_log_without_a_run_is_said_once(tmp_path: Path) -> None:
     done = run_script(
         "import otel_bridge\notel_bridge.log({'a': 1})\notel_bridge.log({'a': 1})",

@@ -143,7 +143,8 @@ class Phase(ContextDecorator, AsyncContextDecorator):
                 # Nothing of otel-bridge may end a training run.
                 run.count_drop(INTERNAL_ERROR)
         elif run is not None:
-            run.count_drop("ended")
+            # Refused and reported there, as any record after the end.
+            run.append(Signal.TRACES, b"")
         self._open.append(phase)
         return self
 

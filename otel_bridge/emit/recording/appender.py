@@ -135,11 +135,12 @@ class RecordAppender:
     ) -> None:
         """Append a record that is neither a row nor an event of otel-bridge.
 
-        After the end it is counted as ``ended``.
+        After the end it is counted as ``ended``, except a *whole* one.
         """
-        # An SDK that shuts down after the run collects once more, which is not a mistake.
         if self._ended:
-            self.drops.count("ended", 1)
+            # An SDK that shuts down after the run collects once more, which is not a mistake.
+            if not whole:
+                self.drops.count_after_end()
             return
         now = time_ns()
         self._check_if_due(now)
