@@ -33,6 +33,7 @@ class Drops:
         self._reported_before: dict[str, int] = {}
         self._of_earlier_instance: dict[str, int] = {}
         self._notify_again_s = 0.0
+        self._end_is_reported = False
 
     def count(self, reason: str, number: int = 1, key: str = "") -> None:
         """Count *number* drops for *reason*; *key* is the first dropped key."""
@@ -45,7 +46,8 @@ class Drops:
     def count_after_end(self) -> None:
         """Count a record that arrives after `finish()`; the first one is reported."""
         self.count("ended")
-        if self.counts["ended"] == 1:
+        if not self._end_is_reported:
+            self._end_is_reported = True
             notify(
                 "a record arrived after finish() and was not recorded; call init() to begin a run again",
                 always=True,

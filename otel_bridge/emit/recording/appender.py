@@ -135,11 +135,13 @@ class RecordAppender:
     ) -> None:
         """Append a record that is neither a row nor an event of otel-bridge.
 
-        After the end it is counted as ``ended``, except a *whole* one.
+        After the end it is counted as ``ended``.
         """
         if self._ended:
-            # An SDK that shuts down after the run collects once more, which is not a mistake.
-            if not whole:
+            # An SDK that shuts down after the run collects once more, which is not worth a line.
+            if whole:
+                self.drops.count("ended", 1)
+            else:
                 self.drops.count_after_end()
             return
         now = time_ns()
