@@ -26,6 +26,7 @@ from otel_bridge.emit.config.child_env import (
     refuse_unencodable,
 )
 from otel_bridge.emit.config.exporters import (
+    BY_SIGNAL,
     RequestedDestinations,
     choose,
     installed,
@@ -86,6 +87,7 @@ from otel_bridge.settings import (
     SEGMENT_BYTES,
     SYSTEM_METRICS_S,
 )
+from otel_bridge.values.mappings import without
 
 UNCHOSEN_BYTES = 1 << 30
 """Limit of a run that is appended because no exporter is chosen."""
@@ -172,8 +174,10 @@ def begin(
         return Run(facts, None)
     with _ended_on_error(recorder):
         if child_env is not None:
-            # Children join this run, so the request for a new one is removed.
-            child_env.set({**variables, NEW_RUN.name: None})
+            # Children join this run, so the request for a new one is removed. They inherit the variables
+            # of the signals, which may name exporters of a stock SDK beside ours.
+            of_signals = {setting.name for setting in BY_SIGNAL.values()}
+            child_env.set({**without(variables, of_signals), NEW_RUN.name: None})
         # A process without a file to spare: its run goes on without the line.
         with contextlib.suppress(OSError):
             first_line, *further_lines = _destination(facts, state)
