@@ -175,8 +175,11 @@ def test_what_an_owed_exporter_lost_when_its_bridge_was_killed_is_written_again(
         second.log(3)
         report_when(folder, lambda report: report.position >= 6)
         former.heal()
+        # Its end would confirm what the kill is to take away.
+        former.fail(BlockedError("no login"), kind="end", times=None)
         host.notify()
         former.wait_for(lambda recorder: set(first.row_ids) <= set(written(recorder)))
+    former.heal()
     before = written(former)
     for row in before[-2:]:
         del former.run(RUN).rows[row]
