@@ -31,7 +31,7 @@ from otel_bridge.capabilities import accepts
 from otel_bridge.emit.rollouts.live_spans import UrandomIdGenerator
 from otel_bridge.emit.rollouts.open_trace import mark_instrumented
 from otel_bridge.emit.sdk.appender import NothingWaits, SdkAppender
-from otel_bridge.emit.sdk.metric_reader import AppendingReader
+from otel_bridge.emit.sdk.metric_reader import AppendingReader, flush_readers
 from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def connect(run: Run) -> None:
     _try("spans", lambda: _connect_traces(run, appender))
     _try("metrics", lambda: _connect_metrics(run, reader))
     _try("log records", lambda: _connect_logs(run, appender))
-    flush_before_end(run, [reader.flush, *_flushes()])
+    flush_before_end(run, [flush_readers, *_flushes()])
 
 
 def _try(signal_name: str, step: Callable[[], None]) -> None:
@@ -131,13 +131,13 @@ def flush_before_end(run: Run, flushes: list[Callable[[], object]]) -> None:
 
 
 def _flushes() -> list[Callable[[], object]]:
-    """Return what makes each of the process's providers export what waits.
+    """Return what makes the process's providers of spans and logs export what waits.
 
-    A provider without a flush has nothing.
+    A provider without a flush has nothing. That of metrics is left out: it would have our readers
+    collect a second time, and cumulative values would come twice.
     """
     providers: list[object] = [
         trace.get_tracer_provider(),
-        metrics.get_meter_provider(),
         _logs.get_logger_provider(),
     ]
     flushes: list[Callable[[], object]] = []

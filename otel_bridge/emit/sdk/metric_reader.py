@@ -125,6 +125,12 @@ class AppendingReader(PeriodicExportingMetricReader):
 _readers: weakref.WeakSet[AppendingReader] = weakref.WeakSet()
 
 
+def flush_readers() -> None:
+    """Collect now with each reader of this process that appends."""
+    for reader in list(_readers):
+        reader.flush()
+
+
 def _after_fork_in_child() -> None:
     for reader in list(_readers):
         reader.begin_in_child()

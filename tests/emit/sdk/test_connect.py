@@ -198,3 +198,16 @@ def test_seeded_programs_draw_the_same_numbers_with_and_without_it(
                           instrument=False)  # fmt: skip
 
     assert with_it.stdout == without.stdout != ""
+
+
+def test_the_last_value_of_a_counter_comes_once(tmp_path: Path) -> None:
+    program = (
+        OWN
+        + "from opentelemetry import metrics\n"
+        + "metrics.get_meter('app').create_counter('tokens').add(5)\n"
+        + "otel_bridge.finish()\n"
+    )
+
+    run_program(tmp_path, program, instrument=False)
+
+    assert len(written(tmp_path / "runs").points("tokens")) == 1
