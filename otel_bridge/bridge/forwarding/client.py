@@ -237,7 +237,12 @@ class _GrpcClient:
         since RESOURCE_EXHAUSTED may also be a rate limit.
         """
         code = failed.code().value[0]
-        message = f"{self._endpoint.address} answered gRPC status {code}: {_cut(failed.details() or '')}"
+        details = failed.details() or ""
+        message = (
+            f"{self._endpoint.address} answered gRPC status {code}: {_cut(details)}"
+        )
+        if _NOT_HTTP2.search(details):
+            message += f"; {_HTTP_HELP}"
         delay_s = _retry_delay_s(failed.trailing_metadata())
         # With RetryInfo it is a rate limit, which passes; a smaller request would not help.
         is_over_size = (
@@ -256,6 +261,11 @@ class _GrpcClient:
         )
 
 
+_NOT_HTTP2 = re.compile("http1|HTTP/2")
+"""What gRPC (1.85) says of a port of HTTP/1.1, as 4318 of a Collector is."""
+_HTTP_HELP = (
+    "for a port of OTLP over HTTP set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+)
 _AUTH_HELP = "set OTEL_BRIDGE_TOKEN, or OTEL_EXPORTER_OTLP_HEADERS to the credentials that the endpoint wants"
 _ENDPOINT_HELP = "check OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_PROTOCOL"
 _MISSING_HELP = (

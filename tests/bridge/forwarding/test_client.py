@@ -99,6 +99,18 @@ def test_a_key_that_is_empty_while_it_is_replaced_blocks_grpc_and_ends_no_proces
         client_for(endpoint)
 
 
+def test_a_port_of_http_that_is_called_by_grpc_is_named_with_the_setting() -> None:
+    with served(accept) as address:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{address}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        }
+        client = client_for(endpoint_for("traces", env))
+        with pytest.raises(RetryableError, match="PROTOCOL=http/protobuf"):
+            client.send(b"", "run")
+        client.close()
+
+
 def test_the_reason_of_a_partial_success_is_one_short_line_without_secrets() -> None:
     response = ExportMetricsServiceResponse()
     response.partial_success.rejected_data_points = -2
