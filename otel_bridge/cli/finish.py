@@ -58,6 +58,8 @@ def command(run: str, directory: Path | None, status: str) -> None:
         name = None
     (folder,) = only_one(chosen_folders(directory, name))
     console = Terminal()
+    # A newer version would carry out later what this one could not.
+    folder.check_format()
     # Before the request: a report from before it says nothing about the answer. A request that
     # cannot be written (`JournalError`: a folder of another user, a full disk) ends the command.
     request_ns = time.time_ns()

@@ -52,6 +52,8 @@ def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_run
     by_folder = otel_bridge(
         "finish", str(folder.path), "--status", "failed", cwd=tmp_path / "home", env=env
     )
+    folder.format_path.write_bytes(b'{"format": 99}')
+    newer = otel_bridge("finish", "ppo", cwd=tmp_path, env=env)
 
     report = report_of(tmp_path / ".otel-bridge")
     assert (done.returncode, report.status, report.ended) == (0, "failed", True), (
@@ -62,6 +64,10 @@ def test_a_run_whose_process_was_killed_ends_as_a_person_says_with_no_bridge_run
         too_long.stderr
     )
     assert by_folder.returncode == 0, by_folder.stdout + by_folder.stderr
+    assert (newer.returncode, "upgrade otel-bridge" in newer.stderr) == (1, True)
+    assert not list(
+        folder.control_dir.iterdir()
+    )  # no request is left for the newer version
 
 
 def test_the_bridge_of_a_service_ends_a_run_at_once_and_later_data_opens_it_again(
