@@ -327,6 +327,13 @@ def names(raw: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, parts)))
 
 
+def tokens(raw: str) -> tuple[str, ...]:
+    """Parse a list of tokens, each of which a header can hold."""
+    if not (raw.isascii() and raw.isprintable()):
+        raise ValueError("expected printable ASCII")
+    return names(raw)
+
+
 def featured_keys(raw: str) -> tuple[str, ...]:
     """Parse keys of rows, with or without their beginning."""
     keys = names(raw)

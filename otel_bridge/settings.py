@@ -35,6 +35,7 @@ from otel_bridge.setting_parsers import (
     size_bytes,
     table_of_names,
     text,
+    tokens,
     webhook_address,
 )
 
@@ -459,7 +460,7 @@ DRAIN_TIMEOUT_S = Setting(
 TOKEN = Setting(
     "OTEL_BRIDGE_TOKEN",
     NO_NAMES,
-    names,
+    tokens,
     "Bearer tokens of the receiver; otel-bridge's clients send the first one.",
     secret=True,
 )

@@ -172,3 +172,10 @@ def test_an_error_of_a_setting_shows_no_password_of_an_address(raw: str) -> None
 def test_more_featured_keys_than_a_person_watches_are_an_error_at_the_start() -> None:
     with pytest.raises(ConfigError, match="expected at most 12 keys, got 13"):
         settings.FEATURED.read({"OTEL_BRIDGE_FEATURED": ",".join(map(str, range(13)))})
+
+
+def test_a_token_that_no_header_can_hold_is_an_error_without_the_token() -> None:
+    with pytest.raises(ConfigError, match="expected printable ASCII") as raised:
+        settings.TOKEN.read({"OTEL_BRIDGE_TOKEN": "tök3n"})
+
+    assert "k3n" not in str(raised.value)
