@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from otel_bridge.emit.console import notify
 from otel_bridge.emit.encode.values import to_step
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
 
 class _Current:
     run: EmitRun | None = None
+    is_lack_reported = False
 
 
 def current_run() -> EmitRun | None:
@@ -108,3 +110,14 @@ def current_run() -> EmitRun | None:
 def set_current_run(run: EmitRun | None) -> None:
     """Make *run* the process's run."""
     _Current.run = run
+
+
+def report_lack(call_name: str) -> None:
+    """Report the first call that needs a run where the process has none, with its name."""
+    # Once: a training loop without a run would print a line with every step.
+    if not _Current.is_lack_reported:
+        _Current.is_lack_reported = True
+        notify(
+            f"{call_name}() without a run, before init() or after finish(): nothing is recorded",
+            always=True,
+        )

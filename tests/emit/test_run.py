@@ -555,16 +555,22 @@ def test_a_record_after_finish_is_said_whatever_it_is(
     )
 
 
-def test_log_without_a_run_is_said_once(tmp_path: Path) -> None:
-    done = run_script(
-        "import otel_bridge\notel_bridge.log({'a': 1})\notel_bridge.log({'a': 1})",
-        CLEAN,
-        cwd=tmp_path,
-    )
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("otel_bridge.log({'a': 1})", "log"),
+        ("otel_bridge.chat('model').__enter__()", "chat"),
+        ("otel_bridge.tool('search').__enter__()", "tool"),
+    ],
+)
+def test_the_first_call_without_a_run_is_said_once(
+    tmp_path: Path, call: str, name: str
+) -> None:
+    done = run_script(f"import otel_bridge\n{call}\n{call}", CLEAN, cwd=tmp_path)
 
     assert (
         done.stderr
-        == "otel-bridge: log() without a run, before init() or after finish(): nothing is recorded\n"
+        == f"otel-bridge: {name}() without a run, before init() or after finish(): nothing is recorded\n"
     )
     assert list(tmp_path.iterdir()) == []
 

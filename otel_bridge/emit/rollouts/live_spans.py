@@ -10,7 +10,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -36,7 +36,7 @@ from opentelemetry.trace import (
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
-from otel_bridge.emit.emit_run import EmitRun, current_run
+from otel_bridge.emit.emit_run import EmitRun, current_run, report_lack
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
@@ -210,6 +210,8 @@ class ChildSpan(SpanBlock):
         """Return the OTel span, which is invalid when nothing is recorded."""
         return self._span or trace.INVALID_SPAN
 
+    _call_name: ClassVar[str]
+
     @abstractmethod
     def _title(self) -> tuple[str, trace.SpanKind]: ...
 
@@ -237,6 +239,7 @@ class ChildSpan(SpanBlock):
         self._rollout = rollout
         self._run = current_run() if rollout is None else rollout.run
         if self._run is None:
+            report_lack(self._call_name)
             return
         context = otel_context.get_current()
         name, kind = self._title()
@@ -307,6 +310,8 @@ class ChatSpan(ChildSpan):
             after the block.
     """
 
+    _call_name = "chat"
+
     def __init__(
         self, rollout: OpenTrace | None, model: str | None, fields: Mapping[str, Any]
     ) -> None:
@@ -368,6 +373,8 @@ class ToolSpan(ChildSpan):
         error: Error of the call, a text or an exception; an exception of the block sets it. A text
             after the block.
     """
+
+    _call_name = "tool"
 
     def __init__(
         self, rollout: OpenTrace | None, name: str, fields: Mapping[str, Any]
