@@ -149,7 +149,10 @@ def seconds_of(value: object, default_s: float) -> float:
 
 
 def role_of(role: object) -> str | None:
-    """Return a role as text; ``None`` when *role* is missing, empty, or raises when it is read."""
-    if role is None or type(role) is str:
+    """Return a role as text; ``None`` when *role* is missing, empty, or raises when it is read.
+
+    The end of a longer one than 256 characters is a digest: tables and keys of metrics have it.
+    """
+    if role is None or (type(role) is str and len(role) <= _MAX_ROLE_CHARS):
         return role or None
     return name_of(role, _MAX_ROLE_CHARS)

@@ -258,6 +258,17 @@ def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(
     assert [(row.step, dict(row.values)) for row in seen.rows] == [(3, {"loss": 1.0})]
 
 
+def test_two_long_roles_that_begin_alike_are_two_short_ones(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        for end in "ab":
+            run.log({"loss": 1.0}, 3, role="r" * 5000 + end)
+
+    (seen,) = seen_in(tmp_path)
+    roles = [row.role for row in seen.rows]
+    assert len(set(roles)) == 2
+    assert [len(role or "") for role in roles] == [256, 256]
+
+
 @pytest.mark.parametrize("call", ["flush", "finish"])
 def test_a_timeout_of_zero_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
