@@ -513,9 +513,7 @@ def _destination(facts: RunStart, state: _FolderState) -> list[str]:
         return console.kept_without_exporter(
             state.folder.path, exporters, delivered=state.delivered
         )
-    names = [
-        _shown(name, facts.choice) for name in facts.choice.names or _before(state)
-    ]
+    names = [_shown(name, facts) for name in facts.choice.names or _before(state)]
     return [", ".join(names) or "no exporter yet"]
 
 
@@ -526,15 +524,17 @@ def _before(state: _FolderState) -> tuple[str, ...]:
     return tuple(state.before.exporters)
 
 
-def _shown(name: str, choice: RequestedDestinations) -> str:
+def _shown(name: str, facts: RunStart) -> str:
     """Return the name of an exporter.
 
-    For ``otlp`` with its endpoint, which no command or page shows.
+    For ``otlp`` with its endpoints, which no command or page shows: nearly always one of all signals.
     """
-    endpoints = ", ".join(dict.fromkeys(choice.destinations.get(name, {}).values()))
-    if name == OTLP and endpoints:
-        return f"{name} ({endpoints})"
-    return name
+    if name != OTLP or not facts.choice.destinations.get(name):
+        return name
+    endpoints: dict[str, None] = {}
+    for signal, address in destination.addresses(facts.env).items():
+        endpoints[address.removesuffix(f"/v1/{signal}")] = None
+    return f"{name} ({', '.join(endpoints)})"
 
 
 def _links(

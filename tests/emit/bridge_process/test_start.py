@@ -109,17 +109,37 @@ def test_a_run_that_no_bridge_has_read_yet_is_joined_or_resumed(
     assert lines[1] == f"otel-bridge:   {line}"
 
 
-def test_where_it_forwards_to_is_said_without_credentials(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [
+        ({"ENDPOINT": "http://ada:pw@head:4317"}, "http://head:4317"),
+        ({"ENDPOINT": "http://head:4318", "PROTOCOL": "http/protobuf"}, "http://head:4318"),
+        (
+            # As `run.env()` gives them to workers.
+            {
+                "ENDPOINT": "http://head:4318", "PROTOCOL": "http/protobuf",
+                "METRICS_ENDPOINT": "http://head:4318/v1/metrics", "TRACES_ENDPOINT": "http://head:4318/v1/traces",
+            },
+            "http://head:4318",
+        ),
+        (
+            {"ENDPOINT": "http://head:4317", "LOGS_ENDPOINT": "http://other:4317"},
+            "http://head:4317, http://other:4317",
+        ),
+    ],
+)  # fmt: skip
+def test_where_it_forwards_to_is_said_once_and_without_credentials(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    shown: str,
 ) -> None:
-    with run_in(
-        tmp_path,
-        {**_LOUD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://ada:pw@head:4317"},
-        exporters="otlp,file",
-    ):
+    env = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+
+    with run_in(tmp_path, {**_LOUD, **env}, exporters="otlp,file"):
         line = capsys.readouterr().err
 
-    assert " → otlp (http://head:4317), file\n" in line
+    assert f" → otlp ({shown}), file\n" in line
 
 
 def test_what_only_an_earlier_start_named_is_not_said(
