@@ -261,12 +261,19 @@ def test_a_role_and_a_time_that_are_neither_true_nor_false_raise_nothing(
 def test_two_long_roles_that_begin_alike_are_two_short_ones(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         for end in "ab":
-            run.log({"loss": 1.0}, 3, role="r" * 5000 + end)
+            role = "r" * 5000 + end
+            run.log({"loss": 1.0}, 3, role=role)
+            run.log_reward("id", 1.0, role=role)
 
     (seen,) = seen_in(tmp_path)
     roles = [row.role for row in seen.rows]
     assert len(set(roles)) == 2
     assert [len(role or "") for role in roles] == [256, 256]
+    assert [
+        event.attributes["rl.role"]
+        for event in seen.events
+        if "rl.role" in event.attributes
+    ] == roles
 
 
 @pytest.mark.parametrize("call", ["flush", "finish"])

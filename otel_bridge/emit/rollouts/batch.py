@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from otel_bridge.emit.arguments import role_of
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.live_registry import Track, open_steps
@@ -172,7 +173,7 @@ def defaults_of(
     Without a step that of the role's last row, ``None`` before it. A step that is not a number is
     counted as ``rollout_step``, and replaced in the same way.
     """
-    role_name = coerce.name(role)
+    role_name = role_of(role)
     number = to_step(step, run.count_drop, reason=BAD_STEP)
     return RolloutDefaults(
         run.last_step(role_name) if number is None else number,

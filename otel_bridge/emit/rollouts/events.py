@@ -10,6 +10,7 @@ from struct import pack
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_bridge import semconv
+from otel_bridge.emit.arguments import role_of
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.log_record import event
 from otel_bridge.emit.encode.protobuf import Attribute
@@ -117,7 +118,7 @@ def _shared(
     anyway.
     """
     step = to_step(shared.step, run.count_drop, reason=BAD_STEP)
-    role = coerce.name(shared.role)
+    role = role_of(shared.role)
     pairs: dict[str, Attribute] = {
         semconv.EVALUATION_NAME: coerce.name(shared.name) or "reward",
         semconv.STEP: step,
