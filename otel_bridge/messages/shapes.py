@@ -28,12 +28,8 @@ WRAPPERS = ("message", "data", "kwargs", "content", "output")
 Bedrock's Converse."""
 PROMPT_KEYS = ("prompt", "input", "contents")
 """Keys of a bare text that is a message: of Vercel's AI SDK, OpenAI's Responses API, Gemini."""
-FINISH_KEYS = (
-    "finish_reason",
-    "finishReason",
-    "stop_reason",
-    "stopReason",
-    "done_reason",
+FINISH_KEYS = frozenset(
+    {"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"}
 )
 """Keys of the reason for which a model stopped: of OpenAI, Gemini, Anthropic, Bedrock, Ollama."""
 EXTRAS = "additional_kwargs"

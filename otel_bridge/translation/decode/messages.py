@@ -134,9 +134,10 @@ class Chat:
             self.messages.append(_from_chat(role, entry))
 
     def _note_reason(self, fields: Mapping[str, Json]) -> None:
-        reason = first(fields, FINISH_KEYS)
-        if isinstance(reason, str) and reason:
-            self.finish_reason = reason
+        for key in FINISH_KEYS & fields.keys():
+            reason = fields[key]
+            if isinstance(reason, str) and reason:
+                self.finish_reason = reason
 
 
 def read_chat(value: Json, role: str) -> Chat:
