@@ -33,7 +33,13 @@ from otel_bridge.emit.rollouts.open_trace import (
     OpenTrace,
     SpanBlock,
 )
-from otel_bridge.emit.rollouts.rollout import Rollout, rollout_of, turns_of
+from otel_bridge.emit.rollouts.rollout import (
+    FIELDS,
+    Rollout,
+    metadata_of,
+    rollout_of,
+    turns_of,
+)
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
     Pairs,
@@ -48,15 +54,17 @@ from otel_bridge.errors import any_error_but_signals
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
 
+_FIELDS = FIELDS | {"trace_id"}
+
 
 class LiveRollout(SpanBlock, Rollout):
     """Records a rollout in progress; `Run.rollout` returns it.
 
     Every field of `Rollout` may be set until the block ends, except the times: they are those of
-    the block. Use the object once as a context manager. The rollout is always a trace of its own
-    that links the caller's span. Inside the block it is the current span, so that spans of any OTel
-    instrumentation become its children, in asyncio tasks too. In other threads use ``with
-    rollout.attach():``.
+    the block. What is set beside the fields is metadata. Use the object once as a context manager.
+    The rollout is always a trace of its own that links the caller's span. Inside the block it is the
+    current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too.
+    In other threads use ``with rollout.attach():``.
 
     An exception of the block passes through, and the rollout is recorded with it as its `error`, a
     text after the block. Apart from that nothing raises: what cannot be recorded is left out and
@@ -235,6 +243,7 @@ class LiveRollout(SpanBlock, Rollout):
         Facts of turns are counted as ``rollout_field`` where no span was made of the messages,
         which alone show them.
         """
+        self.metadata = metadata_of(self, _FIELDS)
         defaults = defaults_of(self._run, self.step, self.split, self._role)
         if self.reward is not None and coerce.number(self.reward) is None:
             self._run.count_drop("rollout_reward")

@@ -48,7 +48,7 @@ from otel_bridge.emit.rollouts.open_trace import (
     current_rollout,
     with_rollout,
 )
-from otel_bridge.emit.rollouts.rollout import mapping_or
+from otel_bridge.emit.rollouts.rollout import mapping_or, metadata_of
 from otel_bridge.emit.rollouts.spans import (
     Pairs,
     closing_fields,
@@ -201,6 +201,7 @@ class ChildSpan(SpanBlock):
                 other_fields[key] = value
         if other_fields:
             self.metadata = mapping_or(self.metadata, "metadata") | other_fields
+        self._fields = {*field_names, "metadata", "error"}
         self._rollout = rollout
         self._run: EmitRun | None = None
         self._span: trace.Span | None = None
@@ -277,7 +278,7 @@ class ChildSpan(SpanBlock):
         pairs = self._pairs(options.limits, content_filter)
         pairs += free_facts(
             semconv.METADATA_PREFIX,
-            mapping_or(self.metadata, "metadata"),
+            metadata_of(self, self._fields),
             content_filter,
             options.limits.rollout_bytes,
         )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
@@ -119,6 +119,19 @@ def mapping_or(value: object, name: str) -> dict[Any, Any]:
     if mapping is None:
         return {name: value}
     return dict(entries_of(mapping, MAX_ENTRIES))
+
+
+def metadata_of(owner: Any, fields: Container[str]) -> dict[Any, Any]:
+    """Return the metadata of a rollout or of a call within it, with what the program set beside the *fields*.
+
+    ``rollout.temperature = 0.7`` is a fact as ``temperature=0.7`` of the call is. Attributes that
+    begin with ``_`` are not. Raises as `mapping_or`.
+    """
+    metadata = mapping_or(owner.metadata, "metadata")
+    for name, value in vars(owner).items():
+        if name not in fields and not name.startswith("_"):
+            metadata.setdefault(name, value)
+    return metadata
 
 
 def turns_of(value: object) -> Sequence[object]:

@@ -437,6 +437,25 @@ def test_fields_that_break_it_never_reach_the_caller() -> None:
     assert run.drops == {"rollout_step": 1, "rollout_message": 1, "rollout_reward": 1}
 
 
+def test_what_is_set_beside_the_fields_is_metadata() -> None:
+    run = MemoryRun()
+
+    with opened(run, step=1, temperature=0.5) as rollout:
+        rollout.environment = "maze"  # type: ignore[attr-defined]
+        with rollout.tool("search") as tool:
+            tool.cost = 3  # type: ignore[attr-defined]
+
+    [root] = run.roots
+    facts = attributes(root)
+    assert (facts["rl.metadata.temperature"], facts["rl.metadata.environment"]) == (
+        0.5,
+        "maze",
+    )
+    [span] = [span for span in run.spans if span.name.startswith("execute_tool")]
+    assert attributes(span)["rl.metadata.cost"] == 3
+    assert not [key for key in facts if "trace_id" in key]
+
+
 def test_half_a_surrogate_pair_in_the_name_of_a_model_or_tool_costs_no_span() -> None:
     run = MemoryRun()
 
