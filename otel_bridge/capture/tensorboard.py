@@ -36,7 +36,7 @@ _GRAPHS = frozenset({"graph_def", "meta_graph_def"})
 
 
 def install(module: ModuleType, mode: str) -> None:
-    """Extend the ``EventFileWriter`` of *module*.
+    """Extend the ``EventFileWriter`` of *module*, so that its events are recorded and its open writers are known.
 
     A second call changes nothing, and the mode has no effect.
 
@@ -48,12 +48,20 @@ def install(module: ModuleType, mode: str) -> None:
     if getattr(real, _MARK, False):
         return
     real_init: Callable[..., None] = writer.__init__
+    real_close: Callable[[Any], None] = writer.close
 
     @functools.wraps(real_init)
     def init(self: Any, *positional: Any, **keywords: Any) -> None:
         """Open the event file, and remember its writer; raises what opening it raises."""
         real_init(self, *positional, **keywords)
         _open_writers.add(self)
+
+    @functools.wraps(real_close)
+    def close(self: Any) -> None:
+        """Close the event file; raises what closing it raises."""
+        # First: a writer that a program keeps is not above the folders of its next run.
+        _open_writers.discard(self)
+        real_close(self)
 
     def add_event(self: Any, event: Any) -> None:
         """Write the event to its file, and record its scalars."""
@@ -64,6 +72,7 @@ def install(module: ModuleType, mode: str) -> None:
     add_event.__dict__[_MARK] = True
     writer.add_event = add_event
     writer.__init__ = init
+    writer.close = close
 
 
 def sync(run: Run) -> None:

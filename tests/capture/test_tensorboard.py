@@ -143,6 +143,31 @@ def test_hyperparameters_and_groups_before_the_first_scalar_leave_the_keys_of_th
     }
 
 
+@pytest.mark.parametrize(
+    "package", ["tensorboardX", "tensorboard.summary.writer"]
+)
+def test_a_closed_writer_that_the_program_keeps_is_not_above_the_folders_of_the_next_run(
+    tmp_path: Path, package: str
+) -> None:
+    code = f"""
+    import otel_bridge
+    from {package}.event_file_writer import EventFileWriter
+    from tensorboardX import SummaryWriter
+    otel_bridge.init("p", "first")
+    kept = EventFileWriter("logs")
+    kept.close()
+    otel_bridge.finish()
+    otel_bridge.init("p", "second")
+    with SummaryWriter("logs/second") as writer:
+        writer.add_scalar("loss", 1.0, 1)
+    """
+
+    captured(tmp_path, code)
+
+    found = [values(folder) for folder in run_folders(runs(tmp_path))]
+    assert {"loss": [(1, 1.0)]} in found
+
+
 def test_folders_of_one_name_keep_their_scalars_apart(tmp_path: Path) -> None:
     code = """
     from tensorboardX import SummaryWriter
