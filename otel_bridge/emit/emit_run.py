@@ -78,6 +78,10 @@ class EmitRun(Protocol):
         """Count *n* drops for *reason*; *key* is the first dropped key."""
         ...
 
+    def count_after_end(self) -> None:
+        """Count a record that comes after the end of the run; the first one is reported."""
+        ...
+
     def next_event_seq(self) -> int:
         """Return the number of this process's next event."""
         ...

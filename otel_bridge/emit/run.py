@@ -384,6 +384,11 @@ class Run(RecordedFacts):
         if self._recorder is not None:
             self._recorder.append(signal, payload, time_unix_ns, whole=whole)
 
+    def count_after_end(self) -> None:
+        """Count a record that comes after the end of the run, or during it; the first one is reported."""
+        if self._recorder is not None:
+            self._recorder.count_after_end()
+
     @property
     def has_ended(self) -> bool:
         """Return whether this process's part of the run has ended."""

@@ -143,8 +143,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
                 # Nothing of otel-bridge may end a training run.
                 run.count_drop(INTERNAL_ERROR)
         elif run is not None:
-            # Refused and reported there, as any record after the end.
-            run.append(Signal.TRACES, b"")
+            run.count_after_end()
         self._open.append(phase)
         return self
 

@@ -198,6 +198,11 @@ class Recorder:
         with self._lock:
             return self._appender.next_event_seq()
 
+    def count_after_end(self) -> None:
+        """Count a record that comes after the end, or during it; the first one is reported."""
+        with self._lock:
+            self.drops.count_after_end()
+
     def count_drop(self, reason: str, number: int = 1, key: str = "") -> None:
         """Count a drop; *key* is the dropped key.
 

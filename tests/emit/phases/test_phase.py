@@ -354,6 +354,15 @@ def test_a_phase_that_is_open_at_the_end_of_the_run_is_counted_once(
     assert dropped.attributes["rl.dropped.keys"] == {"phase_unfinished": "train"}
 
 
+def test_a_phase_that_begins_while_the_run_ends_is_counted(tmp_path: Path) -> None:
+    with run_in(tmp_path) as run:
+        run.call_before_end(lambda ending_run: ending_run.phase("save", 1)(int)())
+        run.finish(timeout_s=0)
+
+    (process,) = seen_in(tmp_path)
+    assert process.event("rl.dropped").body == {"ended": 1}
+
+
 def test_unknown_arguments_are_counted(tmp_path: Path) -> None:
     with run_in(tmp_path) as run:
         with run.phase("train", 1, "more", global_step=3, colour="red"):

@@ -84,6 +84,9 @@ class MemoryRun:
         self.drops[reason] = self.drops.get(reason, 0) + n
         self.keyed_drops.append((reason, n, key))
 
+    def count_after_end(self) -> None:
+        self.count_drop("ended")
+
     def next_event_seq(self) -> int:
         self._events += 1
         return self._events
