@@ -149,17 +149,11 @@ def _flushes() -> list[Callable[[], object]]:
 
 
 def _resource(run: Run) -> Resource:
-    """Return the resource of a provider that is made here.
-
-    The run's, with what the environment adds.
-    """
-    attributes: dict[str, Any] = {
-        semconv.RUN_ID: run.id,
-        semconv.PROJECT: run.project,
-        semconv.RUN_NAME: run.name,
-    }
+    """Return the resource of a provider that is made here: what the environment names, and the role as the service."""
+    # Without the run: the provider outlives it, and the appender of each run adds its own.
+    attributes: dict[str, Any] = {}
     if run.role:
-        attributes |= {semconv.ROLE: run.role, semconv.SERVICE_NAME: run.role}
+        attributes[semconv.SERVICE_NAME] = run.role
     return Resource.create(attributes)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from opentelemetry.sdk.metrics import MeterProvider
 
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report
 from support.trainers.emit_otel_programs import run_program, written
 from support.trainers.emit_rollout_doubles import attributes
 
@@ -198,6 +200,26 @@ def test_seeded_programs_draw_the_same_numbers_with_and_without_it(
                           instrument=False)  # fmt: skip
 
     assert with_it.stdout == without.stdout != ""
+
+
+def test_a_second_run_of_the_process_has_what_the_sdk_records_during_it(
+    tmp_path: Path,
+) -> None:
+    program = """
+import otel_bridge
+from opentelemetry import metrics, trace
+for name in ("one", "two"):
+    otel_bridge.init("p", name, exporters="file", otel=True)
+    metrics.get_meter("app").create_gauge("loss").set(1.0, {"rl.step": 3})
+    trace.get_tracer("app").start_span(name).end()
+    otel_bridge.finish()
+"""
+
+    run_program(tmp_path, program, instrument=False, OTEL_BRIDGE_OFFLINE="0")
+
+    reports = map(read_report, run_folders(tmp_path / "runs"))
+    rows = {report.name: (report.rows, report.drops) for report in reports if report}
+    assert rows == {"one": (1, {}), "two": (1, {})}
 
 
 def test_the_last_value_of_a_counter_comes_once(tmp_path: Path) -> None:
