@@ -154,7 +154,7 @@ class MergedRows:
         # W&B: a call with a step and without `commit` leaves its row open.
         commits = explicit_step is None if commit is None else bool(commit)
         with self._lock:
-            # The summary shows nested values as they are given.
+            # Beside *values*, which the summary shows nested as they are given.
             row = self._with_joined_keys(values, self._run.count_drop)
             # W&B drops a step below its counter; here each such call is a row of its own.
             if explicit_step is not None and explicit_step < self._counter:
@@ -199,10 +199,14 @@ class MergedRows:
     def _with_joined_keys(
         self, values: Mapping[str, Any], drop: CountKeyedDrop
     ) -> Mapping[str, Any]:
-        """Return *values* with the keys of definitions, which nested values may have."""
-        if not self.axes.defined:  # nearly every program
-            return values
-        return flatten(values, drop)
+        """Return the numbers in *values* by joined keys, as `flatten` does, if a step metric is defined.
+
+        Definitions name nested values by such keys. Without any, as in nearly every program,
+        *values* are returned as they are: the recorder joins the keys.
+        """
+        if self.axes.defined:
+            return flatten(values, drop)
+        return values
 
     def _write(self, values: Mapping[str, Any], counter: int) -> None:
         """Record values as whole rows, one for each group.

@@ -307,15 +307,15 @@ class TrackioRecording:
 
         Raises what an object of the program raises; `log` counts it, and the rest of the call is lost.
         """
-        traceless_values: dict[str, Any] = {}
+        other_values: dict[str, Any] = {}
         rollouts: list[Rollout] = []
         for key, value in values.items():
             traces = _traces(value)
             if not traces:
-                traceless_values[key] = value
+                other_values[key] = value
             for trace in traces:
                 self._take(trace, key, rollouts)
-        logged = self._sorter.sort(traceless_values)
+        logged = self._sorter.sort(other_values)
         if logged.texts:
             counts.captured("trackio.log: texts", len(logged.texts), run=self.run)
             self._texts.note(logged.texts)

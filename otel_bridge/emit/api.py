@@ -10,7 +10,7 @@ from types import MethodType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from otel_bridge.emit.config.run_request import RunRequest
-from otel_bridge.emit.emit_run import report_lack
+from otel_bridge.emit.emit_run import report_missing_run
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.startup import nothing_recorded
@@ -167,7 +167,7 @@ def _missing(call_name: str) -> Run:
     """
     if call_name == "finish":
         return nothing_recorded(environment(), Path())
-    report_lack(call_name)
+    report_missing_run(call_name)
     if _NoRun.run is None:
         _NoRun.run = nothing_recorded(environment(), Path())
     return _NoRun.run

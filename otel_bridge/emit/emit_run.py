@@ -103,7 +103,7 @@ def step_of(run: EmitRun, step: object, role: str | None = None) -> int:
 
 class _Current:
     run: EmitRun | None = None
-    is_lack_reported = False
+    is_missing_reported = False
 
 
 def current_run() -> EmitRun | None:
@@ -116,11 +116,15 @@ def set_current_run(run: EmitRun | None) -> None:
     _Current.run = run
 
 
-def report_lack(call_name: str) -> None:
-    """Report the first call that needs a run where the process has none, with its name."""
-    # Once: a training loop without a run would print a line with every step.
-    if not _Current.is_lack_reported:
-        _Current.is_lack_reported = True
+def report_missing_run(call_name: str) -> None:
+    """Report that nothing is recorded because the process has no run; only the first such call is reported.
+
+    Args:
+        call_name: Name of the call that needs a run.
+    """
+    # A training loop without a run would print a line with every step.
+    if not _Current.is_missing_reported:
+        _Current.is_missing_reported = True
         notify(
             f"{call_name}() without a run, before init() or after finish(): nothing is recorded",
             always=True,

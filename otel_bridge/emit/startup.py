@@ -26,7 +26,7 @@ from otel_bridge.emit.config.child_env import (
     refuse_unencodable,
 )
 from otel_bridge.emit.config.exporters import (
-    BY_SIGNAL,
+    SETTING_BY_SIGNAL,
     RequestedDestinations,
     choose,
     installed,
@@ -176,7 +176,7 @@ def begin(
         if child_env is not None:
             # Children join this run, so the request for a new one is removed. They inherit the variables
             # of the signals, which may name exporters of a stock SDK beside ours.
-            of_signals = {setting.name for setting in BY_SIGNAL.values()}
+            of_signals = {setting.name for setting in SETTING_BY_SIGNAL.values()}
             child_env.set({**without(variables, of_signals), NEW_RUN.name: None})
         # A process without a file to spare: its run goes on without the line.
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Objects of any library -> their fields, one level deep, and sequences of any library -> lists.
 
-What the code of an object raises is raised: `encode` in ``conversation.py`` then keeps the type of
-the entry alone, and counts it as ``rollout_message``.
+What the code of an object raises is raised: the encoder of conversations then keeps the type of the
+entry alone, and counts it as ``rollout_message``.
 """
 
 from __future__ import annotations

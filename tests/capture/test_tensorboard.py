@@ -143,9 +143,7 @@ def test_hyperparameters_and_groups_before_the_first_scalar_leave_the_keys_of_th
     }
 
 
-@pytest.mark.parametrize(
-    "package", ["tensorboardX", "tensorboard.summary.writer"]
-)
+@pytest.mark.parametrize("package", ["tensorboardX", "tensorboard.summary.writer"])
 def test_a_closed_writer_that_the_program_keeps_is_not_above_the_folders_of_the_next_run(
     tmp_path: Path, package: str
 ) -> None:

@@ -149,8 +149,8 @@ class DeliveryWaiter:
     def _has_exporters(self, report: Report) -> bool:
         """Return whether *report* shows what each exporter of this process has.
 
-        One that only this process requested leaves the run with it, once nothing is owed to it: the
-        other processes of the run may name other exporters.
+        One that only this process requested leaves the report's exporters when the process has ended:
+        the other processes of the run may name others. It has everything if nothing is owed to it.
         """
         departed = report.former.keys() - report.owed.keys()
         return report.exporters.keys() | departed >= {*self._exporters}

@@ -35,11 +35,12 @@ from otel_bridge.settings import (
     names,
 )
 
-BY_SIGNAL = {
+SETTING_BY_SIGNAL = {
     "metrics": METRICS_EXPORTER,
     "traces": TRACES_EXPORTER,
     "logs": LOGS_EXPORTER,
 }
+"""Signal to OpenTelemetry's variable that names its exporters."""
 # Values that only stock SDKs know: intended for the SDK, not misspelt.
 _STOCK_ONLY = frozenset(
     {"prometheus", "zipkin", "zipkin_json", "zipkin_proto_http", "jaeger", "logging"}
@@ -148,7 +149,8 @@ def variables_of_choice(argument: object, env: Mapping[str, str]) -> dict[str, s
         env: The environment.
     """
     variables = {
-        setting.name: env.get(setting.name, "") for setting in BY_SIGNAL.values()
+        setting.name: env.get(setting.name, "")
+        for setting in SETTING_BY_SIGNAL.values()
     }
     # An exporter of one signal here would be one of all signals: the others have their own.
     variables[EXPORTERS.name] = ",".join(_requested(argument) or EXPORTERS.read(env))
@@ -236,7 +238,7 @@ def _by_environment(
     fallback = requested or EXPORTERS.read(env)
     by_signal = {
         signal: _ours(setting.read(env)) or fallback
-        for signal, setting in BY_SIGNAL.items()
+        for signal, setting in SETTING_BY_SIGNAL.items()
     }
     if any(by_signal.values()):
         return by_signal

@@ -36,7 +36,7 @@ from opentelemetry.trace import (
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
-from otel_bridge.emit.emit_run import EmitRun, current_run, report_lack
+from otel_bridge.emit.emit_run import EmitRun, current_run, report_missing_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
@@ -185,6 +185,9 @@ class ChildSpan(SpanBlock):
         error: Error of the call; an exception sets this field. A text after the block.
     """
 
+    _call_name: ClassVar[str]
+    """Name of the function that returns such a span, for a message."""
+
     def __init__(self, rollout: OpenTrace | None, fields: Mapping[str, Any]) -> None:
         """Take the known ones of *fields*; other keys become metadata, beside those given as such.
 
@@ -210,8 +213,6 @@ class ChildSpan(SpanBlock):
     def span(self) -> trace.Span:
         """Return the OTel span, which is invalid when nothing is recorded."""
         return self._span or trace.INVALID_SPAN
-
-    _call_name: ClassVar[str]
 
     @abstractmethod
     def _title(self) -> tuple[str, trace.SpanKind]: ...
@@ -240,7 +241,7 @@ class ChildSpan(SpanBlock):
         self._rollout = rollout
         self._run = current_run() if rollout is None else rollout.run
         if self._run is None:
-            report_lack(self._call_name)
+            report_missing_run(self._call_name)
             return
         context = otel_context.get_current()
         name, kind = self._title()
