@@ -93,13 +93,13 @@ def test_a_medium_that_the_program_sets_in_the_summary_is_counted_and_leaves_no_
     code = """
     import wandb
     run = wandb.init(project="p", name="e")
-    run.summary.update({"hist": wandb.Histogram([1, 2]), "best": 1})
+    run.summary.update({"hist": wandb.Histogram([1, 2]), "best": 1, "own": {"_type": "a", "b": 2}})
     assert run.summary["hist"]["_type"] == "histogram"
     """
 
     captured(tmp_path, code)
 
-    assert captured_summary(tmp_path) == {"best": 1}
+    assert captured_summary(tmp_path) == {"best": 1, "own/_type": "a", "own/b": 2}
     assert report_of(runs(tmp_path)).drops == {"not_captured": 1}
 
 

@@ -59,41 +59,39 @@ def text_in(value: object) -> str | None:
 
 def shown_value(value: Any) -> Any:
     """Return a value of a row, other than a number or a dict, as the summary shows it to the program."""
-    return _shown(value, "", count_nothing)
+    kind = _kind_of(value)
+    if kind is None:
+        return PlainReader(_RULES, str, count_nothing).read(value, "")
+    return {"_type": kind}
 
 
 def recorded_value(value: Any, key: str, drop: CountKeyedDrop) -> Any:
-    """Return a value that a program sets in the summary as it is recorded: lists are texts in trackers."""
-    return _with_lists_as_texts(_shown(value, key, drop))
+    """Return a value that a program sets in the summary as it is recorded: lists are texts in trackers.
+
+    Of a medium, which is counted as ``not_captured``, nothing.
+    """
+    if _kind_of(value) is None:
+        return _with_lists_as_texts(PlainReader(_RULES, str, drop).read(value, key))
+    drop("not_captured", 1, key)
+    return {}
 
 
 def _with_lists_as_texts(plain: Json) -> Json:
     """Return a value with its lists as JSON. Last values of trackers are numbers and texts."""
     if isinstance(plain, dict):
-        # What is left of a medium, which is counted, says nothing in a tracker.
-        if "_type" in plain:
-            return {}
         return {key: _with_lists_as_texts(value) for key, value in plain.items()}
     if isinstance(plain, list):
         return dumps(plain).decode()
     return plain
 
 
-def _shown(value: Any, key: str, drop: CountKeyedDrop) -> Any:
-    """Return a value in the form of the summary; of a medium its kind, counted where it is recorded."""
-    medium: Any = value[0] if type(value) in {list, tuple} and value else value
-    kind = _kind_of(medium)
-    if kind is None:
-        return PlainReader(_RULES, str, drop).read(value, key)
-    drop("not_captured", 1, key)
-    return {"_type": kind}
-
-
 def _kind_of(value: Any) -> str | None:
-    """Return what W&B's summary calls a medium, a table or a histogram; ``None`` for anything else.
+    """Return what W&B's summary calls a medium, a table or a histogram, or the first of a list.
 
-    ``None`` also for an object whose attributes raise.
+    ``None`` for anything else, also for an object whose attributes raise.
     """
+    if type(value) in {list, tuple} and value:
+        value = value[0]
     try:
         if hasattr(value, "histogram") and hasattr(value, "bins"):
             return "histogram"
