@@ -128,7 +128,8 @@ def metadata_of(owner: Any, fields: Container[str]) -> dict[Any, Any]:
     begin with ``_`` are not. Raises as `mapping_or`.
     """
     metadata = mapping_or(owner.metadata, "metadata")
-    for name, value in vars(owner).items():
+    attributes = cast("dict[str, Any]", vars(owner))
+    for name, value in attributes.items():
         if name not in fields and not name.startswith("_"):
             metadata.setdefault(name, value)
     return metadata
