@@ -41,6 +41,7 @@ _PARTS_KEYS = frozenset({"role", "parts", "name"})
 _PART_FACTS = "part_facts"
 """Key of a message for what its parts hold beside `_READ_KEYS`, by the number of the part."""
 _RESULT_KEYS = ("response", "result")
+_RESULT_TYPES = frozenset({"tool_call_response", "server_tool_call_response"})
 _READ_KEYS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "content", "text"}),
     "reasoning": frozenset({"type", "content"}),
@@ -353,13 +354,16 @@ def _from_parts(
         entry: The message as received. Its name and facts beside the parts form become keys of the
             first message.
     """
-    sorted_parts = _Parts()
-    for part in parts:
-        sorted_parts.add(part)
-    messages = sorted_parts.messages(role, entry.get("name"))
+    messages: list[Message] = []
+    run = _Parts()
+    for number, part in enumerate(parts, 1):
+        # What follows the results of tools was said after them.
+        if run.results and not _is_result(part):
+            messages += run.messages(role, entry.get("name"))
+            run = _Parts()
+        run.add(part, number)
+    messages += run.messages(role, entry.get("name"))
     first = messages[0]
-    if sorted_parts.facts:
-        first[_PART_FACTS] = sorted_parts.facts
     for key, value in entry.items():
         if key in _PARTS_KEYS or too_deep(value):
             continue
@@ -376,22 +380,21 @@ class _Parts:
 
     Attributes:
         facts: What has no place in that form, by the number of the part.
+        results: Messages of the tools whose results are among them.
     """
 
     def __init__(self) -> None:
         self.facts: dict[str, Json] = {}
-        self._number = 0
         self._content: list[Json] = []
         self._reasoning: list[str] = []
         self._calls: list[Json] = []
-        self._results: list[Message] = []
+        self.results: list[Message] = []
 
-    def add(self, part: Json) -> None:
-        """Add a part; what is not a part is ignored.
+    def add(self, part: Json, number: int) -> None:
+        """Add a part with its number; what is not a part is ignored.
 
         A part of an unknown type stays as it is, so that nothing of it is lost.
         """
-        self._number += 1
         if isinstance(part, str):
             self._content.append({"type": "text", "text": part})
         if not isinstance(part, dict):
@@ -407,8 +410,8 @@ class _Parts:
         elif kind in {"tool_call", "server_tool_call"}:
             arguments = part.get("arguments" if kind == "tool_call" else kind)
             self._calls.append(tool_call(part.get("id"), part.get("name"), arguments))
-        elif kind in {"tool_call_response", "server_tool_call_response"}:
-            self._results.append(_tool_message(part, (*_RESULT_KEYS, kind)))
+        elif kind in _RESULT_TYPES:
+            self.results.append(_tool_message(part, (*_RESULT_KEYS, kind)))
         else:
             medium = _media(part)
             self._content.append(medium)
@@ -417,7 +420,7 @@ class _Parts:
                 return
         facts = _facts_of(part)
         if facts:
-            self.facts[str(self._number)] = facts
+            self.facts[str(number)] = facts
 
     def messages(self, role: str, name: Json) -> list[Message]:
         """Return the message, unless it has nothing but tool results, and a message for each of these.
@@ -425,15 +428,22 @@ class _Parts:
         At least one: without any part a message without content.
         """
         # Results alone become the messages of the tools, without an empty one before them.
-        if self._results and not (self._content or self._reasoning or self._calls):
-            return [{**self._results[0], **_named(name)}, *self._results[1:]]
-        message: Message = {"role": role, "content": _joined(self._content)}
+        if self.results and not (self._content or self._reasoning or self._calls):
+            message = self.results.pop(0)
+        else:
+            message = {"role": role, "content": _joined(self._content)}
         message.update(_named(name))
         if self._reasoning:
             message["reasoning_content"] = "\n".join(self._reasoning)
         if self._calls:
             message["tool_calls"] = self._calls
-        return [message, *self._results]
+        if self.facts:
+            message[_PART_FACTS] = self.facts
+        return [message, *self.results]
+
+
+def _is_result(part: Json) -> bool:
+    return isinstance(part, dict) and str(part.get("type")) in _RESULT_TYPES
 
 
 def _named(name: Json) -> Message:

@@ -260,3 +260,83 @@ def test_log_records_with_messages_that_come_again_change_nothing() -> None:
     assert rollouts_of("openai_v2_events", twice, times=2) == rollouts_of(
         "openai_v2_events", once
     )
+
+
+def conversation_of(
+    calls: list[dict[str, Any]], *, nested: bool = False
+) -> RolloutRecord:
+    """The rollout of an agent's calls of a model; with *nested* each of an even number is made by the one before."""
+    spans = [span("a", 1, "agent", {"mlflow.spanType": '"AGENT"'})]
+    for number, attributes in enumerate(calls, 2):
+        parent = number - 1 if nested and number % 2 else 1
+        spans.append(span("a", number, "chat m", attributes, parent=parent))
+    state = MemoryState()
+    rollouts = rollout_pipeline(state, TranslationOptions())
+    found = rollouts.spans(producer_of({}), "i", ScopeSpans(spans=spans), 0)
+    [rollout] = [
+        one for one in [*found, *rollouts.close(10)] if isinstance(one, RolloutRecord)
+    ]
+    assert not list(state.items("drop/"))
+    return rollout
+
+
+def mlflow(inputs: object, outputs: object) -> dict[str, str]:
+    return {
+        "mlflow.spanType": '"CHAT_MODEL"', "mlflow.spanInputs": json.dumps(inputs),
+        "mlflow.spanOutputs": json.dumps(outputs),
+    }  # fmt: skip
+
+
+def claude(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "content": [*blocks],
+        "stop_reason": "end_turn",
+    }
+
+
+HI = {"role": "user", "content": "hi"}
+ASKS = {"type": "tool_use", "id": "c1", "name": "w", "input": {}}
+DONE = {"type": "text", "text": "done", "citations": None}
+
+
+def test_what_follows_the_results_of_tools_stays_behind_them() -> None:
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": "sun",
+        "is_error": True,
+    }
+    searched = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "s1",
+        "content": "found",
+    }
+    search = {
+        "type": "server_tool_use",
+        "id": "s1",
+        "name": "search",
+        "input": {"q": 1},
+    }
+    history = [
+        HI,
+        claude(ASKS),
+        {"role": "user", "content": [result, {"type": "text", "text": "go on"}]},
+    ]
+
+    rollout = conversation_of([
+        mlflow({"messages": [HI]}, claude(ASKS)), mlflow({"messages": history}, claude(search, searched, DONE)),
+    ])  # fmt: skip
+
+    assert said(rollout) == [
+        ("user", "hi"),
+        ("assistant", [("w", "{}")]),
+        ("tool", "sun"),
+        ("user", "go on"),
+        ("assistant", [("search", '{"q":1}')]),
+        ("tool", "found"),
+        ("assistant", "done"),
+    ]
+    assert rollout.messages[2]["part_facts"] == {"1": {"is_error": True}}
