@@ -231,10 +231,25 @@ def _of_fields(
     elif role_name or _has_content(fields):
         yield Message(role_name, fields)
     elif isinstance(prompt := first(fields, shapes.PROMPT_KEYS), str):
+        messages = iter([Message("", {"content": prompt})])
         facts = without(fields, shapes.PROMPT_KEYS)
-        yield Message("", {"content": prompt}, wrappers=(facts,))
+        yield from _with_wrapper(messages, facts, shapes.PROMPT_KEYS[0])
     elif fields:
         yield Message("", None, value)
+
+
+def _system_of(request: Mapping[str, Any]) -> Message | None:
+    """Return the message of the system that stands beside the messages of a request; ``None`` without one."""
+    settings = fields_of(request.get(shapes.SETTINGS_KEY)) or {}
+    system = first(request, shapes.SYSTEM_KEYS)
+    if system is None:
+        system = first(settings, shapes.SYSTEM_KEYS)
+    if isinstance(system, (str, list)):
+        return Message("system", {"content": system}) if system else None
+    fields = fields_of(system) or {}
+    if shapes.PARTS_KEY not in fields:
+        return None
+    return Message("system", without(fields, shapes.ROLE_KEYS))
 
 
 def _typed(inner: object, kind: object) -> object:
@@ -293,8 +308,13 @@ def _with_wrapper(
 ) -> Iterator[Message]:
     """Yield *messages*, the first that has fields with what the wrapper has beside *key*.
 
-    Without such a message the facts are yielded alone, and are kept as text.
+    The system's text beside the messages of a request is a message before them.
+
+    Without a message that has fields the facts are yielded alone, and are kept as text.
     """
+    if key in shapes.REQUESTS and (system := _system_of(wrapper)) is not None:
+        yield system
+        wrapper = without(wrapper, shapes.SYSTEM_KEYS)
     facts = {
         name: fact
         for name, fact in wrapper.items()

@@ -28,6 +28,12 @@ WRAPPERS = ("message", "data", "kwargs", "content", "output")
 Bedrock's Converse."""
 PROMPT_KEYS = ("prompt", "input", "contents")
 """Keys of a bare text that is a message: of Vercel's AI SDK, OpenAI's Responses API, Gemini."""
+REQUESTS = frozenset({"messages", "conversations", "conversation", *PROMPT_KEYS})
+"""Keys of the messages of a request, beside which the system's text may stand; a response may repeat that text."""
+SYSTEM_KEYS = ("system", "instructions", "system_instruction", "systemInstruction")
+"""Keys of the system's text beside the messages of a request: of Anthropic and Bedrock, OpenAI's Responses, Gemini."""
+SETTINGS_KEY = "config"
+"""Key of Gemini's settings, which hold the system's text."""
 FINISH_KEYS = frozenset(
     {"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"}
 )

@@ -302,6 +302,36 @@ ASKS = {"type": "tool_use", "id": "c1", "name": "w", "input": {}}
 DONE = {"type": "text", "text": "done", "citations": None}
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"system": "be terse", "messages": [HI]},
+        {"system": [{"type": "text", "text": "be terse"}], "messages": [HI]},
+        {"system": [{"text": "be terse"}], "messages": [HI]},
+        {"instructions": "be terse", "input": "hi"},
+        {"instructions": "be terse", "input": [HI]},
+        {"config": {"system_instruction": "be terse"}, "contents": "hi"},
+        {
+            "config": {
+                "system_instruction": {"parts": [{"text": "be terse"}], "role": "user"}
+            },
+            "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+        },
+    ],
+)
+def test_the_system_beside_the_messages_of_a_request_is_its_first_message(
+    request_: dict[str, Any],
+) -> None:
+    # OpenAI's response repeats the instructions.
+    answer = {"instructions": "be terse", "output": [claude(DONE)]}
+
+    rollout = conversation_of([mlflow(request_, answer)] * 2)
+
+    roles = [message["role"] for message in rollout.messages]
+    assert roles == ["system", "user", "assistant"]
+    assert said(rollout)[:2] == [("system", "be terse"), ("user", "hi")]
+
+
 def test_what_follows_the_results_of_tools_stays_behind_them() -> None:
     result = {
         "type": "tool_result",
