@@ -31,6 +31,7 @@ from otel_bridge.values.scalars import any_text
 UNREAD = "rollout_message"
 """Reason of values in no known shape, which are kept as text."""
 MAX_NAME_CHARS = 256
+_MAX_PATH_CHARS = 255
 _TEXT_TYPES = ("text", "reasoning")
 _TEXT_KEYS = frozenset({"type", "content"})
 EMPTY: Sequence[Json] = (None, "", [], {})
@@ -383,7 +384,9 @@ class Parts:
                 "modality": fields.get("modality", modality),
                 "file_id": file_id,
             }
-        data = first(inner, shapes.DATA_KEYS)
+        data = first(
+            inner, shapes.BINARY_KEYS if kind == "binary" else shapes.DATA_KEYS
+        )
         if isinstance(data, (bytes, bytearray, memoryview)):
             data = base64.b64encode(bytes(cast("bytes", data))).decode()
         if isinstance(data, str):
@@ -404,8 +407,10 @@ class Parts:
     def _address(self, address: str, modality: str) -> dict[str, Json]:
         """Encode the address of a medium.
 
-        A data URL holds the medium itself, which the limit of texts would cut.
+        A data URL, and the base64 that Ollama has instead, are the medium itself, which the limit of texts would cut.
         """
+        if _is_base64(address):
+            return self.blob(f"{modality}/*", modality, address)
         if not address.startswith("data:"):
             return {
                 "type": "uri",
@@ -444,6 +449,11 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
         if mime.startswith(modality):
             return modality
     return "document"
+
+
+def _is_base64(address: str) -> bool:
+    """Return whether *address* is not one: too long for a path, without a scheme and a suffix."""
+    return len(address) > _MAX_PATH_CHARS and "." not in address and ":" not in address
 
 
 def _answer_in(fields: Mapping[str, Any]) -> object:

@@ -38,6 +38,8 @@ FINISH_KEYS = frozenset(
     {"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"}
 )
 """Keys of the reason for which a model stopped: of OpenAI, Gemini, Anthropic, Bedrock, Ollama."""
+FINISH_HOLDERS = frozenset({"response_metadata", "generation_info"})
+"""Keys of what holds such a key, of a message and of a generation of LangChain."""
 EXTRAS = "additional_kwargs"
 """Key under which LangChain keeps what its own fields do not have: calls of older models, reasoning."""
 ROLE_KEYS = ("role", "from")
@@ -174,4 +176,6 @@ SOURCE_KEYS = ("file", "source", "url", "data", "bytes")
 """Keys of a medium's content beside those named after its type and modality."""
 MIME_KEYS = ("media_type", "mime_type", "mimeType", "mediaType")
 DATA_KEYS = ("data", "bytes")
+BINARY_KEYS = (*DATA_KEYS, "binary_content", "content")
+"""Keys of the data of pydantic-ai's type ``binary``; those of another type may be an address."""
 URL_KEYS = ("url", "uri", "file_uri", "fileUri", "file_data")

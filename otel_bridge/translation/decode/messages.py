@@ -26,8 +26,11 @@ from otel_bridge.messages.reader import Message as LibraryMessage
 from otel_bridge.messages.reader import read
 from otel_bridge.messages.shapes import (
     DOCUMENTS,
+    EXTRAS,
+    FINISH_HOLDERS,
     FINISH_KEYS,
     KINDS,
+    MEDIA_KEYS,
     MODALITIES,
     ROLE_KEYS,
     ROLES,
@@ -60,6 +63,12 @@ are."""
 _OPENAI_TYPES = frozenset({"text", "file"})
 """Types of parts of OpenAI's chat messages that other libraries have too."""
 _LIBRARY_TYPES = frozenset({*KINDS, *MODALITIES, *DOCUMENTS})
+_LIBRARY_KEYS = frozenset(
+    {"reasoning", "thinking", "function_call", EXTRAS, *MEDIA_KEYS}
+)
+"""Keys of a message that have another place in OpenAI's form."""
+_SENT = frozenset({"message", "config"})
+"""Keys of what Gemini's ``Chat.send_message`` is given."""
 _AS_RECEIVED = ContentPolicy(secrets=False)
 """Changes no text: the policy was applied to the spans."""
 _MAX_FLATTENED = 10_000
@@ -109,7 +118,7 @@ class Chat:
         content_filter = ContentFilter(_AS_RECEIVED, sys.maxsize)
         for message in read(entry, content_filter.items):
             fields = message.fields
-            if fields is None or (fields is entry and not _names_role(message)):
+            if fields is None or (fields is entry and not _names_role(message, role)):
                 self.skipped += 1
                 continue
             for facts in message.wrappers:
@@ -135,6 +144,10 @@ class Chat:
             self.messages.append(_from_chat(role, entry))
 
     def _note_reason(self, fields: Mapping[str, Json]) -> None:
+        for key in FINISH_HOLDERS & fields.keys():
+            metadata = fields[key]
+            if isinstance(metadata, dict):
+                self._note_reason(metadata)
         for key in FINISH_KEYS & fields.keys():
             reason = fields[key]
             if isinstance(reason, str) and reason:
@@ -179,16 +192,30 @@ def _is_plain(entry: Mapping[str, Json]) -> bool:
     content = entry.get("content")
     if isinstance(content, list) and _holds_other_types(content, _OPENAI_TYPES):
         return False
+    for key in _LIBRARY_KEYS & entry.keys():
+        if entry[key]:
+            return False
     calls = entry.get("tool_calls")
     if isinstance(calls, list):
-        return all(isinstance(call, dict) and "function" in call for call in calls)
+        return all(map(_is_plain_call, calls))
     return "content" in entry
 
 
-def _names_role(message: LibraryMessage) -> bool:
-    """Return whether a message says its role, by a text or by its type."""
-    role = first(message.fields or {}, ROLE_KEYS)
-    return bool(message.role) and (role is None or isinstance(role, str))
+def _is_plain_call(call: Json) -> bool:
+    """Return whether *call* is one of OpenAI's form, whose arguments are a text; those of Ollama are an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and not isinstance(
+        function.get("arguments"), dict
+    )
+
+
+def _names_role(message: LibraryMessage, role: str) -> bool:
+    """Return whether a message says its role, by a text or by its type, or is what a chat of Gemini was sent."""
+    fields = message.fields or {}
+    if role == "user" and "message" in fields and fields.keys() <= _SENT:
+        return True
+    role_given = first(fields, ROLE_KEYS)
+    return bool(message.role) and (role_given is None or isinstance(role_given, str))
 
 
 def _has_role(entry: Mapping[str, Json]) -> bool:
@@ -254,7 +281,7 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
                 message[key] = value
         contents = _flattened_contents(entry)
         if contents:
-            message.setdefault("content", contents)
+            message["content"] = contents
         if calls:
             message["tool_calls"] = calls
         chat.add(message, role)
@@ -274,11 +301,13 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
     return calls
 
 
-def _flattened_contents(entry: Mapping[str, Json]) -> list[Json]:
-    """Return the parts among the flattened attributes of one message, by number; empty without any.
+def _flattened_contents(entry: Mapping[str, Json]) -> Json:
+    """Return the content of one message, else the parts among its flattened attributes, by number.
 
-    OpenInference writes a message of several parts, or with an image, in this way:
-    ``contents.0.message_content.text``. Parts of other types stay as they are.
+    Empty without any.
+
+    OpenLLMetry writes parts as JSON text. OpenInference writes a message of several parts, or with
+    an image, in this way: ``contents.0.message_content.text``. Parts of other types stay as they are.
     """
     contents: list[Json] = []
     for fields in _numbered(entry, _CONTENTS):

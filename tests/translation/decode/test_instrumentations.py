@@ -370,3 +370,44 @@ def test_what_follows_the_results_of_tools_stays_behind_them() -> None:
         ("assistant", "done"),
     ]
     assert rollout.messages[2]["part_facts"] == {"1": {"is_error": True}}
+
+
+def test_what_a_chat_of_gemini_was_sent_is_a_message_once() -> None:
+    answer = {
+        "candidates": [{"content": {"role": "model", "parts": [{"text": "done"}]}}]
+    }
+    history = [{"role": "user", "parts": [{"text": "hi"}]},
+               {"role": "model", "parts": [{"text": "done"}]}, "more"]  # fmt: skip
+
+    rollout = conversation_of([
+        mlflow({"message": "hi"}, answer), mlflow({"contents": "hi"}, answer),
+        mlflow({"message": "more"}, answer), mlflow({"contents": history}, answer),
+    ])  # fmt: skip
+
+    assert said(rollout) == [
+        ("user", "hi"),
+        ("assistant", "done"),
+        ("user", "more"),
+        ("assistant", "done"),
+    ]
+
+
+def test_ollamas_reasoning_and_the_arguments_of_its_calls_have_their_place() -> None:
+    call = {"function": {"name": "w", "arguments": {"p": 1}}}
+    asks = {
+        "role": "assistant",
+        "content": "",
+        "thinking": "hm",
+        "tool_calls": [call],
+    }
+
+    rollout = conversation_of(
+        [mlflow({"messages": [{**HI, "images": ["QUJD" * 100]}]}, {"message": asks})]
+    )
+
+    user, assistant = rollout.messages
+    assert "data:image/*;base64,QUJDQUJD" in str(user["content"])
+    assert (assistant["reasoning_content"], said(rollout)[1]) == (
+        "hm",
+        ("assistant", [("w", '{"p":1}')]),
+    )
