@@ -39,7 +39,12 @@ from otel_bridge.translation.decode.attributes import (
 from otel_bridge.translation.decode.content_events import folded
 from otel_bridge.translation.decode.resources import SpanOrigin
 from otel_bridge.translation.decode.shared_messages import with_messages
-from otel_bridge.translation.rollouts.conversation import Turn, in_order, merged
+from otel_bridge.translation.rollouts.conversation import (
+    Turn,
+    in_order,
+    is_same,
+    merged,
+)
 
 TRAIN = "train"
 EVAL = "eval"
@@ -522,10 +527,7 @@ def _conversation(
 
     Without a chat span those of the first span that has any. Empty when no span has messages.
     """
-    turns: list[Turn] = []
-    for span in spans:
-        if span.kind == GENERATION:
-            turns.append((span.prompt, span.answer))
+    turns = _turns(spans)
     if root.kind != GENERATION and (root.prompt or root.answer):
         return in_order(root.prompt, root.answer, turns)
     results: dict[str, str] = {}
@@ -537,3 +539,17 @@ def _conversation(
             call_id, result = answer
             results[call_id] = as_text(result)
     return merged(turns, results)
+
+
+def _turns(spans: Sequence[reading.SpanFacts]) -> list[Turn]:
+    """Return input and output of each call of a model.
+
+    A framework's call of a model has the call of the client below it: what both were asked is one turn.
+    """
+    generations = {span.otlp.span_id: span for span in spans if span.kind == GENERATION}
+    turns: list[Turn] = []
+    for span in generations.values():
+        outer = generations.get(span.otlp.parent_span_id)
+        if outer is None or not outer.answer or not is_same(outer.prompt, span.prompt):
+            turns.append((span.prompt, span.answer))
+    return turns

@@ -78,6 +78,11 @@ def in_order(
     return [*prompt[:end], *answer, *prompt[end:]]
 
 
+def is_same(messages: Sequence[Message], other_messages: Sequence[Message]) -> bool:
+    """Return whether two lists hold the same messages, by what two instrumentations have alike."""
+    return list(map(_mark, messages)) == list(map(_mark, other_messages))
+
+
 def _call_ids(messages: Sequence[Message]) -> list[str]:
     ids: list[str] = []
     for message in messages:
@@ -134,15 +139,29 @@ def _mark(message: Message) -> _Mark:
 
     Arguments of tool calls are compared as JSON, since clients write them with other spaces.
     """
-    content = message.get("content")
     calls = message.get("tool_calls")
     return (
         str(message.get("role")),
-        (content if isinstance(content, str) else as_text(content)).strip(),
+        _text_of(message.get("content")).strip(),
         as_text([_call_mark(call) for call in calls])
         if isinstance(calls, list)
         else "",
     )
+
+
+def _text_of(content: Json) -> str:
+    """Return the text of content, also of a list of parts that are all texts.
+
+    Anthropic's answers are such lists, which programs repeat as one text, or with another field beside it.
+    """
+    if not isinstance(content, list):
+        return as_text(content)
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            return as_text(content)
+        texts.append(as_text(part.get("text")))
+    return "\n".join(texts)
 
 
 def _call_mark(call: Json) -> Json:

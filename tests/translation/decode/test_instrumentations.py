@@ -332,6 +332,21 @@ def test_the_system_beside_the_messages_of_a_request_is_its_first_message(
     assert said(rollout)[:2] == [("system", "be terse"), ("user", "hi")]
 
 
+@pytest.mark.parametrize(
+    "repeated", ["done", [{"type": "text", "text": "done"}], [DONE]]
+)
+def test_an_answer_of_parts_is_not_doubled_by_its_repetition(repeated: object) -> None:
+    more = {"role": "user", "content": "more"}
+    history = [HI, {"role": "assistant", "content": repeated}, more]
+
+    rollout = conversation_of([
+        mlflow({"messages": [HI]}, claude(DONE)), mlflow({"messages": history}, claude(DONE)),
+    ])  # fmt: skip
+
+    roles = [message["role"] for message in rollout.messages]
+    assert roles == ["user", "assistant", "user", "assistant"]
+
+
 def test_what_follows_the_results_of_tools_stays_behind_them() -> None:
     result = {
         "type": "tool_result",
@@ -390,6 +405,24 @@ def test_what_a_chat_of_gemini_was_sent_is_a_message_once() -> None:
         ("user", "more"),
         ("assistant", "done"),
     ]
+
+
+def test_the_clients_call_below_a_frameworks_call_is_one_turn_with_it() -> None:
+    human = {"type": "human", "content": "hi"}
+    answer = {"type": "ai", "content": "done", "response_metadata": {"stop_reason": "end_turn"}}  # fmt: skip
+    generated = {"generations": [[{"text": "done", "message": answer}]]}
+
+    rollout = conversation_of(
+        [
+            mlflow([[human]], generated),
+            mlflow({"messages": [HI]}, "<APIResponse [200 OK]>"),
+        ],
+        nested=True,
+    )
+
+    assert said(rollout) == [("user", "hi"), ("assistant", "done")]
+    assert len(rollout.spans) == 3
+    assert rollout.finish_reason == "end_turn"
 
 
 def test_ollamas_reasoning_and_the_arguments_of_its_calls_have_their_place() -> None:
