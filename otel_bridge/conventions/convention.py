@@ -37,6 +37,7 @@ class Convention:
         inputs: Attributes with the input of a span, messages or not.
         outputs: Attributes with the output of a span.
         calls: Attributes with a list of the tool calls of an answer, beside its text.
+        reasoning: Attributes with the reasoning of an answer, beside its text.
         arguments: Attributes with the arguments of a tool.
         results: Attributes with the result of a tool.
         models: Attributes with the model's name.
@@ -58,6 +59,7 @@ class Convention:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     models: tuple[str, ...] = ()

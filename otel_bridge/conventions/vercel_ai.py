@@ -35,6 +35,7 @@ VERCEL_AI = Convention(
     inputs=("ai.prompt.messages", "ai.prompt"),
     outputs=("ai.response.text", "ai.response.object"),
     calls=("ai.response.toolCalls",),
+    reasoning=("ai.response.reasoning",),
     arguments=("ai.toolCall.args",),
     results=("ai.toolCall.result",),
     models=("ai.response.model", "ai.model.id"),

@@ -132,12 +132,15 @@ def _add_media(parts: Parts, fields: ReadFields) -> None:
 
 
 def _holds_answers(content: object) -> bool:
-    """Return whether *content* is a list with a part that is a tool's answer by its type."""
+    """Return whether *content* is a list with a part that is a tool's answer, by its type or its key."""
     if not isinstance(content, list):
         return False
     for part in cast("list[object]", content):
-        kind = first(fields_of(part) or {}, shapes.KIND_KEYS)
+        fields = fields_of(part) or {}
+        kind = first(fields, shapes.KIND_KEYS)
         if isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER:
+            return True
+        if kind is None and first(fields, shapes.KEYED_ANSWERS) is not None:
             return True
     return False
 

@@ -129,6 +129,7 @@ KEYED_PARTS: Mapping[str, str] = {
     "image": "image", "video": "video", "audio": "audio", "document": "document",
 }  # fmt: skip
 """Key of a part without a type, of Gemini and Bedrock, to what its value is."""
+KEYED_ANSWERS = tuple(key for key, meaning in KEYED_PARTS.items() if meaning == ANSWER)
 ITEM_ROLES: Mapping[str, str] = {
     REASONING: "assistant",
     CALL: "assistant",

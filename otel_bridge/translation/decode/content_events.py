@@ -16,7 +16,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
-from otel_bridge.otlp.json_text import as_text, parsed_json
+from otel_bridge.otlp.json_text import parsed_json
 from otel_bridge.records import Json
 from otel_bridge.translation.decode.attributes import (
     is_span_id,
@@ -24,7 +24,12 @@ from otel_bridge.translation.decode.attributes import (
     mapping_of,
     text_in,
 )
-from otel_bridge.translation.decode.messages import Chat, read_chat
+from otel_bridge.translation.decode.messages import (
+    Chat,
+    content_of,
+    read_chat,
+    system_message,
+)
 
 _ROLES: Mapping[str, str] = {
     "gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
@@ -149,6 +154,9 @@ def _add(prompt: Chat, answer: Chat, name: str, attributes: Mapping[str, Json]) 
     inputs = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
     outputs = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
     if inputs is not None or outputs is not None:
+        system = system_message(attributes.get(semconv.GEN_AI_SYSTEM_INSTRUCTIONS))
+        if system is not None:
+            prompt.messages.append(system)
         _merge(prompt, read_chat(inputs, "user"))
         _merge(answer, read_chat(outputs, "assistant"))
     elif name == _PROMPT:
@@ -196,7 +204,7 @@ def _message(body: Mapping[str, Json], role: str) -> dict[str, Json]:
     ):
         message["tool_call_id"] = body["id"]
     if "content" in body:
-        message["content"] = _content(body["content"])
+        message["content"] = content_of(body["content"])
     return message
 
 
@@ -212,23 +220,12 @@ def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
     if isinstance(inner, dict) and not _MESSAGE_KEYS.isdisjoint(inner):
         message.update(inner)
         if "content" in inner:
-            message["content"] = _content(inner["content"])
+            message["content"] = content_of(inner["content"])
     else:
-        message["content"] = _content(text)
+        message["content"] = content_of(text)
     calls = parsed_json(body.get("tool_calls"))
     if isinstance(calls, list):
         message.setdefault("tool_calls", calls)
     if isinstance(body.get("finish_reason"), str):
         message["finish_reason"] = body["finish_reason"]
     return message
-
-
-def _content(value: Json) -> Json:
-    """Return the content of a message: a list of parts, also as JSON text, else a text.
-
-    A text that merely looks like JSON, such as an answer in JSON, stays as it was written.
-    """
-    parts = parsed_json(value)
-    if isinstance(parts, list) and all(isinstance(part, dict) for part in parts):
-        return parts
-    return value if value is None else as_text(value)

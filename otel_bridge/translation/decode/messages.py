@@ -72,6 +72,8 @@ _SENT = frozenset({"message", "config"})
 _AS_RECEIVED = ContentPolicy(secrets=False)
 """Changes no text: the policy was applied to the spans."""
 _MAX_FLATTENED = 10_000
+_OF_PARTS: tuple[set[type], ...] = (set(), {dict}, {dict, str})
+"""Types of the entries of a list that is the content of a message."""
 _CALLS = "tool_calls."
 _CONTENTS = "contents."
 _OF_IMAGES = ("image", None)
@@ -309,6 +311,8 @@ def _flattened_contents(entry: Mapping[str, Json]) -> Json:
     OpenLLMetry writes parts as JSON text. OpenInference writes a message of several parts, or with
     an image, in this way: ``contents.0.message_content.text``. Parts of other types stay as they are.
     """
+    if "content" in entry:
+        return content_of(entry["content"])
     contents: list[Json] = []
     for fields in _numbered(entry, _CONTENTS):
         part: dict[str, Json] = {
@@ -358,6 +362,18 @@ def _content(value: Json) -> Json:
     if isinstance(value, list) and not too_deep(value):
         return value
     return as_text(value)
+
+
+def content_of(value: Json) -> Json:
+    """Return the content of a message: a list of parts, also as JSON text, else a text.
+
+    A text that merely looks like JSON, such as an answer in JSON, stays as it was written.
+    """
+    parts = parsed_json(value)
+    # Texts may stand among the parts of pydantic-ai; texts alone may be an answer in JSON.
+    if isinstance(parts, list) and {type(part) for part in parts} in _OF_PARTS:
+        return parts
+    return value if value is None else as_text(value)
 
 
 def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:

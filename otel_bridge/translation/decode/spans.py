@@ -62,6 +62,7 @@ _FLAT = _of_all(lambda convention: convention.flat)
 _INPUTS = _of_all(lambda convention: convention.inputs)
 _OUTPUTS = _of_all(lambda convention: convention.outputs)
 _CALLS = _of_all(lambda convention: convention.calls)
+_REASONING = _of_all(lambda convention: convention.reasoning)
 _ARGUMENTS = _of_all(lambda convention: convention.arguments)
 _RESULTS = _of_all(lambda convention: convention.results)
 _CALL_IDS = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id", "ai.toolCall.id")
@@ -361,12 +362,18 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
 
 
 def _answer_in(attributes: Mapping[str, Json]) -> Chat:
-    """Return the messages of a span's output, the last one with the calls that stand beside it (Vercel's AI SDK)."""
+    """Return the messages of a span's output, the last one with what stands beside it (Vercel's AI SDK)."""
     answer = read_chat(first_of(attributes, _OUTPUTS), "assistant")
+    beside: Message = {}
+    reasoning = parsed_json(first_of(attributes, _REASONING))
+    if reasoning:
+        beside["reasoning"] = reasoning
     calls = parsed_json(first_of(attributes, _CALLS))
     if isinstance(calls, list) and calls:
+        beside["tool_calls"] = calls
+    if beside:
         message: Message = {"role": "assistant"}
         if answer.messages:
             message = answer.messages.pop()
-        answer.add({**message, "tool_calls": calls}, "assistant")
+        answer.add({**message, **beside}, "assistant")
     return answer

@@ -87,3 +87,30 @@ def test_events_listed_in_one_attribute_are_input_and_answer() -> None:
 )  # fmt: skip
 def test_what_is_not_a_list_of_events_is_read_in_another_way(value: Any) -> None:
     assert chats_of_listed(value) is None
+
+
+def test_the_instructions_of_an_event_of_all_messages_come_first() -> None:
+    hi = {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
+    details = {
+        "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "s"}]),
+        "gen_ai.input.messages": json.dumps([hi]),
+    }
+
+    prompt, _ = chats_of_events(
+        [event("gen_ai.client.inference.operation.details", **details)]
+    )
+
+    assert prompt.messages == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+def test_the_result_of_a_tool_in_the_form_of_bedrock_names_its_call() -> None:
+    result = {"toolResult": {"toolUseId": "t1", "content": [{"text": "sun"}]}}
+
+    prompt, _ = chats_of_events(
+        [event("gen_ai.tool.message", content=json.dumps([result]))]
+    )
+
+    assert prompt.messages == [{"role": "tool", "content": "sun", "tool_call_id": "t1"}]

@@ -387,6 +387,36 @@ def test_what_follows_the_results_of_tools_stays_behind_them() -> None:
     assert rollout.messages[2]["part_facts"] == {"1": {"is_error": True}}
 
 
+def test_parts_as_json_text_in_flattened_attributes_are_the_parts() -> None:
+    blocks = {
+        "user": [{"type": "text", "text": "hi"}],
+        "assistant": [{"type": "text", "text": "let me"}, ASKS],
+        "tool": [{"type": "tool_result", "tool_use_id": "c1", "content": "sun"}],
+    }
+    first: dict[str, Any] = {
+        "llm.request.type": "chat", "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": json.dumps(blocks["user"]),
+    }  # fmt: skip
+    asked = {
+        "gen_ai.completion.0.content": "let me", "gen_ai.completion.0.tool_calls.0.id": "c1",
+        "gen_ai.completion.0.tool_calls.0.name": "w", "gen_ai.completion.0.tool_calls.0.arguments": "{}",
+    }  # fmt: skip
+    second = {
+        **first, "gen_ai.prompt.1.role": "assistant", "gen_ai.prompt.1.content": json.dumps(blocks["assistant"]),
+        "gen_ai.prompt.2.role": "user", "gen_ai.prompt.2.content": json.dumps(blocks["tool"]),
+        "gen_ai.completion.0.content": "done",
+    }  # fmt: skip
+
+    rollout = conversation_of([{**first, **asked}, second])
+
+    assert said(rollout) == [
+        ("user", blocks["user"]),
+        ("assistant", [("w", "{}")]),
+        ("tool", "sun"),
+        ("assistant", "done"),
+    ]
+
+
 def test_what_a_chat_of_gemini_was_sent_is_a_message_once() -> None:
     answer = {
         "candidates": [{"content": {"role": "model", "parts": [{"text": "done"}]}}]
@@ -444,3 +474,41 @@ def test_ollamas_reasoning_and_the_arguments_of_its_calls_have_their_place() -> 
         "hm",
         ("assistant", [("w", '{"p":1}')]),
     )
+
+
+def test_media_of_pydantic_ais_older_formats_are_media() -> None:
+    binary = {"type": "binary", "media_type": "image/png", "content": "QUJD"}
+    event = {
+        "event.name": "gen_ai.user.message",
+        "role": "user",
+        "content": [
+            "hi",
+            {"kind": "binary", "media_type": "image/png", "binary_content": "QUJD"},
+        ],
+    }
+    shown = [
+        {"type": "text", "text": "hi"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+    ]
+    parts = [{"role": "user", "parts": [{"type": "text", "content": "hi"}, binary]}]
+    operation = {"gen_ai.operation.name": "chat"}
+
+    of_events = conversation_of([{**operation, "events": json.dumps([event])}])
+    of_parts = conversation_of(
+        [{**operation, "gen_ai.input.messages": json.dumps(parts)}]
+    )
+
+    assert said(of_events) == [("user", shown)] == said(of_parts)
+
+
+def test_reasoning_beside_an_answer_of_vercels_sdk_is_its_reasoning() -> None:
+    rollout = conversation_of([{
+        "ai.operationId": "ai.streamText.doStream", "ai.prompt.messages": json.dumps([HI]),
+        "ai.response.text": "done", "ai.response.reasoning": "hm",
+    }])  # fmt: skip
+
+    assert rollout.messages[1] == {
+        "role": "assistant",
+        "content": "done",
+        "reasoning_content": "hm",
+    }
