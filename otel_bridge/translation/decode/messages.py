@@ -146,14 +146,15 @@ class Chat:
             self.messages.append(_from_chat(role, entry))
 
     def _note_reason(self, fields: Mapping[str, Json]) -> None:
+        holders: list[Json | Mapping[str, Json]] = []
         for key in FINISH_HOLDERS & fields.keys():
-            metadata = fields[key]
-            if isinstance(metadata, dict):
-                self._note_reason(metadata)
-        for key in FINISH_KEYS & fields.keys():
-            reason = fields[key]
-            if isinstance(reason, str) and reason:
-                self.finish_reason = reason
+            holders.append(fields[key])
+        for holder in (*holders, fields):
+            if isinstance(holder, Mapping):
+                for key in FINISH_KEYS & holder.keys():
+                    reason = holder[key]
+                    if isinstance(reason, str) and reason:
+                        self.finish_reason = reason
 
 
 def read_chat(value: Json, role: str) -> Chat:

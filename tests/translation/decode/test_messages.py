@@ -362,6 +362,17 @@ def test_json_that_no_store_takes_is_made_sound_and_deep_json_stays_text() -> No
     assert as_text({"a": 1 << 70}) == '{"a": 1180591620717411303424}'
 
 
+def test_endlessly_nested_metadata_of_a_message_costs_nothing_else() -> None:
+    message: Any = {"role": "assistant", "content": "yo", "finish_reason": "stop"}
+    for _ in range(900):
+        message = {"response_metadata": message}
+    message |= {"role": "assistant", "content": "yo"}
+
+    chat = read_chat([message], "assistant")
+
+    assert [message["content"] for message in chat.messages] == ["yo"]
+
+
 def test_a_message_with_endlessly_nested_content_is_read_as_text() -> None:
     nested: Any = "x"
     for _ in range(900):
