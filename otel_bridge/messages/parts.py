@@ -59,8 +59,8 @@ class ToolAnswer(NamedTuple):
 class Parts:
     """Collects the parts of one message, in the order added.
 
-    Objects of programs that JSON does not have, as pictures, are read by a subclass. What they raise while they are
-    read is raised.
+    Objects of programs that JSON does not have, as pictures, are read by a subclass. What they
+    raise while they are read is raised.
 
     Attributes:
         content_filter: Filter of every text.
@@ -407,7 +407,8 @@ class Parts:
     def _address(self, address: str, modality: str) -> dict[str, Json]:
         """Encode the address of a medium.
 
-        A data URL, and the base64 that Ollama has instead, are the medium itself, which the limit of texts would cut.
+        A data URL, and the base64 that Ollama has instead, are the medium itself, which the limit of
+        texts would cut.
         """
         if _is_base64(address):
             return self.blob(f"{modality}/*", modality, address)

@@ -21,17 +21,23 @@ CONTAINERS = (
     "contents",
     "input",
 )
-"""Keys of many messages: a row of a data set, OpenAI's and Gemini's requests and responses, LangChain's prompts
-and results."""
+"""Keys of many messages: a row of a data set, OpenAI's and Gemini's requests and responses,
+LangChain's prompts and results."""
 WRAPPERS = ("message", "data", "kwargs", "content", "output")
-"""Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``, Gemini's ``Candidate``,
-Bedrock's Converse."""
+"""Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``,
+Gemini's ``Candidate``, Bedrock's Converse."""
 PROMPT_KEYS = ("prompt", "input", "contents")
 """Keys of a bare text that is a message: of Vercel's AI SDK, OpenAI's Responses API, Gemini."""
 REQUESTS = frozenset({"messages", "conversations", "conversation", *PROMPT_KEYS})
-"""Keys of the messages of a request, beside which the system's text may stand; a response may repeat that text."""
+"""Keys of the messages of a request, beside which the system's text may stand.
+
+A response may repeat that text.
+"""
 SYSTEM_KEYS = ("system", "instructions", "system_instruction", "systemInstruction")
-"""Keys of the system's text beside the messages of a request: of Anthropic and Bedrock, OpenAI's Responses, Gemini."""
+"""Keys of the system's text beside the messages of a request.
+
+Of Anthropic and Bedrock, OpenAI's Responses, Gemini.
+"""
 SETTINGS_KEY = "config"
 """Key of Gemini's settings, which hold the system's text."""
 FINISH_KEYS = frozenset(

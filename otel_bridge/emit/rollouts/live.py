@@ -62,9 +62,9 @@ class LiveRollout(SpanBlock, Rollout):
 
     Every field of `Rollout` may be set until the block ends, except the times: they are those of
     the block. What is set beside the fields is metadata. Use the object once as a context manager.
-    The rollout is always a trace of its own that links the caller's span. Inside the block it is the
-    current span, so that spans of any OTel instrumentation become its children, in asyncio tasks too.
-    In other threads use ``with rollout.attach():``.
+    The rollout is always a trace of its own that links the caller's span. Inside the block it is
+    the current span, so that spans of any OTel instrumentation become its children, in asyncio
+    tasks too. In other threads use ``with rollout.attach():``.
 
     An exception of the block passes through, and the rollout is recorded with it as its `error`, a
     text after the block. Apart from that nothing raises: what cannot be recorded is left out and

@@ -1,8 +1,8 @@
 """GenAI messages in any known form -> OpenAI chat messages.
 
-Accepted, as JSON text or structured values, are the parts form of the GenAI conventions, OpenAI's own
-form, and the shapes of all libraries that `otel_bridge.messages` reads for programs too, which become
-the parts form; and the flattened attributes of older instrumentations.
+Accepted, as JSON text or structured values, are the parts form of the GenAI conventions, OpenAI's
+own form, and the shapes of all libraries that `otel_bridge.messages` reads for programs too, which
+become the parts form; and the flattened attributes of older instrumentations.
 
 Pure. Never raises: entries that are not messages are counted. Source: OpenTelemetry GenAI
 conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.json``.
@@ -67,6 +67,7 @@ _LIBRARY_KEYS = frozenset(
     {"reasoning", "thinking", "function_call", EXTRAS, *MEDIA_KEYS}
 )
 """Keys of a message that have another place in OpenAI's form."""
+_REASON_KEYS = FINISH_KEYS | FINISH_HOLDERS
 _SENT = frozenset({"message", "config"})
 """Keys of what Gemini's ``Chat.send_message`` is given."""
 _AS_RECEIVED = ContentPolicy(secrets=False)
@@ -95,10 +96,11 @@ class Chat:
     skipped: int = 0
 
     def add(self, entry: Json, role: str) -> None:
-        """Add the message or messages of one entry; *role* is the role of a bare text, or of what names none.
+        """Add the message or messages of one entry; *role* is the role of what names none.
 
-        The shapes are those of `otel_bridge.messages`. An entry in no shape is counted in `skipped`, and so
-        is an object without a role that nothing wraps: it may be data of any kind.
+        The shapes are those of `otel_bridge.messages`. An entry in no shape is counted in
+        `skipped`, and so is an object without a role that nothing wraps: it may be data of any
+        kind.
 
         Tool results inside a message of the parts form become messages of their own, as OpenAI's
         form has them.
@@ -146,6 +148,8 @@ class Chat:
             self.messages.append(_from_chat(role, entry))
 
     def _note_reason(self, fields: Mapping[str, Json]) -> None:
+        if _REASON_KEYS.isdisjoint(fields):  # nearly every message
+            return
         holders: list[Json | Mapping[str, Json]] = []
         for key in FINISH_HOLDERS & fields.keys():
             holders.append(fields[key])
@@ -184,8 +188,8 @@ def read_chat(value: Json, role: str) -> Chat:
 def _is_plain(entry: Mapping[str, Json]) -> bool:
     """Return whether *entry* is a message of the parts form or of OpenAI's.
 
-    It names its role, and its parts and calls are of known types of that form, or of types that no library is
-    known to have. Such messages are nearly all, and stay as they are.
+    It names its role, and its parts and calls are of known types of that form, or of types that no
+    library is known to have. Such messages are nearly all, and stay as they are.
     """
     if not _has_role(entry):
         return False
@@ -195,9 +199,8 @@ def _is_plain(entry: Mapping[str, Json]) -> bool:
     content = entry.get("content")
     if isinstance(content, list) and _holds_other_types(content, _OPENAI_TYPES):
         return False
-    for key in _LIBRARY_KEYS & entry.keys():
-        if entry[key]:
-            return False
+    if not _LIBRARY_KEYS.isdisjoint(entry) and any(map(entry.get, _LIBRARY_KEYS)):
+        return False
     calls = entry.get("tool_calls")
     if isinstance(calls, list):
         return all(map(_is_plain_call, calls))
