@@ -116,7 +116,7 @@ def test_a_token_that_no_header_can_hold_ends_init_without_showing_it(
 
     with (
         pytest.raises(
-            ConfigError, match="OTEL_BRIDGE_TOKEN has a line break"
+            ConfigError, match=r"OTEL_BRIDGE_TOKEN=.*expected printable ASCII"
         ) as raised,
         run_in(tmp_path, {**_BASE, "OTEL_BRIDGE_TOKEN": token}),
     ):

@@ -17,7 +17,7 @@ from otel_bridge.capture.hook import capture
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 RETURNED: Final = (otel_bridge.LiveRollout, otel_bridge.ChatSpan, otel_bridge.ToolSpan)
 FOR_EMISSION: Final = {
-    "after_fork", "append", "call_before_end", "count_drop", "end_part",
+    "after_fork", "append", "call_before_end", "count_after_end", "count_drop", "end_part",
     "has_ended", "last_step", "live_tracer", "next_event_seq", "next_step", "recorder",
     "rollout_options",
 }  # fmt: skip
