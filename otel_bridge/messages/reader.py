@@ -1,9 +1,7 @@
-"""Whatever a program calls a conversation -> messages with a role and fields.
+"""Messages in the shape of any library -> messages with a role and fields. Imports no library.
 
-Imports no library of any framework.
-
-The shapes are in ``shapes.py``. What is in no shape is returned as it is, to be kept as text and
-counted.
+They are objects of a program, or JSON that a producer sent. The shapes are in ``shapes.py``. What is
+in no shape is returned as it is, for the caller to keep it as text or to count it.
 """
 
 from __future__ import annotations
@@ -230,12 +228,19 @@ def _of_fields(
         yield from _by_role(role_name, cast("Sequence[object]", parts), fields)
     elif role_name or _has_content(fields):
         yield Message(role_name, fields)
-    elif isinstance(prompt := first(fields, shapes.PROMPT_KEYS), str):
-        messages = iter([Message("", {"content": prompt})])
-        facts = without(fields, shapes.PROMPT_KEYS)
-        yield from _with_wrapper(messages, facts, shapes.PROMPT_KEYS[0])
+    elif (prompt_key := _prompt_key(fields)) is not None:
+        message = Message("", {"content": fields[prompt_key]})
+        yield from _with_wrapper(iter([message]), fields, prompt_key)
     elif fields:
         yield Message("", None, value)
+
+
+def _prompt_key(fields: Mapping[str, Any]) -> str | None:
+    """Return the key of a bare text that is a message; ``None`` without one."""
+    for key in shapes.PROMPT_KEYS:
+        if isinstance(fields.get(key), str):
+            return key
+    return None
 
 
 def _system_of(request: Mapping[str, Any]) -> Message | None:

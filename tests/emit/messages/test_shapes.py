@@ -312,6 +312,14 @@ def test_what_a_response_holds_beside_its_messages_stays_with_the_first() -> Non
     assert second == {**text, "id": "m", "index": 1, "wrapper.text": "B"}
 
 
+def test_what_stands_beside_a_bare_prompt_stays_with_it() -> None:
+    content = content_of({"prompt": "hi", "input": {"a": 1}}, LIMITS)
+
+    [message] = [orjson.loads(message.json) for message in content.messages]
+    assert message["parts"] == [{"type": "text", "content": "hi"}]
+    assert message["input"] == {"a": 1}
+
+
 def test_what_a_message_holds_beside_its_known_fields_stays_with_it() -> None:
     given = {
         "role": "user",
