@@ -22,6 +22,7 @@ from opentelemetry.sdk._logs.export import (
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, ChildEnvironment
+from otel_bridge.emit.config.exporters import SETTING_BY_SIGNAL
 from otel_bridge.emit.sdk import run
 from otel_bridge.exporter import NONE
 from otel_bridge.settings import environment
@@ -79,7 +80,7 @@ def _without_unknown(env: Mapping[str, str]) -> Generator[None, None, None]:
     through, and the variables are restored all the same.
     """
     hidden = ChildEnvironment()
-    for signal, setting in run.VARIABLES.items():
+    for signal, setting in SETTING_BY_SIGNAL.items():
         names = setting.read(env)
         offered = [
             name for name in names if name in _BUILT_IN or _is_offered(name, signal)

@@ -9,26 +9,16 @@ from collections.abc import Mapping
 
 from otel_bridge.emit.bridge_process.other_python import find_python
 from otel_bridge.emit.config.child_env import launcher_alive
+from otel_bridge.emit.config.exporters import SETTING_BY_SIGNAL
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.errors import OtelBridgeError
 from otel_bridge.exporter import NONE, available, described, missing_of
-from otel_bridge.settings import (
-    LOGS_EXPORTER,
-    METRICS_EXPORTER,
-    OFFLINE,
-    TRACES_EXPORTER,
-    environment,
-)
+from otel_bridge.settings import OFFLINE, environment
 
 NAMES = ("wandb", "mlflow", "trackio", "file")
 """Exporters of otel-bridge that SDKs know by name; ``otlp`` and ``console`` stay the SDK's own."""
-VARIABLES = {
-    "metrics": METRICS_EXPORTER,
-    "traces": TRACES_EXPORTER,
-    "logs": LOGS_EXPORTER,
-}
 _log = logging.getLogger("otel_bridge")
 
 
@@ -62,7 +52,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def named(env: Mapping[str, str]) -> bool:
     """Return whether one of our exporters is named for any signal."""
-    for setting in VARIABLES.values():
+    for setting in SETTING_BY_SIGNAL.values():
         if not set(NAMES).isdisjoint(setting.read(env)):
             return True
     return False
@@ -146,7 +136,7 @@ def _own_exporters(env: Mapping[str, str]) -> dict[str, str]:
     The SDK itself serves ``otlp`` and the like.
     """
     variables = dict(env)
-    for setting in VARIABLES.values():
+    for setting in SETTING_BY_SIGNAL.values():
         names = [
             name
             for name in setting.read(env)
