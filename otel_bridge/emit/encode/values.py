@@ -370,9 +370,10 @@ def to_step(
     # Nearly every step, of each row of a training.
     if step is None or (type(step) is int and -_INT64 <= step < _INT64):
         return step
-    number = to_value(single_of(step), count_nothing)
     if isinstance(step, str):
-        number = coerce.integer(step)
+        number: Value | None = coerce.integer(step)
+    else:
+        number = to_value(single_of(step), count_nothing)
     if isinstance(number, float) and math.isfinite(number):
         if not number.is_integer():
             drop("fractional_step", 1, any_text(step))

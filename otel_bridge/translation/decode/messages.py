@@ -73,8 +73,6 @@ _SENT = frozenset({"message", "config"})
 _AS_RECEIVED = ContentPolicy(secrets=False)
 """Changes no text: the policy was applied to the spans."""
 _MAX_FLATTENED = 10_000
-_OF_PARTS: tuple[set[type], ...] = (set(), {dict}, {dict, str})
-"""Types of the entries of a list that is the content of a message."""
 _CALLS = "tool_calls."
 _CONTENTS = "contents."
 _OF_IMAGES = ("image", None)
@@ -285,9 +283,9 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
         for key, value in entry.items():
             if not key.startswith((_CALLS, _CONTENTS)):
                 message[key] = value
-        contents = _flattened_contents(entry)
-        if contents:
-            message["content"] = contents
+        content = _flattened_content(entry)
+        if content:
+            message["content"] = content
         if calls:
             message["tool_calls"] = calls
         chat.add(message, role)
@@ -307,7 +305,7 @@ def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:
     return calls
 
 
-def _flattened_contents(entry: Mapping[str, Json]) -> Json:
+def _flattened_content(entry: Mapping[str, Json]) -> Json:
     """Return the content of one message, else the parts among its flattened attributes, by number.
 
     Empty without any.
@@ -373,11 +371,16 @@ def content_of(value: Json) -> Json:
 
     A text that merely looks like JSON, such as an answer in JSON, stays as it was written.
     """
+    if value is None:
+        return None
     parts = parsed_json(value)
+    if not isinstance(parts, list):
+        return as_text(value)
+    types = set(map(type, parts))
     # Texts may stand among the parts of pydantic-ai; texts alone may be an answer in JSON.
-    if isinstance(parts, list) and {type(part) for part in parts} in _OF_PARTS:
+    if types <= {dict, str} and types != {str}:
         return parts
-    return value if value is None else as_text(value)
+    return as_text(value)
 
 
 def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:
