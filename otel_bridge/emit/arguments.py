@@ -22,9 +22,6 @@ CountArgument: TypeAlias = Callable[[str, int, str], None]
 
 INTERNAL_ERROR = "internal_error"
 UNKNOWN = "unknown_argument"
-_POSITIONAL = frozenset({
-    inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
-})  # fmt: skip
 _FINISHED = frozenset(
     {"finished", "success", "succeeded", "completed", "complete", "done", "ok"}
 )
@@ -51,44 +48,43 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
     needs, is counted as ``internal_error`` and returns ``None``. Only what a signal handler of the
     program raises meanwhile passes through (`any_error_but_signals`): it may be a time limit.
     """
-    parameters = inspect.signature(call).parameters.values()
-    names: set[str] = set()
     positional: list[str] = []
+    names: set[str] = set()
     takes_any = False
-    for parameter in parameters:
-        names.add(parameter.name)
-        if parameter.kind in _POSITIONAL:
-            positional.append(parameter.name)
+    for parameter in inspect.signature(call).parameters.values():
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            positional.append("")  # a keyword may have its name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             takes_any = True
-
-    tolerant: Callable[..., _T] = call
+        else:
+            names.add(parameter.name)
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            positional.append(parameter.name)
 
     @wraps(call)
     def counted(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
         try:
-            beyond = len(arguments) - len(positional)
-            if not keywords and beyond <= 0:  # nearly every call
-                return tolerant(*arguments)
+            return call(*arguments, **keywords)
+        except any_error_but_signals():  # nothing of otel-bridge may end a training run
+            owner: Any = arguments[0]
+            # Looked for only now: with an unknown argument the method itself has not begun.
             taken_names = positional[: len(arguments)]
             unknown: list[str] = []
             for name in keywords:
                 if name in taken_names or not (takes_any or name in names):
                     unknown.append(name)
-            if not unknown and beyond <= 0:
-                return call(*arguments, **keywords)
-            first = unknown[0] if unknown else f"argument {len(positional)}"
-            owner: Any = arguments[0]
-            # Of the wrapper, which has the name that the program calls.
-            name_of_call = counted.__qualname__.rpartition(".")[2]
-            where = f"{first} of {name_of_call}()"
-            owner.count_drop(UNKNOWN, len(unknown) + max(beyond, 0), where)
-            for name in unknown:
-                del keywords[name]
-            return tolerant(*arguments[: len(positional)], **keywords)
-        except any_error_but_signals():  # nothing of otel-bridge may end a training run
-            cast("Any", arguments[0]).count_drop(INTERNAL_ERROR)
-            return cast("_T", None)
+            beyond = max(len(arguments) - len(positional), 0)
+            if not unknown and not beyond:
+                owner.count_drop(INTERNAL_ERROR)
+                return cast("_T", None)
+        first = unknown[0] if unknown else f"argument {len(positional)}"
+        # Of the wrapper, which has the name that the program calls.
+        where = f"{first} of {counted.__qualname__.rpartition('.')[2]}()"
+        owner.count_drop(UNKNOWN, len(unknown) + beyond, where)
+        for name in unknown:
+            del keywords[name]
+        again: Callable[..., _T] = counted
+        return again(*arguments[: len(positional)], **keywords)
 
     return counted
 
