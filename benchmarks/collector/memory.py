@@ -21,10 +21,10 @@ from benchmarks.collector.service import Service, service
 from benchmarks.results import Result, median, reported
 from otel_bridge import semconv
 from otel_bridge.emit.encode.protobuf import message
-from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.journal.folder import run_folders
 from otel_bridge.journal.report import read_report
 from support.conformance import messages
+from support.encoded_rows import encode_row
 
 RUNS = int(os.environ.get("MEMORY_RUNS", "100"))
 MINUTES = int(os.environ.get("MEMORY_MINUTES", "60"))

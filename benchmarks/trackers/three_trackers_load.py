@@ -14,9 +14,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics, ScopeMetrics
 
 from otel_bridge import semconv
-from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.records import Json
 from support.conformance import messages
+from support.encoded_rows import encode_row
 
 ROWS_A_REQUEST = 100
 _KEYS = [f"metric/{n}" for n in range(10)]

@@ -83,7 +83,7 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
         owner.count_drop(UNKNOWN, len(unknown) + beyond, where)
         for name in unknown:
             del keywords[name]
-        again: Callable[..., _T] = counted
+        again = cast("Callable[..., _T]", counted)
         return again(*arguments[: len(positional)], **keywords)
 
     return counted

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge.emit.encode.log_record import event as encode_event
-from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.records import End, RolloutRecord, Row, Status
 from otel_bridge.translation.options import TranslationOptions
 from otel_bridge.translation.translator import PendingCounts, SegmentInfo, Translator
+from support.encoded_rows import encode_row
 from support.otlp.memory_state import MemoryState
 from support.otlp.otlp_samples import (
     LOGS,

@@ -36,67 +36,111 @@ _NUMBERS: dict[type, tuple[bytes, str]] = {
 }
 """Type of a number, to its tag in a point and its code of `struct`."""
 _NUMBER_TYPES = frozenset(_NUMBERS)
+_FLOATS = frozenset({float})
 _INT_VALUE = b"\x18"
 """Tag of ``AnyValue.int_value``."""
 _STEP = text(1, STEP)
 _SEQ = text(1, SEQ)
 
 
-def encode_row(
-    values: Mapping[str, Value],
-    time_unix_ns: int,
-    step: int,
-    role: str | None,
-    seq: int | None,
-    *,
-    earlier_values: int = 0,
-    own_ns: int = 0,
-) -> bytes:
-    """Encode the points of a row, or of a part of one, and the number of the row, which completes it.
-
-    Parts of a row have one time, by which the bridge joins them, and the last part has the
-    number. The bridge releases the row once it has all values, or without its number when its
-    process has ended.
+class RowShape:
+    """Holds what rows with the same names and types of values have in common: most are like the row before.
 
     Args:
         values: Result of `otel_bridge.emit.encode.values.flatten`.
-        time_unix_ns: Time of every point.
-        step: Step, of 64 bits.
-        role: Role, when it differs from the resource's.
-        seq: Number of the row in this process; ``None`` if parts follow.
-        earlier_values: Number of values in the parts before.
-        own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go
-            back.
     """
-    suffix = _point_attributes(_GAUGE_ATTRIBUTES, step, role)
-    row_suffix = b""
-    if seq is not None:
-        row_suffix = suffix + _int_attribute(_GAUGE_ATTRIBUTES, _SEQ, seq)
-        if own_ns:
-            row_suffix += attributes(_GAUGE_ATTRIBUTES, ((ROW_TIME, own_ns),))
-    count = earlier_values + len(values)
-    encoded = SCOPE
-    numbers = values
-    kinds = tuple(map(type, values.values()))
-    if not _NUMBER_TYPES.issuperset(kinds):
-        encoded += _encode_distributions(values, time_unix_ns, step, role)
-        numbers = {
-            name: value for name, value in values.items() if type(value) in _NUMBERS
-        }
-        kinds = tuple(map(type, numbers.values()))
-    names = tuple(numbers)
-    figures = list(numbers.values())
-    begin = 0
-    # A wide row takes several layouts; the row's own gauge is in the last one.
-    while len(names) - begin > _LAYOUT_KEYS:
-        end = begin + _LAYOUT_KEYS
-        layout = _layout(names[begin:end], kinds[begin:end], len(suffix), 0)
-        encoded += layout.pack(figures[begin:end], time_unix_ns, suffix)
-        begin = end
-    layout = _layout(names[begin:], kinds[begin:], len(suffix), len(row_suffix))
-    return encoded + layout.pack(
-        figures[begin:], time_unix_ns, suffix, row_suffix, count
+
+    __slots__ = (
+        "_has_distributions",
+        "_holds_floats",
+        "_kinds",
+        "_last_layout",
+        "_names",
     )
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        kinds = tuple(map(type, values.values()))
+        self._has_distributions = not _NUMBER_TYPES.issuperset(kinds)
+        numbers = values
+        if self._has_distributions:
+            numbers = _numbers_of(values)
+            kinds = tuple(map(type, numbers.values()))
+        self._names = tuple(numbers)
+        self._kinds = kinds
+        self._holds_floats = not self._has_distributions and _FLOATS.issuperset(kinds)
+        self._last_layout: _Layout | None = None
+
+    def fits_floats(self, values: Mapping[str, object]) -> bool:
+        """Return whether *values*, whose names are those of this shape, are floats as the values of it."""
+        return self._holds_floats and _FLOATS.issuperset(map(type, values.values()))
+
+    def encode(
+        self,
+        values: Mapping[str, Value],
+        time_unix_ns: int,
+        step: int,
+        role: str | None,
+        seq: int | None,
+        *,
+        earlier_values: int = 0,
+        own_ns: int = 0,
+    ) -> bytes:
+        """Encode the points of a row, or of a part of one, and the number of the row, which completes it.
+
+        Parts of a row have one time, by which the bridge joins them, and the last part has the
+        number. The bridge releases the row once it has all values, or without its number when its
+        process has ended.
+
+        Args:
+            values: Values of this shape.
+            time_unix_ns: Time of every point.
+            step: Step, of 64 bits.
+            role: Role, when it differs from the resource's.
+            seq: Number of the row in this process; ``None`` if parts follow.
+            earlier_values: Number of values in the parts before.
+            own_ns: The row's own wall time, 0 for *time_unix_ns*; unlike that, it may repeat and go
+                back.
+        """
+        suffix = _point_attributes(_GAUGE_ATTRIBUTES, step, role)
+        row_suffix = b""
+        if seq is not None:
+            row_suffix = suffix + _int_attribute(_GAUGE_ATTRIBUTES, _SEQ, seq)
+            if own_ns:
+                row_suffix += attributes(_GAUGE_ATTRIBUTES, ((ROW_TIME, own_ns),))
+        encoded = SCOPE
+        numbers = values
+        if self._has_distributions:
+            encoded += _encode_distributions(values, time_unix_ns, step, role)
+            numbers = _numbers_of(values)
+        figures = list(numbers.values())
+        begin = 0
+        # A wide row takes several layouts; the row's own gauge is in the last one.
+        while len(figures) - begin > _LAYOUT_KEYS:
+            layout = self._layout(begin, len(suffix), 0)
+            chunk = figures[begin : begin + _LAYOUT_KEYS]
+            encoded += layout.pack(chunk, time_unix_ns, suffix)
+            begin += _LAYOUT_KEYS
+        if begin:
+            figures = figures[begin:]
+        layout = self._layout(begin, len(suffix), len(row_suffix))
+        count = earlier_values + len(values)
+        return encoded + layout.pack(figures, time_unix_ns, suffix, row_suffix, count)
+
+    def _layout(self, begin: int, suffix_bytes: int, row_bytes: int) -> _Layout:
+        """Return the layout of the numbers from *begin* on, with attributes of these sizes."""
+        place = (begin, suffix_bytes, row_bytes)
+        layout = self._last_layout
+        # Nearly every row: without a search by all names.
+        if layout is None or layout.place != place:
+            end = begin + _LAYOUT_KEYS
+            layout = _layout(self._names[begin:end], self._kinds[begin:end], place)
+            self._last_layout = layout
+        return layout
+
+
+def _numbers_of(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return *values* without distributions."""
+    return {name: value for name, value in values.items() if type(value) in _NUMBERS}
 
 
 def _encode_distributions(
@@ -124,20 +168,21 @@ class _Layout:
     Args:
         names: Names of the gauges.
         kinds: Types of their numbers.
-        suffix_bytes: Size of the attributes of their points.
-        row_bytes: Size of the attributes of the row's own point; 0 without its gauge, as in a part of
+        place: Number of the row's gauges before these, the size of the attributes of their points,
+            and that of the attributes of the row's own point: 0 without its gauge, as in a part of
             a row that other parts follow.
     """
 
-    __slots__ = ("_fields", "_pack")
+    __slots__ = ("_fields", "_pack", "place")
 
     def __init__(
         self,
         names: tuple[str, ...],
         kinds: tuple[type, ...],
-        suffix_bytes: int,
-        row_bytes: int,
+        place: tuple[int, int, int],
     ) -> None:
+        self.place = place
+        _, suffix_bytes, row_bytes = place
         # Of each gauge: what is before its time, the time, the number's tag, the number, and attributes.
         self._fields: list[Any] = []
         codes = ["<"]

@@ -20,7 +20,7 @@ from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.emit.drops import Drops
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.reductions import with_reductions
-from otel_bridge.emit.encode.row import encode_row
+from otel_bridge.emit.encode.row import RowShape
 from otel_bridge.emit.encode.values import (
     FoundMedia,
     Value,
@@ -45,7 +45,6 @@ from otel_bridge.journal.quota import Quota
 from otel_bridge.records import key_of
 
 _METRICS = int(Signal.METRICS)
-_FLOATS = frozenset({float})
 # Bounds the memory of a signal handler that logs again and again inside one call.
 _MAX_WAITING = 10_000
 
@@ -127,8 +126,8 @@ class Recorder:
         self._lock = threading.RLock()
         self._busy = False
         self._waiting: deque[Callable[[], object]] = deque()
-        # Role and keys of the last row, if no two of its keys are one in trackers.
-        self._names: tuple[object, ...] = ()
+        # Role and keys of the last row, if no two of its keys are one in trackers, and its shape.
+        self._last_row: tuple[tuple[object, ...], RowShape] = ((), RowShape({}))
 
     @property
     def drops(self) -> Drops:
@@ -289,12 +288,12 @@ class Recorder:
         """Append a part of a row; nothing when none of *values* is a number."""
         role = self._other_role(row.role)
         now = self._appender.time_of_row(time_ns())
-        numbers = self._numbers(values, role)
+        numbers, shape = self._numbers(values, role)
         if not numbers:
             return
         # All parts have the time of the first one: the bridge joins them by it.
         row.time_ns = row.time_ns or now
-        payload = encode_row(numbers, row.time_ns, step, role, None)
+        payload = shape.encode(numbers, row.time_ns, step, role, None)
         # Keys of a refused part are left out: the number would promise more values than arrive.
         if self._appender.append(_METRICS, payload, now):
             role_name = role or self._rules.role
@@ -310,7 +309,7 @@ class Recorder:
         role = self._other_role(row.role)
         self._steps.take(step, role or self._rules.role, self.drops.count, commits=True)
         encode = partial(
-            encode_row,
+            RowShape({}).encode,
             {},
             row.time_ns,
             step,
@@ -358,9 +357,9 @@ class Recorder:
         if not self._rules.are_recorded:
             return
         media: list[FoundMedia] = []
-        numbers = self._numbers(values, role, media)
+        numbers, shape = self._numbers(values, role, media)
         if numbers:
-            encode = partial(encode_row, numbers, now, number, role)
+            encode = partial(shape.encode, numbers, now, number, role)
             # Rare, and keywords of a partial cost a row a tenth of its time.
             if own_ns:
                 encode = partial(encode, own_ns=own_ns)
@@ -374,26 +373,29 @@ class Recorder:
 
     def _numbers(
         self, values: object, role: str | None, media: list[FoundMedia] | None = None
-    ) -> dict[str, Value]:
-        """Return the numbers in *values* by key, each key that trackers show once.
+    ) -> tuple[dict[str, Value], RowShape]:
+        """Return the numbers in *values* by key, each key that trackers show once, and their shape.
 
         Add media to *media*. Empty when none of them is a number.
         """
+        last_names, last_shape = self._last_row
         if type(values) is dict:
             # A copy, which no other thread changes meanwhile.
             row = cast("dict[str, Value]", values).copy()
-            kinds = map(type, row.values())
-            # Nearly every row: keys that were read and shown before, and floats alone.
-            if (role, *row) == self._names and _FLOATS.issuperset(kinds):
-                return row
+            # Nearly every row: keys that were read and shown before, and floats alone, as then.
+            if (role, *row) == last_names and last_shape.fits_floats(row):
+                return row, last_shape
         count = self._appender.drops.count
         numbers = flatten(values, count, media)  # pyright: ignore[reportUnknownArgumentType]  # any dict
-        names = (role, *numbers)
-        if names != self._names:  # most rows have the names of the previous row
+        names: tuple[object, ...] = (role, *numbers)
+        if names != last_names:
             numbers = distinct(numbers, role or self._rules.role, count)
             # Names that collide are not remembered, so that the next row counts them again.
-            self._names = names if len(numbers) == len(names) - 1 else ()
-        return numbers
+            if len(numbers) < len(names) - 1:
+                names = ()
+        shape = RowShape(numbers)
+        self._last_row = (names, shape)
+        return numbers, shape
 
     def _other_role(self, role: object) -> str | None:
         """Return *role* as text when it differs from the resource's role."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.emit.encode import row
-from otel_bridge.emit.encode.row import _layout, encode_row
+from otel_bridge.emit.encode.row import RowShape, _layout
 
 BEFORE = [(step, "trainer") for step in (125, 126, 127)]
 AT = [(128, "explorer"), (128, "trainer"), (1 << 14, "trainer"), (-1, "trainer")]
@@ -23,9 +23,12 @@ AFTER = [
     (130, "trainer"),
 ]
 
+VALUES = {"x": 1.0, "y": 2.0}
+SHAPE = RowShape(VALUES)
+
 
 def encoded(step: int, role: str) -> bytes:
-    return encode_row({"x": 1.0, "y": 2.0}, 7, step, role, step & 0xFFFF)
+    return SHAPE.encode(VALUES, 7, step, role, step & 0xFFFF)
 
 
 def interrupting(line: int) -> tuple[Callable[..., Any], list[int]]:

@@ -24,8 +24,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_bridge.emit.encode.buckets import BucketPoint, point_of_buckets
 from otel_bridge.emit.encode.histogram import HistogramPoint, distribution_of
-from otel_bridge.emit.encode.row import _layout, encode_row
+from otel_bridge.emit.encode.row import RowShape, _layout
 from otel_bridge.emit.encode.values import Value
+from support.encoded_rows import encode_row
 
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 _NUMBERS = st.floats() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans()
@@ -39,6 +40,7 @@ _BUCKETS = st.lists(st.integers(0, 1 << 40), min_size=1, max_size=9).map(
 )
 _STEPS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300)
 _ROLES = st.none() | st.sampled_from(["explorer", "prüfer"])
+
 _T = 1_754_000_000_000_000_000
 
 
@@ -133,11 +135,14 @@ def test_a_wide_row_has_each_of_its_values_once() -> None:
     values: dict[str, Value] = {f"key/{index}": index / 2 for index in range(1_000)}
     values["key/500"] = distribution_of([1.0])
 
-    packed = encode_row(values, _T, 1, None, 7)
+    shape = RowShape(values)
+    packed = [shape.encode(values, _T, step, None, 7) for step in (1, 300)]
 
     distribution = {"key/500": values.pop("key/500")}
-    expected = by_the_public_encoder({**distribution, **values}, _T, 1, None, 7)
-    assert packed == expected
+    assert packed == [
+        by_the_public_encoder({**distribution, **values}, _T, step, None, 7)
+        for step in (1, 300)
+    ]
 
 
 @given(
@@ -151,10 +156,15 @@ def test_a_wide_row_has_each_of_its_values_once() -> None:
 def test_rows_of_a_process_that_has_encoded_others_have_the_same_bytes(
     rows: list[tuple[dict[str, Value], int, str | None]],
 ) -> None:
-    for seq, (values, step, role) in enumerate([*rows, *rows], 1):
-        assert encode_row(values, _T, step, role, seq) == by_the_public_encoder(
-            values, _T, step, role, seq
-        )
+    shapes = [RowShape(values) for values, _, _ in rows]
+    seq = 0
+    # Twice the same rows, then others of the same shapes, whose steps are of another size.
+    for divisor in (1, 1, 200):
+        for shape, (values, step, role) in zip(shapes, rows, strict=True):
+            seq += 1
+            encoded = shape.encode(values, _T, step // divisor, role, seq)
+            expected = by_the_public_encoder(values, _T, step // divisor, role, seq)
+            assert encoded == expected
 
 
 def test_nan_and_infinities_are_values() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.translation.decode import row_decoder
 from otel_bridge.translation.decode.row_decoder import RowDecoder
 from otel_bridge.translation.decode.rows import RowFragment, fragments_of
+from support.encoded_rows import encode_row
 from support.otlp.otlp_samples import T0, row
 
 KEYS = st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row")

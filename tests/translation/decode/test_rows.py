@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 
-from otel_bridge.emit.encode.row import encode_row
 from otel_bridge.translation.decode.rows import RowFragment, fragments_of, full_key
+from support.encoded_rows import encode_row
 from support.otlp.otlp_samples import SCOPE, T0, row
 
 KEYS = st.text(min_size=1, max_size=12).filter(lambda key: key != "rl.row")
