@@ -83,8 +83,8 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
         owner.count_drop(UNKNOWN, len(unknown) + beyond, where)
         for name in unknown:
             del keywords[name]
-        again = cast("Callable[..., _T]", counted)
-        return again(*arguments[: len(positional)], **keywords)
+        this_call = cast("Callable[..., _T]", counted)
+        return this_call(*arguments[: len(positional)], **keywords)
 
     return counted
 
