@@ -14,6 +14,25 @@ STRATIFIED = "stratified"
 FIRST = "first"
 _SHARE = 4
 """Failures, and truncated ones, may each take one seat in so many, so that they cannot crowd out the rest."""
+_TRUNCATED_REASONS = frozenset(
+    {
+        "content_length",
+        "length",
+        "max_length",
+        "max_output_tokens",
+        "max_tokens",
+        "max_turns",
+        "model_context_window_exceeded",
+        "model_length",
+        "truncated",
+    }
+)
+"""Finish reasons, in lower case, of a generation that hit a limit: of any provider and environment."""
+
+
+def is_truncated(finish_reason: str | None) -> bool:
+    """Return whether *finish_reason* says that a generation hit a limit; Gemini writes it in capitals."""
+    return finish_reason is not None and finish_reason.lower() in _TRUNCATED_REASONS
 
 
 def choose(

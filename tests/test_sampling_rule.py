@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_bridge.sampling_rule import is_truncated
 from support.sampling import Candidate, choose
 
 
@@ -174,3 +176,14 @@ def test_indices_are_increasing_and_hold_the_best_and_the_worst(
     if rewards:
         assert max(rewards) in [candidates[index].reward for index in kept]
         assert cap < 2 or min(rewards) in [candidates[index].reward for index in kept]
+
+
+@pytest.mark.parametrize(
+    "reason", ["length", "MAX_TOKENS", "max_output_tokens", "max_turns", "model_length"]
+)
+def test_a_generation_that_hit_a_limit_is_truncated_in_the_words_of_each_provider(
+    reason: str,
+) -> None:
+    assert is_truncated(reason)
+    assert not is_truncated("stop")
+    assert not is_truncated(None)

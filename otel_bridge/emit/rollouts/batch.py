@@ -19,7 +19,6 @@ from otel_bridge.emit.rollouts.events import (
 )
 from otel_bridge.emit.rollouts.finished import encode_rollout
 from otel_bridge.emit.rollouts.rollout import (
-    TRUNCATED_REASONS,
     Rollout,
     rollout_of,
     turns_of,
@@ -27,7 +26,7 @@ from otel_bridge.emit.rollouts.rollout import (
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
-from otel_bridge.sampling_rule import choose
+from otel_bridge.sampling_rule import choose, is_truncated
 from otel_bridge.values.reading import is_text
 
 if TYPE_CHECKING:
@@ -216,7 +215,7 @@ def sampled_rollout(
         coerce.name(fields.get("dataset")),
         coerce.integer(fields.get("policy_version")),
         fields.get("error") is not None,
-        coerce.name(fields.get("finish_reason")) in TRUNCATED_REASONS,
+        is_truncated(coerce.name(fields.get("finish_reason"))),
     )
 
 

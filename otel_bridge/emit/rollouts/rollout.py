@@ -13,9 +13,6 @@ from otel_bridge.messages.fields import plain
 from otel_bridge.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.values.reading import entries_of
 
-TRUNCATED_REASONS = frozenset(
-    {"length", "max_tokens", "max_length", "truncated", "max_turns"}
-)
 _NO_TURNS: tuple[Mapping[str, Any], ...] = ()
 
 

@@ -26,6 +26,7 @@ from otel_bridge.records import (
     axis_of,
     key_of,
 )
+from otel_bridge.sampling_rule import is_truncated
 from otel_bridge.translation.decode import spans as reading
 from otel_bridge.translation.decode.attributes import (
     as_float,
@@ -48,9 +49,6 @@ from otel_bridge.translation.rollouts.conversation import (
 
 TRAIN = "train"
 EVAL = "eval"
-_TRUNCATED = frozenset(
-    {"length", "max_tokens", "max_length", "truncated", "content_length"}
-)
 _AGENT_LIGHTNING_REWARD = "agentlightning.reward."
 
 
@@ -168,7 +166,7 @@ class RolloutAssembler:
             group=as_name(attributes.get(semconv.GROUP_ID)),
             reward=reward,
             failed=reading.error_of(subject) is not None,
-            truncated=reason in _TRUNCATED,
+            truncated=is_truncated(reason),
             start_unix_ns=subject.start_time_unix_nano,
             end_unix_ns=reading.end_of(subject),
             run_id=origin.run_id,
