@@ -63,12 +63,12 @@ otelcol: ## Build the stock Collector that tests and collector/otelcol/ use (wit
 check: $(VENV)/.developers ## Lint, types, import contracts, the words of the glossary, plain lines, the oldest Python
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
-	$(BIN)/lint-imports
 	$(BIN)/python tests/words.py
 	$(BIN)/python tests/plain.py
+	$(BIN)/lint-imports
+	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips --violations --eval-annotations --target=3.10- --exclude file $(PYTHON_ROOTS)
+	$(BIN)/pyright
 
 format: $(VENV)/.developers ## Format the code
 	$(BIN)/ruff format .

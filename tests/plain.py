@@ -1,11 +1,12 @@
 """Check that lines stay plain: `python tests/plain.py` counts what is hard to read, and exits with 1 if it grew.
 
-`python tests/plain.py complexity otel_bridge/journal` lists the places of one kind below a folder.
+`python tests/plain.py complexity otel_bridge/journal` lists the places of one kind in a module or below a folder.
 """
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,11 +140,25 @@ KINDS: dict[str, Callable[[ast.AST], Iterator[tuple[int, str]]]] = {
 }
 
 
-def places(kind: str, *folders: str) -> list[str]:
-    """Return a line for each place of *kind* in the modules below *folders*."""
+def modules(root: Path) -> list[Path]:
+    """Return the modules below the folder *root*, or *root* if it is one."""
+    return [root] if root.is_file() else sorted(root.rglob("*.py"))
+
+
+def changed_modules() -> list[str]:
+    """Return the product's modules that differ from the branch ``main``; empty without git or that branch."""
+    command = ["git", "diff", "--name-only", "--merge-base", "main", "--", *PRODUCT]
+    answer = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return [name for name in answer.stdout.split() if (ROOT / name).is_file()]
+
+
+def places(kind: str, *roots: str) -> list[str]:
+    """Return a line for each place of *kind* in the modules *roots*, or below those that are folders."""
     lines: list[str] = []
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+    for root in roots:
+        for path in modules(ROOT / root):
             tree = ast.parse(path.read_text("utf-8"))
             lines += [
                 f"{path.relative_to(ROOT)}:{line}: {text}"
@@ -155,7 +170,8 @@ def places(kind: str, *folders: str) -> list[str]:
 def verdict(kind: str, number: int, ceiling: int) -> str:
     """Return what to do about *number* places of *kind*; empty if they are as many as they may be."""
     if number > ceiling:
-        return f"{kind}: {number} places, at most {ceiling}; `python tests/plain.py {kind} FOLDER` lists them"
+        found_in = "\n  ".join(["", *places(kind, *changed_modules())])
+        return f"{kind}: {number} places, at most {ceiling}; in what you changed:{found_in}"
     if number < ceiling:
         return f"{kind}: lower the ceiling in tests/plain.py from {ceiling} to {number}"
     return ""
@@ -164,8 +180,12 @@ def verdict(kind: str, number: int, ceiling: int) -> str:
 def main(arguments: list[str]) -> int:
     """Print the places of one kind, or a verdict on every kind; return 1 if a kind has more places than its ceiling."""
     if arguments:
-        kind, *folders = arguments
-        print("\n".join(places(kind, *(folders or PRODUCT))))
+        kind, *roots = arguments
+        missing = [root for root in roots if not (ROOT / root).exists()]
+        if kind not in KINDS or missing:
+            print(f"kinds: {', '.join(KINDS)}; missing: {', '.join(missing) or 'none'}")
+            return 2
+        print("\n".join(places(kind, *(roots or PRODUCT))))
         return 0
     grew = False
     for kind, ceiling in CEILINGS.items():

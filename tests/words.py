@@ -105,8 +105,8 @@ def files(*below: str) -> Iterator[Path]:
 def problems() -> list[str]:
     """Return a line for each refused word, class name that is defined twice, and class described without a verb."""
     found = [
-        f"{path}:{number}: {word!r} is a word that docs/glossary.md replaces; the name of another library stays, "
-        f"with {THIRD_PARTY!r} at the end of its line"
+        f"{path}:{number}: {word!r} is a word that tests/words.py refuses, by docs/glossary.md; the name of "
+        f"another library stays, with {THIRD_PARTY!r} at the end of its line"
         for path in files(*READ)
         for number, word in refused((ROOT / path).read_text("utf-8", "replace"))
     ]

@@ -44,6 +44,8 @@ GENERATED = {
     "versions.md",
 }
 MAX_WORDS = 26_500
+WITHOUT_REAL_JOB = {"open_instruct", "slime"}
+"""Adapters of frameworks that run on GPUs alone."""
 MAX_WORDS_OF_A_CELL = 35
 
 
@@ -207,11 +209,21 @@ def test_each_adapter_has_a_test_a_page_and_a_row_in_the_list_of_frameworks(
     name: str,
 ) -> None:
     address = f"frameworks/{name.replace('_', '-')}.md"
+    parts = {
+        f"tests/adapters/test_{name}.py": (
+            ROOT / f"tests/adapters/test_{name}.py"
+        ).is_file(),
+        f"docs/{address}": (ROOT / "docs" / address).is_file(),
+        "row in docs/frameworks.md": f"]({address})" in page("docs/frameworks.md"),
+        "line in docs_site/mkdocs.yml": address in page("docs_site/mkdocs.yml"),
+        f"tests/frameworks/test_{name}.py": name in WITHOUT_REAL_JOB
+        or (ROOT / f"tests/frameworks/test_{name}.py").is_file(),
+        "PLACES of tests/frameworks/test_signatures.py": name in WITHOUT_REAL_JOB
+        or f'"{name.partition("_")[0]}": ['
+        in page("tests/frameworks/test_signatures.py"),
+    }
 
-    assert (ROOT / f"tests/adapters/test_{name}.py").is_file()
-    assert (ROOT / "docs" / address).is_file()
-    assert f"]({address})" in page("docs/frameworks.md")
-    assert address in page("docs_site/mkdocs.yml")
+    assert [part for part, exists in parts.items() if not exists] == []
 
 
 def test_the_page_of_rollouts_names_every_statistic_of_a_step() -> None:
