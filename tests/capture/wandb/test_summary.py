@@ -147,3 +147,21 @@ def test_texts_of_keys_beyond_the_limit_are_counted_and_known_keys_go_on(
     texts.flush()
 
     assert (recorded, drops) == ([{"a": "1"}, {"a": "2"}], [("too_many_texts", 1, "b")])
+
+
+def test_a_key_with_a_newer_value_than_the_recorded_one_counts_once_towards_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logged_values, "_MAX_KEYS", 3)
+    recorded: dict[str, str | float] = {}
+    drops: list[str] = []
+    texts = logged_values.LatestValues(
+        recorded.update, lambda _reason, _number, key: drops.append(key)
+    )
+
+    texts.note({"a": "1", "b": "1"})
+    texts.note({"a": "2", "b": "2"})
+    texts.note({"c": "2", "d": "2"})
+    texts.flush()
+
+    assert (recorded, drops) == ({"a": "2", "b": "2", "c": "2"}, ["d"])

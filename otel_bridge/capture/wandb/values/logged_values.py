@@ -149,18 +149,20 @@ class LatestValues:
         self._drop = drop
         self._recorded: dict[str, str | float] = {}
         self._pending: dict[str, str | float] = {}
+        self._noted: set[str] = set()
         self._set: set[str] = set()
         self._due = 0.0
 
     def note(self, values: Mapping[str, str | float]) -> None:
         """Take the values of one call.
 
-        Of a new key beyond 10,000 the value is counted as ``too_many_texts``.
+        Of a new key beyond `_MAX_KEYS` the value is dropped and counted as ``too_many_texts``.
         """
         for key, value in values.items():
-            is_known = key in self._pending or key in self._recorded or key in self._set
+            is_known = key in self._noted or key in self._set
             # Bounds the memory of ever-new keys; the known ones go on.
-            if is_known or len(self._recorded) + len(self._pending) < _MAX_KEYS:
+            if is_known or len(self._noted) < _MAX_KEYS:
+                self._noted.add(key)
                 self._pending[key] = value
             else:
                 self._drop("too_many_texts", 1, key)
@@ -184,6 +186,7 @@ class LatestValues:
         for key in keys:
             self._pending.pop(key, None)
             self._recorded.pop(key, None)
+            self._noted.discard(key)
             if len(self._set) < _MAX_KEYS:
                 self._set.add(key)
 
