@@ -37,6 +37,7 @@ _POLL_COST = 2.0
 Polls that find nothing new take half of the time at most.
 """
 
+_ALIVE_CHECK_S = 0.2
 _NAP_S = 0.5
 """Most seconds of one sleep in `Wakeup.wait` without a limit.
 
@@ -232,20 +233,23 @@ class BridgeSupervisor:
     def read_all(self, timeout_s: float) -> None:
         """Read everything that the processes have written so far, for at most about *timeout_s*.
 
-        Returns too when that thread has died. What is not read by then is read by later rounds.
+        Returns too when the reading thread has died, or hangs for `CLOSE_S` more. Later rounds read
+        the rest.
         """
         read = threading.Event()
+        until_s = time.monotonic() + timeout_s
 
         def request() -> None:
             try:
-                self._runs.read_all(time.monotonic() + timeout_s)
+                self._runs.read_all(until_s)
             finally:
                 read.set()
 
         self._request(request)
-        # A thread that died answers no request, so the wait looks after it.
-        while not read.wait(0.2) and self.alive:
-            continue
+        # Checked again and again: a thread that died answers no request.
+        while not read.wait(_ALIVE_CHECK_S) and self.alive:
+            if time.monotonic() >= until_s + CLOSE_S:
+                return
 
     def wait(
         self,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from otel_bridge.bridge import supervisor
+from otel_bridge.bridge.supervisor import BridgeSupervisor
 from otel_bridge.errors import BlockedError, PermanentError, RetryableError
 from otel_bridge.exporter import SIGNALS, RunInfo
 from otel_bridge.journal.control import send_control
@@ -301,8 +305,6 @@ def test_an_exporter_named_later_starts_at_the_oldest_record_still_there(
 
 
 def test_a_hanging_writer_keeps_no_other_waiting(tmp_path: Path) -> None:
-    import threading
-
     folder, recorder, other, release = (
         run_folder(tmp_path),
         RecordingTracker(),
@@ -377,3 +379,28 @@ def test_a_run_that_came_just_before_the_drain_is_opened_however_late_folders_ar
 
         assert host.wait(20)
     assert written(recorder) == process.row_ids
+
+
+def test_reading_all_ends_in_time_while_the_thread_that_reads_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "CLOSE_S", 0.2)
+    hangs, release = threading.Event(), threading.Event()
+
+    def folders() -> list[RunFolder]:
+        hangs.set()
+        release.wait(20)
+        return []
+
+    host = BridgeSupervisor(tmp_path, options(), folders=folders)
+    host.start()
+    try:
+        assert hangs.wait(20)
+        began_s = time.monotonic()
+
+        host.read_all(0.1)
+
+        assert time.monotonic() - began_s < 10
+    finally:
+        release.set()
+        host.stop(5.0)
