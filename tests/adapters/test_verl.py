@@ -274,15 +274,25 @@ def test_an_exit_code_of_the_program_makes_the_end_failed(tmp_path: Path) -> Non
     assert ends_of(recorded(tmp_path)) == ["failed"]
 
 
-def test_a_plugin_that_cannot_load_is_reported_on_stderr(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['verl.utils.rollout_trace'] = None; import verl; print('on')"
+def test_a_plugin_that_cannot_load_is_reported_and_verl_refuses_the_backend(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import sys
+    sys.modules["verl.utils.rollout_trace"] = None
+    from verl.utils.tracking import Tracking
+    try:
+        Tracking("math", "one", "otel_bridge")
+    except AssertionError as refused:
+        print(refused)
+    """
 
     done = run_program(tmp_path, code)
 
     assert (
         done.stdout,
         "otel-bridge: verl continues without the backend otel_bridge" in done.stderr,
-    ) == ("on\n", True)
+    ) == ("otel_bridge is not supported\n", True)
 
 
 @pytest.mark.parametrize("kept", ["", "self.logger = "])

@@ -142,18 +142,19 @@ def install() -> None:
     A second call changes nothing.
 
     Raises:
-        MissingExtraError: verl is not installed, or too old.
+        MissingExtraError: verl is not installed, or too old: verl refuses the backend then.
     """
     tracking: Any = framework_class("verl.utils.tracking:Tracking", _REQUIREMENT)
     generations: Any = framework_class(
         "verl.utils.tracking:ValidationGenerationsLogger", _REQUIREMENT
     )
     if BACKEND not in tracking.supported_backend:
-        # verl 0.9.1 has no registry: an assert checks the names of backends by this list.
-        tracking.supported_backend.append(BACKEND)
+        # First, since it imports: a failed import leaves nothing wrapped.
+        install_traces()
         _wrap_tracking(tracking)
         _wrap_generations(generations)
-        install_traces()
+        # Last: verl 0.9.1 has no registry, its assert takes every name in this list.
+        tracking.supported_backend.append(BACKEND)
 
 
 def _wrap_tracking(tracking: Any) -> None:
