@@ -106,7 +106,7 @@ class RunMetadata:
         stored_facts = {
             key: value
             for key, value in stored.items()
-            if key not in {"identity", "sources", *_NAMES}
+            if key not in {"id", "identity", "sources", *_NAMES}
         }
         stored_identity = cast("dict[str, str]", stored.get("identity") or {})
         merged: dict[str, object] = {"id": self.run_id}

@@ -52,3 +52,12 @@ def test_a_mark_of_a_generated_name_that_is_a_list_does_not_count() -> None:
     )
 
     assert dict(state.get(KEY) or {})["sources"]["project"] == GIVEN
+
+
+def test_the_id_is_that_of_the_run_that_is_translated_and_not_a_stored_one() -> None:
+    state = MemoryState()
+    state.set(KEY, {"id": "old", "name": "n"})
+
+    RunMetadata(state, "r1").mine(producer_of({"rl.run.id": "r1"}))
+
+    assert dict(state.get(KEY) or {})["id"] == "r1"
